@@ -1,0 +1,39 @@
+/* base.h: compiler and machine words. Ground floor: knows nothing of memory management. */
+#ifndef HAK_BASE_H
+#define HAK_BASE_H
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define NOINLINE __attribute__((noinline))
+#define COLD __attribute__((cold, noinline))
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define THREAD_LOCAL __thread __attribute__((tls_model("initial-exec")))
+#define CACHE_LINE 64u /* bytes; also the padding that keeps two threads' words apart */
+
+static ALWAYS_INLINE size_t align_up(size_t n, size_t alignment) { return (n + alignment - 1) & ~(alignment - 1); }
+static ALWAYS_INLINE size_t align_down(size_t n, size_t alignment) { return n & ~(alignment - 1); }
+static ALWAYS_INLINE bool is_power_of_two(size_t n) { return n != 0 && (n & (n - 1)) == 0; }
+static ALWAYS_INLINE unsigned log2_floor(size_t n) { return 63u - (unsigned)__builtin_clzll(n); } /* n > 0 */
+static ALWAYS_INLINE unsigned lowest_bit(uint64_t n) { return (unsigned)__builtin_ctzll(n); }     /* n > 0 */
+static ALWAYS_INLINE size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
+static ALWAYS_INLINE size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
+
+static ALWAYS_INLINE void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+#endif
