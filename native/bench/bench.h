@@ -1,0 +1,251 @@
+/* bench.h: what the files of the bench share: options, lanes (one thread's share of a run), the table of workloads.
+ *
+ * One executable measures every allocator. A *backend* says who answers the calls: `malloc` is whatever LD_PRELOAD put
+ * there, `floor` a bare intrusive list inside this executable (the practical limit), `direct` the inlined fast path of
+ * hakmem.h. Each workload is compiled once for each backend, so no call goes through a function pointer.
+ *
+ * The bench's own arrays are mapped, never allocated: only workloads call malloc. */
+#ifndef HAK_BENCH_H
+#define HAK_BENCH_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+#ifdef HAK_BENCH_DIRECT
+#include "hakmem.h"
+#endif
+
+#define UNSET UINT64_MAX
+#define INLINE static inline __attribute__((always_inline))
+
+enum {
+    EXIT_USAGE = 2,      /* bad argument or unreadable trace */
+    EXIT_NO_WORK = 3,    /* faster than an allocator can be: the work was optimised away */
+    EXIT_WRONG_DATA = 4, /* the allocator under test broke a promise */
+    CACHE_LINE = 64,
+    MAX_THREADS = 1024,
+    MAX_CHUNKS = 4096,
+    MAX_MARKS = 65536, /* phases of one run */
+    RING_BLOCKS = 4096,
+    IDLE_SAMPLES = 100,
+};
+
+enum backend { ON_MALLOC, ON_FLOOR, ON_DIRECT, BACKENDS };
+
+struct options {
+    const struct workload *workload;
+    enum backend backend;
+    size_t size;         /* bytes; the largest block where sizes vary */
+    uint64_t threads;    /* lanes */
+    uint64_t slots;      /* live blocks of a lane */
+    uint64_t iterations; /* over all timed chunks and lanes, before scale */
+    uint64_t warmup;     /* iterations before the first chunk; UNSET: as many as a chunk has */
+    uint64_t chunks;
+    uint64_t seed;
+    uint64_t phase_pairs; /* length of a phase, over all lanes */
+    uint64_t phase_ms;    /* length of a phase in time instead, where not 0 */
+    uint64_t peak_mb;     /* idle_peak: live memory at the peak */
+    uint64_t idle_ms;     /* idle_peak: how long the freed process is watched */
+    double scale;         /* factor on iterations */
+    double slowdown;      /* percent of work done and not counted */
+    int64_t cpu;          /* pinned to this one; -1: not pinned */
+    const char *replay;   /* a recorded trace, instead of a workload */
+    bool partial;         /* replay what is readable of a damaged trace */
+};
+
+/* What a body works on; phases change it as they go. */
+struct shape {
+    size_t size;     /* bytes, the largest */
+    size_t smallest; /* bytes */
+    uint64_t slots;  /* blocks */
+};
+
+/* One producer, one consumer; each side keeps its own copy of the other's index and publishes its own in batches. */
+struct ring {
+    _Alignas(CACHE_LINE) _Atomic uint64_t produced;
+    _Alignas(CACHE_LINE) _Atomic uint64_t consumed;
+    _Alignas(CACHE_LINE) void *block[RING_BLOCKS]; /* NULL ends a run */
+};
+
+struct mark { /* one phase of a run */
+    uint32_t phase;
+    uint64_t start_ns; /* CLOCK_MONOTONIC */
+    uint64_t elapsed_ns, cpu_ns;
+    _Atomic uint64_t pairs;
+};
+
+struct lane {
+    _Alignas(CACHE_LINE) struct rig *rig;
+    uint64_t id;
+    struct shape shape;
+    void **block;    /* [slots] live blocks, NULL where free */
+    uint32_t *bytes; /* [slots] their sizes */
+    uint64_t random; /* state of the generator */
+    uint64_t turn;   /* larson: stripe in use */
+    uint64_t live_peak_bytes;
+    uint64_t iterations; /* to do in this chunk */
+    uint64_t ops;        /* done in this chunk */
+    pthread_t thread;
+};
+
+struct rig { /* one run: its lanes and what they share */
+    const struct options *options;
+    struct lane *lane;
+    void **block;    /* every lane's slots, in a row */
+    uint32_t *bytes; /* same */
+    uint64_t slots;  /* all lanes together */
+    uint32_t *order; /* a fixed permutation of one lane's slots */
+    struct ring *ring;
+    struct mark *mark;
+    uint64_t peak_rss_bytes; /* idle_peak: the last time everything lived */
+    uint64_t drained_bytes;  /* live at the end */
+    uint64_t checksum;       /* of what was live at the end */
+    pthread_barrier_t start, end, round;
+    bool stop;
+};
+
+struct result {             /* one run; times per operation are those of counted operations */
+    uint64_t counted, done; /* iterations of a lane in a chunk: reported, and with the slow-down */
+    uint64_t ops, warmup_ops, elapsed_ns, cpu_ns, checksum;
+    uint64_t rss_start_bytes, rss_end_bytes, peak_rss_bytes, live_peak_bytes, thp_bytes;
+    long minor_faults, major_faults, context_switches;
+    double chunk_ns[MAX_CHUNKS], chunk_cpu_ns[MAX_CHUNKS];
+    const struct mark *mark; /* [marks] phases of the timed chunks */
+    uint64_t marks;
+    uint64_t peak_live_rss_bytes; /* idle_peak: everything alive */
+    unsigned idle_samples;
+    double idle_time_ms[IDLE_SAMPLES + 1]; /* since the last free */
+    uint64_t idle_rss_bytes[IDLE_SAMPLES + 1];
+};
+
+typedef uint64_t (*body_fn)(struct lane *, uint64_t iterations); /* returns operations done */
+
+enum {                 /* properties of a workload */
+       THREADED = 1,   /* lanes are threads even when there is only one */
+       PAIRED = 2,     /* lanes work in pairs, so their number is even */
+       REMOTE = 4,     /* blocks drift to other threads for good: the floor, which has no way back, refuses */
+       PHASED = 8,     /* reports marks */
+       SHUFFLED = 16,  /* uses the permutation */
+       IDLE = 32,      /* watched while idle, after the last chunk */
+       TOGETHER = 64,  /* lanes do each iteration together instead of sharing them out */
+       DOUBLING = 128, /* sizes span whole doublings of the smallest, at least one */
+};
+
+struct workload {
+    const char *name, *stresses, *unit;
+    struct shape shape;  /* defaults; smallest is also the least --size */
+    uint64_t threads;    /* default */
+    uint64_t iterations; /* default */
+    uint64_t round;      /* iterations of a lane come in multiples of it; 0: in ones */
+    unsigned flags;
+    body_fn body[BACKENDS];
+};
+
+/* workloads.c */
+extern const struct workload workloads[];
+extern const size_t workload_count;
+extern const char *const phase_names[];
+extern const struct workload replay_workload;
+uint64_t workload_slots(const struct options *options); /* slots to map for a lane */
+void workload_drain(struct rig *rig);                   /* frees and checks what is still live */
+
+/* peers.c */
+extern const char *const backend_names[BACKENDS];
+bool backend_usable(enum backend backend, const struct workload *workload);
+const char *backend_origin(enum backend backend); /* path of the object that answers malloc */
+void *floor_malloc(size_t size);
+void floor_free(void *block, size_t size);
+void *floor_realloc(void *block, size_t old_size, size_t size);
+void *floor_calloc(size_t size);
+
+/* trace.c */
+struct trace_facts {
+    uint64_t events, slots, threads, lost, foreign_frees, unreadable;
+};
+const struct trace_facts *trace_load(const char *path, bool partial); /* dies with one line on damage */
+
+/* run.c */
+const struct result *run(const struct options *options);
+void *map_zeroed(size_t size);    /* resident; dies when there is no memory */
+void watch_peak(struct rig *rig); /* reads peak_rss_bytes */
+
+/* main.c */
+void die(int status, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
+
+INLINE uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Waiting for another lane: spin first, then let it have the core. */
+INLINE void relax(unsigned *spins)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+    if (++*spins % 2048 == 0) sched_yield();
+}
+
+/* The four verbs. `on` is a constant wherever they are used, so one direct call or inlined path remains. Sizes go along
+ * because the floor's free is sized. */
+INLINE void *take(enum backend on, size_t size)
+{
+    if (on == ON_FLOOR) return floor_malloc(size);
+#ifdef HAK_BENCH_DIRECT
+    if (on == ON_DIRECT) return hak_malloc_inline(size);
+#endif
+    return malloc(size);
+}
+
+INLINE void give(enum backend on, void *block, size_t size)
+{
+    if (on == ON_FLOOR) return floor_free(block, size);
+#ifdef HAK_BENCH_DIRECT
+    if (on == ON_DIRECT) return hak_free_inline(block);
+#endif
+    free(block);
+}
+
+INLINE void *resize(enum backend on, void *block, size_t old_size, size_t size)
+{
+    if (on == ON_FLOOR) return floor_realloc(block, old_size, size);
+#ifdef HAK_BENCH_DIRECT
+    if (on == ON_DIRECT) return hak_realloc(block, size);
+#endif
+    return realloc(block, size);
+}
+
+INLINE void *take_zeroed(enum backend on, size_t size)
+{
+    if (on == ON_FLOOR) return floor_calloc(size);
+#ifdef HAK_BENCH_DIRECT
+    if (on == ON_DIRECT) return hak_calloc(1, size);
+#endif
+    return calloc(1, size);
+}
+
+/* Uses a block as a program would. The store is volatile and memory is declared changed, so neither the calls nor an
+ * inlined push and pop around it can be dropped or merged. */
+INLINE void touch(void *block, uint64_t value)
+{
+    *(volatile char *)block = (char)value;
+    __asm__ volatile("" : : "r"(block) : "memory");
+}
+
+/* One byte in every page, each time on another cache line: whole-page strides would fight for one set of L1. */
+INLINE void touch_pages(void *block, size_t size, uint64_t value)
+{
+    for (size_t at = 0; at < size; at += 4096 - CACHE_LINE) touch((char *)block + at, value);
+}
+
+#endif

@@ -1,0 +1,266 @@
+/* run.c: opens a rig of lanes, runs them chunk by chunk and reads clocks and kernel counters around each chunk.
+ *
+ * A slow-down is injected as work that is done and not counted: with --slowdown 1 each chunk does 1 % more iterations
+ * than it reports. That is exact in instructions, needs no calibration, and has the noise of the real thing. */
+#define _GNU_SOURCE
+#include "bench.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { LEAST_PAUSE_MS = 5 };
+
+/* --- the machine ------------------------------------------------------------------------------------------------- */
+
+void *map_zeroed(size_t size)
+{
+    void *memory =
+        mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED)
+        die(EXIT_FAILURE, "no memory for %zu bytes of the bench's own arrays: use fewer --slots or --threads", size);
+    return memory;
+}
+
+/* A whole small /proc file, in a buffer of its own; "" where there is none. */
+static const char *read_proc(const char *path)
+{
+    static char text[16384];
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    if (file >= 0) close(file);
+    text[length > 0 ? length : 0] = '\0';
+    return text;
+}
+
+/* Bytes of a "Key:  123 kB" line; 0 where the kernel does not say. */
+static uint64_t proc_bytes(const char *path, const char *key)
+{
+    const char *line = strstr(read_proc(path), key);
+    return line ? strtoull(line + strlen(key), NULL, 10) * 1024 : 0;
+}
+
+static uint64_t resident_bytes(void)
+{
+    const char *pages = strchr(read_proc("/proc/self/statm"), ' ');
+    return pages ? strtoull(pages, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* The high-water mark starts again here, so that setting up does not count; kernels that refuse leave it as it was. */
+static void reset_peak(void)
+{
+    int file = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+    if (file < 0) return;
+    ssize_t written = write(file, "5", 1);
+    (void)written;
+    close(file);
+}
+
+void watch_peak(struct rig *rig) { rig->peak_rss_bytes = resident_bytes(); }
+
+/* --- lanes ------------------------------------------------------------------------------------------------------- */
+
+static void *lane_main(void *argument)
+{
+    struct lane *lane = argument;
+    struct rig *rig = lane->rig;
+    const struct options *options = rig->options;
+    for (;;) {
+        pthread_barrier_wait(&rig->start);
+        if (rig->stop) return NULL;
+        lane->ops = options->workload->body[options->backend](lane, lane->iterations);
+        pthread_barrier_wait(&rig->end);
+    }
+}
+
+static bool has_threads(const struct options *options)
+{
+    return options->threads > 1 || options->workload->flags & THREADED;
+}
+
+/* A permutation of one lane's slots (Fisher and Yates), the same for every allocator. */
+static uint32_t *shuffled_order(uint64_t slots, unsigned seed)
+{
+    uint32_t *order = map_zeroed(slots * sizeof *order);
+    for (uint32_t i = 0; i < slots; i++) {
+        uint32_t other = (uint32_t)rand_r(&seed) % (i + 1);
+        order[i] = order[other];
+        order[other] = i;
+    }
+    return order;
+}
+
+static void lane_open(struct rig *rig, uint64_t id, uint64_t slots)
+{
+    const struct options *options = rig->options;
+    struct lane *lane = &rig->lane[id];
+    lane->rig = rig;
+    lane->id = id;
+    lane->shape = (struct shape){options->size, options->workload->shape.smallest, options->slots};
+    lane->block = rig->block + id * slots;
+    lane->bytes = rig->bytes + id * slots;
+    lane->random = (options->seed + id) * 0x9e3779b97f4a7c15u; /* odd constant: never 0 for a seed below 2^64 */
+    if (has_threads(options) && pthread_create(&lane->thread, NULL, lane_main, lane))
+        die(EXIT_FAILURE, "could not start thread %llu of %llu", (unsigned long long)id + 1,
+            (unsigned long long)options->threads);
+}
+
+static void rig_open(struct rig *rig, const struct options *options)
+{
+    uint64_t slots = workload_slots(options);
+    unsigned flags = options->workload->flags, threads = (unsigned)options->threads;
+    rig->options = options;
+    rig->slots = slots * threads;
+    rig->lane = map_zeroed(threads * sizeof *rig->lane);
+    rig->block = map_zeroed(rig->slots * sizeof *rig->block);
+    rig->bytes = map_zeroed(rig->slots * sizeof *rig->bytes);
+    rig->order = flags & SHUFFLED ? shuffled_order(options->slots, (unsigned)options->seed) : NULL;
+    rig->ring = flags & PAIRED ? map_zeroed(threads / 2 * sizeof *rig->ring) : NULL;
+    rig->mark = flags & PHASED ? map_zeroed(MAX_MARKS * sizeof *rig->mark) : NULL;
+    pthread_barrier_init(&rig->start, NULL, threads + 1);
+    pthread_barrier_init(&rig->end, NULL, threads + 1);
+    pthread_barrier_init(&rig->round, NULL, threads);
+    for (unsigned id = 0; id < threads; id++) lane_open(rig, id, slots);
+}
+
+static void rig_close(struct rig *rig)
+{
+    if (!has_threads(rig->options)) return;
+    rig->stop = true;
+    pthread_barrier_wait(&rig->start);
+    for (unsigned id = 0; id < rig->options->threads; id++) pthread_join(rig->lane[id].thread, NULL);
+}
+
+/* What each lane does of n iterations: at least one, and whole rounds. */
+static uint64_t share(const struct options *options, uint64_t n)
+{
+    const struct workload *workload = options->workload;
+    uint64_t unit = workload->round ? workload->round : 1;
+    uint64_t workers = workload->flags & TOGETHER ? 1
+                       : workload->flags & PAIRED ? options->threads / 2
+                                                  : options->threads;
+    uint64_t units = n / workers / unit;
+    return (units ? units : 1) * unit;
+}
+
+/* Runs each lane for so many iterations and returns their operations. */
+static uint64_t run_lanes(struct rig *rig, uint64_t iterations)
+{
+    const struct options *options = rig->options;
+    uint64_t ops = 0;
+    for (unsigned id = 0; id < options->threads; id++) rig->lane[id].iterations = iterations;
+    if (has_threads(options)) {
+        pthread_barrier_wait(&rig->start);
+        pthread_barrier_wait(&rig->end);
+    } else {
+        rig->lane->ops = options->workload->body[options->backend](rig->lane, iterations);
+    }
+    for (unsigned id = 0; id < options->threads; id++) ops += rig->lane[id].ops;
+    return ops;
+}
+
+/* --- measuring --------------------------------------------------------------------------------------------------- */
+
+static struct result result;
+
+/* The extra work must be a whole number of iterations, within a hundredth of itself. */
+static void plan_chunks(const struct options *options)
+{
+    uint64_t unit = options->workload->round ? options->workload->round : 1;
+    double chunk = (double)options->iterations * options->scale / (double)options->chunks;
+    double wanted = options->slowdown / 100;
+    result.counted = share(options, (uint64_t)chunk);
+    uint64_t extra = (uint64_t)((double)(result.counted / unit) * wanted + 0.5) * unit;
+    double error = (double)extra / (double)result.counted - wanted;
+    if (error > wanted / 100 || error < -wanted / 100)
+        die(EXIT_USAGE, "--slowdown %g is no whole number of the %llu steps of a chunk: raise --iterations",
+            options->slowdown, (unsigned long long)(result.counted / unit));
+    result.done = result.counted + extra;
+}
+
+static void run_chunk(struct rig *rig, uint64_t chunk)
+{
+    uint64_t wall = clock_ns(CLOCK_MONOTONIC), cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    uint64_t ops = (uint64_t)((unsigned __int128)run_lanes(rig, result.done) * result.counted / result.done);
+    cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+    wall = clock_ns(CLOCK_MONOTONIC) - wall;
+    if (!ops) die(EXIT_USAGE, "chunk %llu did no operation: raise --iterations", (unsigned long long)chunk + 1);
+    result.chunk_ns[chunk] = (double)wall / (double)ops;
+    result.chunk_cpu_ns[chunk] = (double)cpu / (double)ops;
+    result.ops += ops;
+    result.elapsed_ns += wall;
+    result.cpu_ns += cpu;
+}
+
+static void sample_idle(double since_ns)
+{
+    result.idle_time_ms[result.idle_samples] = ((double)clock_ns(CLOCK_MONOTONIC) - since_ns) / 1e6;
+    result.idle_rss_bytes[result.idle_samples++] = resident_bytes();
+}
+
+/* Sleeps and reads how much is still resident; the bench's own pointers go first, so that they are not counted. */
+static void watch_idle(struct rig *rig)
+{
+    double freed = (double)clock_ns(CLOCK_MONOTONIC);
+    uint64_t pause_ms = rig->options->idle_ms / IDLE_SAMPLES;
+    if (pause_ms < LEAST_PAUSE_MS) pause_ms = LEAST_PAUSE_MS;
+    madvise(rig->block, rig->slots * sizeof *rig->block, MADV_DONTNEED);
+    madvise(rig->bytes, rig->slots * sizeof *rig->bytes, MADV_DONTNEED);
+    sample_idle(freed);
+    for (uint64_t waited = 0; waited < rig->options->idle_ms && result.idle_samples <= IDLE_SAMPLES;
+         waited += pause_ms) {
+        nanosleep(&(struct timespec){.tv_sec = (time_t)(pause_ms / 1000), .tv_nsec = (long)(pause_ms % 1000) * 1000000},
+                  NULL);
+        sample_idle(freed);
+    }
+}
+
+static void measure(struct rig *rig)
+{
+    const struct options *options = rig->options;
+    struct rusage before, after;
+    plan_chunks(options);
+    reset_peak();
+    result.rss_start_bytes = resident_bytes();
+    if (options->warmup)
+        result.warmup_ops = run_lanes(rig, options->warmup == UNSET ? result.counted : share(options, options->warmup));
+    uint64_t warm_marks = rig->lane->turn;
+    getrusage(RUSAGE_SELF, &before);
+    for (uint64_t chunk = 0; chunk < options->chunks; chunk++) run_chunk(rig, chunk);
+    getrusage(RUSAGE_SELF, &after);
+    result.rss_end_bytes = resident_bytes();
+    result.peak_rss_bytes = proc_bytes("/proc/self/status", "VmHWM:");
+    result.thp_bytes = proc_bytes("/proc/self/smaps_rollup", "AnonHugePages:");
+    result.minor_faults = after.ru_minflt - before.ru_minflt;
+    result.major_faults = after.ru_majflt - before.ru_majflt;
+    result.context_switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw;
+    result.mark = rig->mark ? rig->mark + warm_marks : NULL;
+    result.marks = rig->mark ? rig->lane->turn - warm_marks : 0;
+    if (options->workload->flags & IDLE) watch_idle(rig);
+}
+
+static void settle(struct rig *rig)
+{
+    uint64_t peak = 0;
+    result.peak_live_rss_bytes = rig->peak_rss_bytes;
+    workload_drain(rig);
+    result.checksum = rig->checksum * 31 + result.ops;
+    rig_close(rig);
+    for (unsigned id = 0; id < rig->options->threads; id++) peak += rig->lane[id].live_peak_bytes;
+    result.live_peak_bytes = peak > rig->drained_bytes ? peak : rig->drained_bytes;
+    if (result.cpu_ns < result.ops)
+        die(EXIT_NO_WORK,
+            "%s took %.3f ns of CPU time per %s: below 1 ns the compiler has removed the work, this is no result",
+            rig->options->workload->name, (double)result.cpu_ns / (double)result.ops, rig->options->workload->unit);
+}
+
+const struct result *run(const struct options *options)
+{
+    static struct rig rig;
+    rig_open(&rig, options);
+    measure(&rig);
+    settle(&rig);
+    return &result;
+}
