@@ -1,0 +1,345 @@
+/* alloc.c: the front door. malloc and free are a hit of tiny, or one call into what stands behind it: sizes are checked,
+ * heaps made, pools asked, refusals turned into NULL and ENOMEM, damage into one fatal line. errno survives a free. */
+
+#include <malloc.h>
+
+static _Atomic bool started;
+static struct lock start_lock;
+static bool libc_mode;               /* HAKMEM_FORCE_LIBC_ALLOC=1 */
+
+extern void *__libc_malloc(size_t);
+extern void __libc_free(void *);
+extern void *__libc_calloc(size_t, size_t);
+extern void *__libc_realloc(void *, size_t);
+extern void *__libc_memalign(size_t, size_t);
+extern char **environ;
+
+/* Once, before anything is handed out. Runs from the first slow path, which may be long before constructors do. */
+static COLD void start(void)
+{
+    lock_take(&start_lock);
+    if (!atomic_load(&started)) {
+        os_page = (size_t)sysconf(_SC_PAGESIZE);
+        link_key = (os_random() >> 16) | (uintptr_t)LINK_TAG << POINTER_BITS;
+        classes_init();
+        knobs_init(environ);
+        libc_mode = knob(KNOB_force_libc_alloc);
+        atomic_store(&started, true);
+    }
+    lock_drop(&start_lock);
+}
+
+/* The calling thread's heap; NULL for a thread that has ended its caching, in libc's mode, or where memory ends. */
+static struct heap *heap_here(void)
+{
+    if (LIKELY(front.heap != NULL)) return front.heap;
+    if (UNLIKELY(!atomic_load_explicit(&started, memory_order_acquire))) start();
+    return libc_mode || front.state == FRONT_EXITED ? NULL : heap_begin();
+}
+
+/* Before a refusal: give back all that this thread and the depot hold, then the caller tries once more. */
+static COLD void scrape(struct heap *heap)
+{
+    uint64_t now = os_now_ns();
+    if (heap != NULL) heap_flush(heap, now);
+    depots_trim(now, true);
+}
+
+static COLD void *refuse(void)
+{
+    errno = ENOMEM;
+    return NULL;
+}
+
+/* --- allocation behind the hit ----------------------------------------------------------------------------------------------------- */
+
+static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
+{
+    if (UNLIKELY(heap == NULL)) return orphan_allocate(class);
+    bool tiny = class < TINY_CLASSES;
+    for (int tries = 0; tries < 2; tries++) {
+        uintptr_t block = tiny ? tiny_allocate(class * GRANULE) : l2_allocate(heap, class);
+        if (block == 0 && (tiny ? tiny_refill(heap, class) : l2_refill(heap, class)))
+            block = tiny ? tiny_allocate(class * GRANULE) : l2_allocate(heap, class);
+        if (block != 0) return block;
+        scrape(heap);
+    }
+    return 0;
+}
+
+static struct span *run_allocate(struct heap *heap, size_t size)
+{
+    if (size > PTRDIFF_MAX) return NULL;
+    struct span *run = heap != NULL ? mid_allocate(heap, size) : NULL;
+    for (int tries = 0; run == NULL && tries < 2; tries++) {
+        run = heap != NULL ? mid_refill(heap, size) : orphan_run(size);
+        if (run == NULL && tries == 0) scrape(heap);
+    }
+    return run;
+}
+
+/* Any size: the miss of a tiny one, and everything above. */
+static NOINLINE void *allocate_slow(size_t size)
+{
+    struct heap *heap = heap_here();
+    if (UNLIKELY(libc_mode)) return __libc_malloc(size);
+    if (size <= L2_MAX) {
+        unsigned class = small_class(size_max(size, 1));
+        if (class >= TINY_CLASSES && heap != NULL) {
+            uintptr_t block = l2_allocate(heap, class);
+            if (LIKELY(block != 0)) return (void *)block;
+        }
+        uintptr_t block = small_allocate(heap, class);
+        return block != 0 ? (void *)block : refuse();
+    }
+    struct span *run = run_allocate(heap, size);
+    return run != NULL ? (void *)run->address : refuse();
+}
+
+static ALWAYS_INLINE void *allocate(size_t size)
+{
+    size_t rounded = tiny_round(size);
+    if (LIKELY(rounded <= TINY_MAX)) {
+        uintptr_t block = tiny_allocate(rounded);
+        if (LIKELY(block != 0)) return (void *)block;
+    }
+    return allocate_slow(size);
+}
+
+/* --- freeing behind the hit --------------------------------------------------------------------------------------------------------- */
+
+static void run_free(struct heap *heap, struct span *run, uintptr_t block)
+{
+    if (UNLIKELY(block != run->address)) fatal("free of no block's start", block);
+    if (UNLIKELY(!run->live)) fatal("block freed twice", block);
+    size_t size = run->size;
+    if (large_is_window(run)) {
+        run->live = 0;
+        if (heap != NULL) heap->run_live -= size_min(heap->run_live, run_touched_bytes(run));
+        window_give(run, os_now_ns());
+        return;
+    }
+    if (heap != NULL && size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, run)) return;
+    run->live = 0;
+    run->zeroed = 0;
+    uint64_t now = os_now_ns();
+    large_free(run, size, now);
+    if (heap != NULL) mid_shrink(heap, size_max(mid_allowance(heap), heap->run_cached - size_min(heap->run_cached, size)), now);
+}
+
+static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
+{
+    unsigned class = slab->class;
+    if (UNLIKELY(!class_is_start(classes[class].magic, block - slab->address))) fatal("free of no block's start", block);
+    if (UNLIKELY(heap == NULL)) {
+        orphan_free(class, block);
+    } else if (class < TINY_CLASSES) {
+        tiny_spill(heap, class);
+        tiny_free(block);
+    } else {
+        l2_spill(heap, class);
+        l2_free(heap, slab, block);
+    }
+}
+
+static NOINLINE void free_slow(void *p)
+{
+    if (p == NULL) return;
+    struct heap *heap = heap_here();
+    if (UNLIKELY(libc_mode)) {
+        __libc_free(p);
+        return;
+    }
+    uintptr_t block = (uintptr_t)p;
+    struct span *span = span_of(block);
+    if (UNLIKELY(span == NULL)) fatal("free of an address that is not ours,", block);
+    if (span->kind == SPAN_SLAB && span->class >= TINY_CLASSES && heap != NULL && LIKELY(l2_free(heap, span, block))) return;
+    int saved = errno;
+    if (span->kind == SPAN_SLAB) small_free(heap, span, block);
+    else if (span->kind == SPAN_RUN) run_free(heap, span, block);
+    else fatal("free of memory that is free,", block);
+    helper_consider();
+    errno = saved;
+}
+
+static ALWAYS_INLINE void release(void *p)
+{
+    if (UNLIKELY(!tiny_free((uintptr_t)p))) free_slow(p);
+}
+
+/* --- the rest of the family ------------------------------------------------------------------------------------------------------------ */
+
+/* The live block that starts here; ends the program where there is none. */
+static struct span *span_of_block(void *p, const char *crime)
+{
+    uintptr_t block = (uintptr_t)p;
+    struct span *span = span_of(block);
+    bool good = span != NULL && (span->kind == SPAN_SLAB ? class_is_start(classes[span->class].magic, block - span->address)
+                                                         : span->kind == SPAN_RUN && span->live && span->address == block);
+    if (UNLIKELY(!good)) fatal(crime, block);
+    return span;
+}
+
+static size_t span_usable(const struct span *span)
+{
+    return span->kind == SPAN_SLAB ? classes[span->class].size : align_up(span->size, os_page);
+}
+
+size_t hak_usable_size(void *p)
+{
+    if (p == NULL) return 0;
+    if (UNLIKELY(libc_mode)) return malloc_usable_size(p);
+    return span_usable(span_of_block(p, "usable size of no block"));
+}
+
+static void *allocate_zeroed(size_t size)
+{
+    if (size <= L2_MAX || UNLIKELY(libc_mode)) {
+        void *p = allocate(size);
+        return p != NULL ? memset(p, 0, size) : NULL;
+    }
+    struct span *run = run_allocate(heap_here(), size);
+    if (run == NULL) return refuse();
+    return run->zeroed ? (void *)run->address : memset((void *)run->address, 0, size);
+}
+
+void *hak_calloc(size_t count, size_t size)
+{
+    size_t total;
+    if (UNLIKELY(__builtin_mul_overflow(count, size, &total))) return refuse();
+    return allocate_zeroed(total);
+}
+
+/* Serves a growing run: where it lies, else in a growth window; NULL where neither can. */
+static void *grow(struct heap *heap, struct span *run, size_t size)
+{
+    if (heap == NULL || size > PTRDIFF_MAX) return NULL;
+    if (large_resize(heap, run, size)) return (void *)run->address;
+    if (size < run->size) return NULL;
+    struct span *window = window_take(heap, size);
+    if (window == NULL) return NULL;
+    memcpy((void *)window->address, (void *)run->address, run->size);
+    run_free(heap, run, run->address);
+    return (void *)window->address;
+}
+
+static void *reallocate_by_copy(void *p, size_t had, size_t size)
+{
+    void *fresh = allocate(size);
+    if (fresh == NULL) return NULL;
+    memcpy(fresh, p, size_min(had, size));
+    release(p);
+    return fresh;
+}
+
+void *hak_realloc(void *p, size_t size)
+{
+    if (p == NULL) return allocate(size);
+    if (UNLIKELY(libc_mode)) return __libc_realloc(p, size);
+    if (size == 0) {
+        release(p);
+        return NULL;
+    }
+    struct span *span = span_of_block(p, "realloc of no block");
+    if (span->kind == SPAN_RUN && size > L2_MAX) {
+        void *there = grow(heap_here(), span, size);
+        if (there != NULL) return there;
+    } else if (span->kind == SPAN_SLAB && size <= L2_MAX && small_class(size) == span->class) {
+        return p;
+    }
+    return reallocate_by_copy(p, span->kind == SPAN_SLAB ? classes[span->class].size : span->size, size);
+}
+
+/* Alignment above the granule: a class whose blocks lie so, else a run, which lies on a unit, else one cut to fit. */
+static void *allocate_aligned(size_t alignment, size_t size)
+{
+    if (alignment <= GRANULE) return allocate(size);
+    if (size > PTRDIFF_MAX - alignment) return refuse();
+    if (UNLIKELY(libc_mode)) return __libc_memalign(alignment, size);
+    size_t rounded = align_up(size_max(size, 1), alignment);
+    if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) return allocate(rounded);
+    struct heap *heap = heap_here();
+    size = size_max(size, L2_MAX + 1);
+    if (alignment <= UNIT_BYTES) {
+        struct span *run = run_allocate(heap, size);
+        return run != NULL ? (void *)run->address : refuse();
+    }
+    lock_take(&arena_lock);
+    struct span *run = arena_take((uint32_t)run_units(size), (uint32_t)(alignment >> UNIT_SHIFT));
+    lock_drop(&arena_lock);
+    if (run == NULL) return refuse();
+    run_begin(heap != NULL ? heap : &orphan_heap, run, size, run_units(size));
+    return (void *)run->address;
+}
+
+void *hak_aligned_alloc(size_t alignment, size_t size)
+{
+    if (!is_power_of_two(alignment)) {
+        errno = EINVAL;
+        return NULL;
+    }
+    return allocate_aligned(alignment, size);
+}
+
+int hak_posix_memalign(void **block, size_t alignment, size_t size)
+{
+    if (!is_power_of_two(alignment) || alignment % sizeof(void *) != 0) return EINVAL;
+    int saved = errno;
+    void *p = allocate_aligned(alignment, size);
+    errno = saved;
+    if (p == NULL) return ENOMEM;
+    *block = p;
+    return 0;
+}
+
+void *hak_malloc(size_t size) { return allocate(size); }
+void hak_free(void *block) { release(block); }
+
+size_t hak_purge(void)
+{
+    uint64_t now = os_now_ns();
+    if (front.heap != NULL) heap_flush(front.heap, now);
+    depots_trim(now, true);
+    return purge_aged(now + 1);
+}
+
+/* --- fork ------------------------------------------------------------------------------------------------------------------------------ */
+
+/* The child has one thread. Every lock is held across the fork, so what they guard is whole in the child. */
+static void each_lock(void (*verb)(struct lock *))
+{
+    verb(&start_lock);
+    verb(&heap_lock);
+    verb(&orphan_lock);
+    for (unsigned class = 0; class < CLASSES; class++) {
+        verb(&class_slabs[class].lock);
+        verb(&depots[class].lock);
+    }
+    verb(&arena_lock);
+}
+
+static void lock_take_out_of_line(struct lock *lock) { lock_take(lock); }
+static void lock_drop_out_of_line(struct lock *lock) { lock_drop(lock); }
+static void fork_prepare(void) { each_lock(lock_take_out_of_line); }
+static void fork_parent(void) { each_lock(lock_drop_out_of_line); }
+
+/* Other threads' heaps stay behind: their magazines may have been in motion, so they are dropped, not reused. */
+static void fork_child(void)
+{
+    each_lock(lock_reset);
+    atomic_store(&helper_state, HELPER_NONE);
+    uint32_t alive = 0;
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
+        if (heap == front.heap) alive++;
+        else if (atomic_load(&heap->state) == HEAP_LIVE) heap->front = NULL;
+    atomic_store(&heaps_alive, alive);
+}
+
+__attribute__((constructor)) static void constructor(void)
+{
+    if (!atomic_load(&started)) start();
+    if (libc_mode) return;
+    heap_here();
+    heaps_init();
+    pthread_atfork(fork_prepare, fork_parent, fork_child);
+}

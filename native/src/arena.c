@@ -1,0 +1,289 @@
+/* arena.c: reserved address space, cut into units, and the free spans in it.
+ *
+ * Owns the map from address to class, the unit descriptors, and one lock for all of them. Invariants under the lock:
+ *   - the first descriptor of a span says what it is; every other unit of it is SPAN_INSIDE; the last one knows the way back;
+ *   - free neighbours of one kind (dirty: may hold pages; clean: reads zero) are one span;
+ *   - a clean span, and everything beyond `born`, costs no memory.
+ * Called by superslab.c and by the pools of runs, on slow paths only. */
+
+static uint16_t owner_map[MAP_MASK + 1]; /* unit -> offset of its class's bin in the front; 0: not tiny */
+static struct arena arenas[ARENAS_MAX];
+static _Atomic uint32_t arena_count;
+static struct lock arena_lock;
+
+enum { CLEAN, DIRTY };
+static struct span *free_bins[2][RUN_BINS];
+static uint64_t free_bits[2];               /* bit b: bin b is not empty */
+static struct span *dirty_oldest, *dirty_newest;
+static _Atomic size_t dirty_units;          /* in dirty free spans */
+
+static ALWAYS_INLINE size_t map_index(uintptr_t address) { return (address >> UNIT_SHIFT) & MAP_MASK; }
+
+static ALWAYS_INLINE struct arena *arena_of(uintptr_t address)
+{
+    uint32_t count = atomic_load_explicit(&arena_count, memory_order_acquire);
+    for (uint32_t i = 0; i < count; i++)
+        if (LIKELY(address - arenas[i].base < arenas[i].bytes)) return &arenas[i];
+    return NULL;
+}
+
+/* The span that an address of ours lies in; NULL where it is in none. */
+static ALWAYS_INLINE struct span *span_of(uintptr_t address)
+{
+    struct arena *arena = arena_of(address);
+    if (UNLIKELY(arena == NULL)) return NULL;
+    size_t unit = (address - arena->base) >> UNIT_SHIFT;
+    struct span *span = &arena->spans[unit];
+    if (span->kind != SPAN_INSIDE) return span;
+    size_t back = span->back;
+    if (back > unit || span[-(ptrdiff_t)back].kind == SPAN_INSIDE || back >= span[-(ptrdiff_t)back].units) return NULL;
+    return span - back;
+}
+
+static size_t span_bytes(const struct span *span) { return (size_t)span->units << UNIT_SHIFT; }
+
+/* --- free spans -------------------------------------------------------------------------------------------------------------- */
+
+static void span_shape(struct span *span, enum span_kind kind, uint32_t units)
+{
+    span->kind = (uint8_t)kind;
+    span->units = units;
+    if (units > 1) {
+        span[units - 1].kind = SPAN_INSIDE;
+        span[units - 1].back = units - 1;
+    }
+}
+
+static void free_link(struct span *span)
+{
+    int state = span->zeroed ? CLEAN : DIRTY;
+    unsigned bin = run_bin_floor(span->units);
+    span->prev = NULL;
+    span->next = free_bins[state][bin];
+    if (span->next != NULL) span->next->prev = span;
+    free_bins[state][bin] = span;
+    free_bits[state] |= UINT64_C(1) << bin;
+    if (state == CLEAN) return;
+    atomic_fetch_add_explicit(&dirty_units, span->units, memory_order_relaxed);
+    span->newer = NULL;
+    span->older = dirty_newest;
+    *(dirty_newest != NULL ? &dirty_newest->newer : &dirty_oldest) = span;
+    dirty_newest = span;
+}
+
+static void free_unlink(struct span *span)
+{
+    int state = span->zeroed ? CLEAN : DIRTY;
+    unsigned bin = run_bin_floor(span->units);
+    if (span->next != NULL) span->next->prev = span->prev;
+    if (span->prev != NULL) span->prev->next = span->next;
+    else if ((free_bins[state][bin] = span->next) == NULL) free_bits[state] &= ~(UINT64_C(1) << bin);
+    if (state == CLEAN) return;
+    atomic_fetch_sub_explicit(&dirty_units, span->units, memory_order_relaxed);
+    *(span->newer != NULL ? &span->newer->older : &dirty_newest) = span->older;
+    *(span->older != NULL ? &span->older->newer : &dirty_oldest) = span->newer;
+}
+
+/* The span becomes free and grows together with free neighbours of its kind. */
+static void free_insert(struct arena *arena, struct span *span, uint32_t units, bool zeroed, uint64_t now)
+{
+    size_t at = (size_t)(span - arena->spans);
+    struct span *after = span + units;
+    if (at + units < arena->born && after->kind == SPAN_FREE && after->zeroed == zeroed) {
+        free_unlink(after);
+        units += after->units;
+        after->kind = SPAN_INSIDE;
+        after->back = UINT32_MAX;
+    }
+    if (at > 0) {
+        struct span *before = span - 1;
+        if (before->kind == SPAN_INSIDE && before->back <= at - 1) before -= before->back;
+        if (before->kind == SPAN_FREE && before->zeroed == zeroed && before + before->units == span) {
+            free_unlink(before);
+            units += before->units;
+            span->kind = SPAN_INSIDE;
+            span->back = UINT32_MAX;
+            span = before;
+        }
+    }
+    span_shape(span, SPAN_FREE, units);
+    span->zeroed = zeroed;
+    span->freed_ns = now;
+    free_link(span);
+}
+
+/* --- arenas ------------------------------------------------------------------------------------------------------------------- */
+
+/* Two arenas whose units would share map entries cannot live together. */
+static bool arena_collides(uintptr_t base, size_t bytes)
+{
+    for (uint32_t i = 0; i < atomic_load_explicit(&arena_count, memory_order_relaxed); i++) {
+        uintptr_t apart = (base - arenas[i].base) & (WINDOW_BYTES - 1);
+        if (apart < arenas[i].bytes || WINDOW_BYTES - apart < bytes) return true;
+    }
+    return false;
+}
+
+/* Reserves an arena of at least `bytes`; false where address space or the window has no room. */
+static bool arena_add(size_t bytes)
+{
+    uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
+    size_t limit = os_address_space();
+    size_t wish = limit == SIZE_MAX ? ARENA_BYTES : align_down(size_min(ARENA_BYTES, limit / 4), SUPERSLAB_LARGE);
+    size_t least = size_max(align_up(bytes, SUPERSLAB_LARGE), ARENA_BYTES_MIN);
+    if (count == ARENAS_MAX || least > WINDOW_BYTES) return false;
+    void *base = NULL;
+    for (wish = size_max(wish, least); base == NULL && wish >= least; wish = wish == least ? 0 : size_max(wish / 2, least)) {
+        base = os_reserve(wish, SUPERSLAB_LARGE);
+        if (base != NULL && arena_collides((uintptr_t)base, wish)) {
+            os_unmap(base, wish);
+            base = NULL;
+        }
+        if (base != NULL) break;
+    }
+    if (base == NULL) return false;
+    size_t units = wish >> UNIT_SHIFT, regions = wish / SUPERSLAB_SMALL;
+    char *tables = os_map(units * sizeof(struct span) + regions * sizeof(struct superslab));
+    if (tables == NULL) {
+        os_unmap(base, wish);
+        return false;
+    }
+    arenas[count] = (struct arena){.base = (uintptr_t)base, .bytes = wish, .units = (uint32_t)units,
+                                   .spans = (struct span *)tables, .superslabs = (struct superslab *)(tables + units * sizeof(struct span))};
+    atomic_store_explicit(&arena_count, count + 1, memory_order_release);
+    return true;
+}
+
+/* Makes the arena writable up to a unit; step by step, so that few calls are needed and little is charged. */
+static bool arena_reach(struct arena *arena, size_t units)
+{
+    size_t need = units << UNIT_SHIFT;
+    if (need <= arena->writable) return true;
+    size_t step = size_min(FRONTIER_STEP, size_max(arena->bytes / 16, ARENA_BYTES_MIN));
+    size_t goal = size_min(align_up(need, step), arena->bytes);
+    if (!os_commit((void *)(arena->base + arena->writable), goal - arena->writable)) {
+        goal = need;
+        if (!os_commit((void *)(arena->base + arena->writable), goal - arena->writable)) return false;
+    }
+    arena->writable = goal;
+    return true;
+}
+
+/* A span from beyond the frontier; the gap that alignment leaves becomes a clean free span. */
+static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t alignment)
+{
+    size_t start = align_up(arena->born, alignment);
+    if (start + units > arena->units || !arena_reach(arena, start + units)) return NULL;
+    size_t gap = start - arena->born;
+    struct span *hole = &arena->spans[arena->born];
+    for (size_t i = arena->born; i < start + units; i++) {
+        arena->spans[i].kind = SPAN_INSIDE;
+        arena->spans[i].back = UINT32_MAX;
+        arena->spans[i].address = arena->base + (i << UNIT_SHIFT);
+    }
+    arena->born = (uint32_t)(start + units);
+    if (gap != 0) free_insert(arena, hole, (uint32_t)gap, true, 0);
+    struct span *span = &arena->spans[start];
+    span_shape(span, SPAN_RUN, units);
+    span->zeroed = 1;
+    return span;
+}
+
+/* Cuts an aligned piece out of a free span; NULL where it does not fit. */
+static struct span *span_cut(struct span *span, uint32_t units, uint32_t alignment)
+{
+    struct arena *arena = arena_of(span->address);
+    size_t at = (size_t)(span - arena->spans), start = align_up(at, alignment);
+    if (start + units > at + span->units) return NULL;
+    bool zeroed = span->zeroed;
+    uint32_t before = (uint32_t)(start - at), after = span->units - before - units;
+    uint64_t since = span->freed_ns;
+    free_unlink(span);
+    struct span *piece = span + before;
+    span_shape(piece, SPAN_RUN, units); /* shaped first, so that the rests do not grow together over it */
+    piece->zeroed = zeroed;
+    if (after != 0) free_insert(arena, piece + units, after, zeroed, since);
+    if (before != 0) free_insert(arena, span, before, zeroed, since);
+    return piece;
+}
+
+/* Good fit: the smallest bin that can serve, a few spans of each. */
+static struct span *span_find(int state, uint32_t units, uint32_t alignment)
+{
+    uint64_t bits = free_bits[state] & (~UINT64_C(0) << run_bin_floor(units));
+    for (; bits != 0; bits &= bits - 1) {
+        unsigned bin = lowest_bit(bits);
+        int look = bin == RUN_BINS - 1 ? 64 : 8;
+        for (struct span *span = free_bins[state][bin]; span != NULL && look-- > 0; span = span->next) {
+            struct span *piece = span_cut(span, units, alignment);
+            if (piece != NULL) return piece;
+        }
+    }
+    return NULL;
+}
+
+/* Takes `units` aligned to `alignment` units; warm memory first, then clean, then new. The caller holds arena_lock. */
+static struct span *arena_take(uint32_t units, uint32_t alignment)
+{
+    struct span *span = span_find(DIRTY, units, alignment);
+    if (span == NULL) span = span_find(CLEAN, units, alignment);
+    uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
+    for (uint32_t i = 0; span == NULL && i < count; i++) span = arena_advance(&arenas[i], units, alignment);
+    if (span == NULL && arena_add(((size_t)units + alignment) << UNIT_SHIFT))
+        span = arena_advance(&arenas[atomic_load_explicit(&arena_count, memory_order_relaxed) - 1], units, alignment);
+    if (span != NULL) span->touched = span->zeroed ? 0 : units;
+    return span;
+}
+
+/* Gives a span back; its first `touched` units may hold pages, the rest reads zero. The caller holds arena_lock. */
+static void arena_give(struct span *span, uint32_t touched, uint64_t now)
+{
+    struct arena *arena = arena_of(span->address);
+    uint32_t units = span->units;
+    if (touched < units) {
+        span_shape(span, SPAN_RUN, touched != 0 ? touched : units);
+        struct span *rest = span + touched;
+        span_shape(rest, SPAN_RUN, units - touched);
+        free_insert(arena, rest, units - touched, true, now);
+    }
+    if (touched != 0) free_insert(arena, span, touched, false, now);
+}
+
+/* Lengthens a span in place by what is free behind it; false where too little is. The caller holds arena_lock. */
+static bool arena_extend(struct span *span, uint32_t units)
+{
+    struct arena *arena = arena_of(span->address);
+    size_t at = (size_t)(span - arena->spans);
+    struct span *after = span + span->units;
+    uint32_t more = units - span->units;
+    if (at + span->units == arena->born) {
+        if (arena_advance(arena, more, 1) == NULL) return false;
+    } else if (after->kind != SPAN_FREE || !after->zeroed || span_cut(after, more, 1) == NULL) {
+        return false;
+    }
+    after->kind = SPAN_INSIDE;
+    span_shape(span, SPAN_RUN, units);
+    return true;
+}
+
+/* --- purging free spans ----------------------------------------------------------------------------------------------------- */
+
+/* Gives back the pages of dirty spans freed before `horizon`, oldest first, down to `keep` units. Result: bytes. */
+static size_t arena_purge(uint64_t horizon, size_t keep)
+{
+    size_t bytes = 0;
+    lock_take(&arena_lock);
+    for (struct span *span = dirty_oldest; span != NULL && span->freed_ns <= horizon; span = dirty_oldest) {
+        if (atomic_load_explicit(&dirty_units, memory_order_relaxed) <= keep) break;
+        free_unlink(span);
+        span_shape(span, SPAN_RUN, span->units); /* nobody's, and no neighbour may grow into it meanwhile */
+        lock_drop(&arena_lock);
+        bool gone = os_purge((void *)span->address, span_bytes(span));
+        if (gone) bytes += span_bytes(span);
+        lock_take(&arena_lock);
+        free_insert(arena_of(span->address), span, span->units, gone, horizon + 1);
+        if (!gone) break;
+    }
+    lock_drop(&arena_lock);
+    return bytes;
+}

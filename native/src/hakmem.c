@@ -1,0 +1,35 @@
+/* hakmem.c: the library as one translation unit. The list below, ground floor first, is the architecture: a file uses
+ * only what stands above it, internals are static, and there are no forward declarations, so the compiler keeps the
+ * order (-Werror=implicit-function-declaration). Read it from the top. */
+
+#include "../include/hakmem.h"
+#include "base.h"
+#include "types.h"
+
+#include "stats.c"      /* counters, and the one line that is printed */
+#include "knobs.c"      /* tunables */
+#include "os.c"         /* the kernel, and locks */
+
+#include "sizeclass.c"  /* size -> class */
+#include "arena.c"      /* address space and free spans */
+#include "superslab.c"  /* 1-2 MiB regions */
+#include "slab.c"       /* equal blocks */
+#include "magazine.c"   /* thread caches and the depot */
+
+#include "tiny.c"       /* up to 1 KiB */
+#include "l2.c"         /* up to 32 KiB */
+#include "mid.c"        /* up to 1 MiB */
+#include "large.c"      /* above, and blocks that grow */
+
+#include "heap.c"       /* a thread's everything */
+#include "helper.c"     /* the background thread */
+#include "alloc.c"      /* the front door */
+
+#ifndef HAK_VARIANT
+#define HAK_VARIANT "release"
+#endif
+#ifndef HAK_BUILD_HASH
+#define HAK_BUILD_HASH "unknown"
+#endif
+const char *hak_build_variant(void) { return HAK_VARIANT; }
+const char *hak_build_hash(void) { return HAK_BUILD_HASH; }

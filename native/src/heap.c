@@ -1,0 +1,160 @@
+/* heap.c: one thread's everything. A heap is made at a thread's first slow path, listed for observers, and emptied when
+ * the thread ends: its magazines go to the depot, its slabs to their classes, its runs to the arena; the struct waits for
+ * the next thread. Heaps are never unmapped, so an observer may always follow the list.
+ *
+ * After its end hook ran, a thread that still frees or allocates (destructors of others) is served without a cache, so
+ * nothing can be left behind. */
+
+#include <pthread.h>
+
+static struct heap *_Atomic heaps;          /* newest first */
+static _Atomic uint32_t heaps_alive;
+static struct lock heap_lock;               /* guards the list's head and reuse */
+static pthread_key_t heap_key;
+static _Atomic bool heap_key_made;
+
+static struct heap *heap_find_free(void)
+{
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
+        if (atomic_load(&heap->state) == HEAP_FREE) return heap;
+    return NULL;
+}
+
+static struct heap *heap_map(void)
+{
+    size_t size = align_up(sizeof(struct heap), CACHE_LINE), counters = HEAP_STAT_COUNT * sizeof(uint64_t);
+    struct heap *heap = os_map(size + counters);
+    if (heap == NULL) return NULL;
+    heap->stats = (_Atomic uint64_t *)((char *)heap + size);
+    heap->next = atomic_load(&heaps);
+    heap->number = heap->next != NULL ? heap->next->number + 1 : 1;
+    return heap;
+}
+
+static struct bin *heap_bin(struct heap *heap, unsigned class)
+{
+    return class < TINY_CLASSES ? &heap->front->bins[class] : &heap->l2[class - TINY_CLASSES];
+}
+
+/* The calling thread's heap, made if need be; NULL where memory ends. */
+static struct heap *heap_begin(void)
+{
+    lock_take(&heap_lock);
+    struct heap *heap = heap_find_free();
+    bool fresh = heap == NULL;
+    if (fresh) heap = heap_map();
+    if (heap != NULL) {
+        heap->front = &front;
+        atomic_store(&heap->state, HEAP_LIVE);
+        if (fresh) atomic_store(&heaps, heap);
+        atomic_fetch_add(&heaps_alive, 1);
+    }
+    lock_drop(&heap_lock);
+    if (heap == NULL) return NULL;
+    for (unsigned class = TINY_CLASSES; class < CLASSES; class++) *heap_bin(heap, class) = (struct bin){.head = LIST_END};
+    front.heap = heap;
+    front.key = link_key;
+    front.map = owner_map;
+    front.state = FRONT_LIVE;
+    stat_shared(STAT_threads_seen, 1);
+    if (atomic_load_explicit(&heap_key_made, memory_order_acquire)) pthread_setspecific(heap_key, heap);
+    return heap;
+}
+
+/* Everything cached goes where other threads can get it. */
+static void heap_flush(struct heap *heap, uint64_t now)
+{
+    for (unsigned class = 1; class < CLASSES; class++) magazine_flush(heap, heap_bin(heap, class), class);
+    mid_shrink(heap, 0, now);
+}
+
+static void heap_end(void *argument)
+{
+    struct heap *heap = argument;
+    if (front.heap != heap) return;
+    uint64_t now = os_now_ns();
+    heap_flush(heap, now);
+    for (unsigned class = 1; class < CLASSES; class++) {
+        if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
+        heap->current[class] = NULL;
+    }
+    for (unsigned class = 0; class < TINY_CLASSES; class++) front.bins[class] = (struct bin){.head = LIST_END};
+    front.heap = NULL;
+    front.state = FRONT_EXITED;
+    heap->run_live = 0;
+    atomic_fetch_sub(&heaps_alive, 1);
+    atomic_store_explicit(&heap->state, HEAP_FREE, memory_order_release);
+}
+
+/* Once, at start: from here on threads are told when they end. */
+static void heaps_init(void)
+{
+    if (pthread_key_create(&heap_key, heap_end) != 0) return;
+    atomic_store_explicit(&heap_key_made, true, memory_order_release);
+    if (front.heap != NULL) pthread_setspecific(heap_key, front.heap);
+}
+
+/* --- what a thread without a cache uses --------------------------------------------------------------------------------------- */
+
+/* One block straight from the slabs; 0 where memory ends. Slabs are carved under a heap of their own. */
+static struct heap orphan_heap;
+static _Atomic uint64_t orphan_stats[HEAP_STAT_COUNT];
+static struct lock orphan_lock;
+
+static uintptr_t orphan_allocate(unsigned class)
+{
+    lock_take(&orphan_lock);
+    orphan_heap.stats = orphan_stats;
+    uintptr_t block = LIST_END;
+    if (slabs_fill(&orphan_heap, class, 1, &block) == 0) block = 0;
+    lock_drop(&orphan_lock);
+    if (block != 0) block_words(block)[0] = 0;
+    return block;
+}
+
+static void orphan_free(unsigned class, uintptr_t block)
+{
+    link_set(block, LIST_END);
+    slabs_return(class, block, os_now_ns());
+}
+
+static struct span *orphan_run(size_t size)
+{
+    lock_take(&orphan_lock);
+    orphan_heap.stats = orphan_stats;
+    struct span *run = mid_refill(&orphan_heap, size);
+    lock_drop(&orphan_lock);
+    return run;
+}
+
+/* --- memory that waits for someone ------------------------------------------------------------------------------------------------ */
+
+/* Bytes that a trim and a purge could return. */
+static size_t pending_bytes(void)
+{
+    size_t units = atomic_load_explicit(&dirty_units, memory_order_relaxed) + atomic_load_explicit(&window_units, memory_order_relaxed) +
+                   atomic_load_explicit(&slab_dirty_units, memory_order_relaxed);
+    return (units << UNIT_SHIFT) + atomic_load_explicit(&depot_held, memory_order_relaxed);
+}
+
+/* Everything that has been free since `horizon` goes back to the kernel. Result: bytes. */
+static size_t purge_aged(uint64_t horizon) { return superslab_purge(horizon) + windows_purge(horizon) + arena_purge(horizon, 0); }
+
+/* One round of tidying: magazines nobody asked for go home, what is old goes back. Called by the helper and inline. */
+static size_t tidy(uint64_t now)
+{
+    uint64_t delay = (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
+    depots_trim(now, false);
+    return purge_aged(now > delay ? now - delay : 0);
+}
+
+static _Atomic uint64_t tidied_ns;
+
+/* Inline, for programs without a helper: at most one round a half delay, by whoever comes first. */
+static void tidy_inline(void)
+{
+    uint64_t now = os_now_ns(), last = atomic_load_explicit(&tidied_ns, memory_order_relaxed);
+    uint64_t pause = (uint64_t)knob(KNOB_purge_delay_ms) * 500000u;
+    if (now - last < pause || !atomic_compare_exchange_strong(&tidied_ns, &last, now)) return;
+    tidy(now);
+}

@@ -1,0 +1,76 @@
+/* helper.c: the one background thread. It tidies while much is free, and calls ACE's steps while ACE is on; otherwise it
+ * sleeps in the kernel until somebody pokes it. It blocks all signals, is started late (never from inside a lock),
+ * is not inherited by children, and ends itself when the program's last thread has gone. */
+
+#include <limits.h>
+#include <signal.h>
+
+enum helper_state { HELPER_NONE, HELPER_STARTING, HELPER_RUNS };
+static _Atomic uint32_t helper_state;
+static _Atomic uint32_t helper_word;            /* raised by every poke; slept on */
+static _Atomic bool helper_sleeps;
+static uint64_t (*helper_ace)(uint64_t now);    /* ACE's step; returns ns until the next, 0: ACE is off */
+
+static void helper_poke(void)
+{
+    atomic_fetch_add_explicit(&helper_word, 1, memory_order_release);
+    os_futex_wake(&helper_word, 1);
+}
+
+/* Nanoseconds until there is something to do; 0: until a poke. */
+static uint64_t helper_round(uint64_t now)
+{
+    uint64_t pause = 0;
+    if (pending_bytes() >= (size_t)knob(KNOB_purge_batch_bytes) / 8 && knob(KNOB_idle_return)) {
+        tidy(now);
+        pause = (uint64_t)knob(KNOB_purge_delay_ms) * 500000u + 1000000u;
+    }
+    uint64_t ace = helper_ace != NULL ? helper_ace(now) : 0;
+    return ace != 0 && (pause == 0 || ace < pause) ? ace : pause;
+}
+
+static void *helper_main(void *unused)
+{
+    (void)unused;
+    while (atomic_load(&heaps_alive) != 0) {
+        uint32_t seen = atomic_load_explicit(&helper_word, memory_order_acquire);
+        uint64_t pause = helper_round(os_now_ns());
+        atomic_store(&helper_sleeps, pause == 0);
+        os_futex_wait(&helper_word, seen, pause);
+        atomic_store(&helper_sleeps, false);
+    }
+    atomic_store(&helper_state, HELPER_NONE);
+    return NULL;
+}
+
+/* Starts the thread; harmless where that fails. The caller holds no lock. */
+static void helper_start(void)
+{
+    uint32_t none = HELPER_NONE;
+    if (!atomic_compare_exchange_strong(&helper_state, &none, HELPER_STARTING)) return;
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, size_max(PTHREAD_STACK_MIN, 128 * 1024));
+    bool started = pthread_create(&thread, &attributes, helper_main, NULL) == 0;
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    atomic_store(&helper_state, started ? HELPER_RUNS : HELPER_NONE);
+    if (!started) knob_write(KNOB_background, 0);
+}
+
+/* After a slow path that freed: is it time for the helper, or for a round inline? The caller holds no lock. */
+static void helper_consider(void)
+{
+    size_t pending = pending_bytes();
+    if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes))) return;
+    if (knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes)) {
+        if (atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE) helper_start();
+        if (atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
+    }
+    if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy_inline();
+}

@@ -1,0 +1,220 @@
+/* knobs.c: THE table of tunables. A row is named here and nowhere else: the environment variable (HAKMEM_ and the name
+ * in capitals), the profiles, ACE's actions and the notebooks' tables all derive from it.
+ *
+ * Order of precedence: default, then profile, then environment, then hak_knob_set. Values are read on slow paths only
+ * (refill, spill, purge), each by one relaxed load; no hit ever reads a knob. */
+
+#define KIB INT64_C(1024)
+#define MIB (KIB * KIB)
+
+/*   name                   unit     default    minimum  maximum   learn why */
+#define KNOBS(X)                                                                                                          \
+    X(magazine_blocks,      "blocks",    256,       16,      512,  1, "blocks a magazine holds: large for bursts, small for memory and for producer/consumer") \
+    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, "bytes a magazine holds at most, 16 blocks excepted: bounds the cache of the larger classes") \
+    X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, "bytes the shared depot of full magazines keeps before blocks go back to their slabs at once") \
+    X(superslab_bytes,      "bytes",   2 * MIB, 1 * MIB, 2 * MIB,  1, "region from which slabs are taken: 2 MiB suits huge pages, 1 MiB suits small heaps") \
+    X(run_cache_bytes,      "bytes",   4 * MIB,     0, 1024 * MIB, 0, "bytes of runs a thread keeps whatever it uses; beyond, half of what it uses") \
+    X(large_threshold,      "bytes",  32 * MIB, 512 * KIB, 32 * MIB, 1, "blocks from here on go back to the kernel when freed; smaller ones are kept") \
+    X(purge_delay_ms,       "ms",        500,       0,    60000,   1, "how long free memory waits before it goes back to the kernel: longer saves faults") \
+    X(purge_batch_bytes,    "bytes",   8 * MIB,     0, 1024 * MIB, 0, "free bytes that must have gathered before a thread purges inline") \
+    X(purge_range_bytes,    "bytes",  64 * KIB, 4 * KIB, 2 * MIB,  0, "shortest range worth an madvise of its own") \
+    X(idle_return,          "bool",        1,       0,        1,   1, "give everything aged back when the program is idle, whatever the batch") \
+    X(background,           "bool",        1,       0,        1,   0, "a helper thread may be started once much is free: purges without waiting for a call") \
+    X(background_bytes,     "bytes",  16 * MIB,     0, 1024 * MIB, 0, "free bytes that start the helper thread") \
+    X(huge_pages,           "bool",        1,       0,        1,   1, "ask for huge pages once the heap has grown: fewer faults and TLB misses, whole 2 MiB resident") \
+    X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, "heap size from which huge pages are asked for") \
+    X(growth_windows,       "bool",        1,       0,        1,   0, "a block that grows past 32 KiB gets address space to grow in place") \
+    X(site_rules,           "bool",        0,       0,        1,   1, "route blocks above 1 KiB by the call site that asks for them") \
+    X(quarantine,           "blocks",      0,       0,     4096,   0, "freed blocks held back and checked before reuse (hardened)") \
+    X(canaries,             "bool",        0,       0,        1,   0, "guard bytes behind every block, checked when it is freed (hardened)") \
+    X(ace_enabled,          "bool",        0,       0,        1,   0, "the learner runs") \
+    X(ace_log_level,        "level",       0,       0,        3,   0, "0 silent, 1 start and stop, 2 decisions, 3 windows; on stderr") \
+    X(ace_fast_interval_ms, "ms",        500,       1,    60000,   0, "window of the fast loop: magazines") \
+    X(ace_slow_interval_ms, "ms",      30000,       1,  3600000,   0, "window of the slow loop: superslabs, purging, the large threshold") \
+    X(ace_policy,           "policy",      0,       0,       63,   0, "row of the policy table that learns; HAKMEM_ACE_POLICY takes its name") \
+    X(ace_seed,             "number",      1,       0, INT32_MAX,  0, "seed of the policies that draw") \
+    X(ace_frozen,           "bool",        0,       0,        1,   0, "windows are observed and logged, no arm is moved") \
+    X(ss_os_stats,          "bool",        0,       0,        1,   0, "print the system calls by kind when the program ends") \
+    X(force_libc_alloc,     "bool",        0,       0,        1,   0, "serve everything from libc's allocator behind the same entry points")
+
+#define KNOB_ENUM(name, ...) KNOB_##name,
+enum knob { KNOBS(KNOB_ENUM) KNOB_COUNT };
+
+static const hak_knob_t knob_rows[KNOB_COUNT] = {
+#define KNOB_ROW(name, unit, preset, minimum, maximum, learnable, why) {#name, unit, why, preset, preset, minimum, maximum, learnable},
+    KNOBS(KNOB_ROW)
+};
+
+static _Atomic int64_t knob_values[KNOB_COUNT] = {
+#define KNOB_VALUE(name, unit, preset, ...) preset,
+    KNOBS(KNOB_VALUE)
+};
+static int64_t knob_presets[KNOB_COUNT] = {KNOBS(KNOB_VALUE)};
+
+/* A profile presets some knobs; one row a setting. */
+static const struct preset {
+    const char *profile;
+    enum knob knob;
+    int64_t value;
+} presets[] = {
+    {"lean", KNOB_magazine_blocks, 32},       {"lean", KNOB_magazine_bytes, 16 * KIB},
+    {"lean", KNOB_run_cache_bytes, 1 * MIB},  {"lean", KNOB_depot_bytes, 1 * MIB},
+    {"lean", KNOB_purge_delay_ms, 100},       {"lean", KNOB_purge_batch_bytes, 1 * MIB},
+    {"lean", KNOB_huge_pages, 0},             {"lean", KNOB_background_bytes, 2 * MIB},
+    {"keep", KNOB_purge_delay_ms, 60000},     {"keep", KNOB_purge_batch_bytes, 1024 * MIB},
+    {"keep", KNOB_background, 0},             {"keep", KNOB_run_cache_bytes, 256 * MIB},
+    {"hardened", KNOB_quarantine, 256},       {"hardened", KNOB_canaries, 1},
+    {"learning", KNOB_ace_enabled, 1},
+};
+
+static const char *profile_name = "default";
+
+static ALWAYS_INLINE int64_t knob(enum knob row) { return atomic_load_explicit(&knob_values[row], memory_order_relaxed); }
+
+static ALWAYS_INLINE void knob_write(enum knob row, int64_t value)
+{
+    atomic_store_explicit(&knob_values[row], value, memory_order_relaxed);
+}
+
+static bool knob_in_range(enum knob row, int64_t value)
+{
+    return value >= knob_rows[row].minimum && value <= knob_rows[row].maximum;
+}
+
+/* "HAKMEM_" and the row's name in capitals, compared without building it. */
+static bool knob_is_variable(enum knob row, const char *variable, size_t length)
+{
+    const char *name = knob_rows[row].name;
+    for (size_t i = 0; i < length; i++)
+        if (name[i] == 0 || (name[i] >= 'a' && name[i] <= 'z' ? name[i] - 32 : name[i]) != variable[i]) return false;
+    return name[length] == 0;
+}
+
+/* Decimal, with K, M or G behind it; false where it is not a number. */
+static bool knob_parse(const char *text, int64_t *value)
+{
+    int64_t n = 0;
+    const char *at = text + (*text == '-');
+    if (*at < '0' || *at > '9') return false;
+    for (; *at >= '0' && *at <= '9'; at++)
+        if (n > INT64_MAX / 10 - 1) return false;
+        else n = n * 10 + (*at - '0');
+    int shift = (*at | 32) == 'k' ? 10 : (*at | 32) == 'm' ? 20 : (*at | 32) == 'g' ? 30 : 0;
+    at += shift != 0;
+    if (*at != 0 || n > (INT64_MAX >> shift)) return false;
+    *value = (*text == '-' ? -n : n) << shift;
+    return true;
+}
+
+/* One line on stderr for a setting that cannot be taken; the program goes on with what was in force. */
+static COLD void knob_complain(const char *variable, size_t length, const char *value, enum knob row)
+{
+    struct line line = {0};
+    line_text(&line, "hakmem: HAKMEM_");
+    line_bytes(&line, variable, length);
+    line_text(&line, "=");
+    line_text(&line, value);
+    line_text(&line, " is not taken; allowed: ");
+    line_number(&line, knob_rows[row].minimum);
+    line_text(&line, " to ");
+    line_number(&line, knob_rows[row].maximum);
+    line_text(&line, " ");
+    line_text(&line, knob_rows[row].unit);
+    line_text(&line, "; in force: ");
+    line_number(&line, knob(row));
+    line_end(&line);
+}
+
+static bool knob_profile_exists(const char *name)
+{
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
+        if (strcmp(presets[i].profile, name) == 0) return true;
+    return strcmp(name, "default") == 0;
+}
+
+static COLD void knob_complain_profile(const char *name)
+{
+    struct line line = {0};
+    line_text(&line, "hakmem: HAKMEM_PROFILE=");
+    line_text(&line, name);
+    line_text(&line, " is not known; allowed: default");
+    const char *last = "";
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        if (strcmp(presets[i].profile, last) == 0) continue;
+        line_text(&line, ", ");
+        line_text(&line, last = presets[i].profile);
+    }
+    line_end(&line);
+}
+
+static void knob_take_profile(const char *name)
+{
+    if (!knob_profile_exists(name)) {
+        knob_complain_profile(name);
+        return;
+    }
+    profile_name = name;
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
+        if (strcmp(presets[i].profile, name) == 0) knob_write(presets[i].knob, presets[i].value);
+}
+
+/* Names of policies are known to ace/policy.c, which stands above: it leaves its translator here. */
+static int (*knob_policy_of_name)(const char *name);
+static void (*knob_policy_complain)(const char *name);
+
+static void knob_take_variable(const char *variable, size_t length, const char *text)
+{
+    for (enum knob row = 0; row < KNOB_COUNT; row++) {
+        if (!knob_is_variable(row, variable, length)) continue;
+        int64_t value;
+        if (row == KNOB_ace_policy && knob_policy_of_name != NULL) {
+            value = knob_policy_of_name(text);
+            if (value < 0) knob_policy_complain(text);
+            else knob_write(row, value);
+        } else if (knob_parse(text, &value) && knob_in_range(row, value)) {
+            knob_write(row, value);
+        } else {
+            knob_complain(variable, length, text, row);
+        }
+        return;
+    }
+}
+
+/* Once, before the first thread has a heap. Unknown HAKMEM_ names are left alone: they may be another version's. */
+static void knobs_init(char **environment)
+{
+    static const char prefix[] = "HAKMEM_", profile[] = "PROFILE=";
+    for (char **at = environment; at != NULL && *at != NULL; at++)
+        if (strncmp(*at, prefix, sizeof prefix - 1) == 0 && strncmp(*at + sizeof prefix - 1, profile, sizeof profile - 1) == 0)
+            knob_take_profile(*at + sizeof prefix + sizeof profile - 2);
+    for (char **at = environment; at != NULL && *at != NULL; at++) {
+        const char *equals;
+        if (strncmp(*at, prefix, sizeof prefix - 1) == 0 && (equals = strchr(*at, '=')) != NULL)
+            knob_take_variable(*at + sizeof prefix - 1, (size_t)(equals - *at) - (sizeof prefix - 1), equals + 1);
+    }
+    for (enum knob row = 0; row < KNOB_COUNT; row++) knob_presets[row] = knob(row);
+}
+
+int hak_knob_count(void) { return KNOB_COUNT; }
+
+int hak_knob_read(int row, hak_knob_t *out)
+{
+    if (row < 0 || row >= KNOB_COUNT) return -1;
+    *out = knob_rows[row];
+    out->value = knob((enum knob)row);
+    out->preset = knob_presets[row];
+    return 0;
+}
+
+int hak_knob_set(const char *name, int64_t value)
+{
+    for (enum knob row = 0; row < KNOB_COUNT; row++) {
+        if (strcmp(knob_rows[row].name, name) != 0) continue;
+        if (!knob_in_range(row, value)) return -2;
+        knob_write(row, value);
+        return 0;
+    }
+    return -1;
+}
+
+const char *hak_profile(void) { return profile_name; }

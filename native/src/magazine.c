@@ -1,0 +1,164 @@
+/* magazine.c: the thread's bounded cache of free blocks of one class, and the depot that trades full ones.
+ *
+ * The idea is Bonwick and Adams' (USENIX 2001, section 3): a thread works from its loaded magazine, keeps one full one
+ * behind it, and trades whole magazines with a depot, so that a block's way between threads costs a pointer a
+ * magazine. A magazine here is a list threaded through its blocks, which is shorter code on a hit than an array.
+ *
+ * A block freed by any thread goes into that thread's magazine: nobody is asked who owned it. The first block of a
+ * magazine at rest carries, in its second word, the next magazine of the depot and its own length, under the key. */
+
+static struct depot depots[CLASSES];
+static _Atomic size_t depot_held;                      /* bytes in all depots */
+static _Atomic uint16_t class_capacity[CLASSES];       /* blocks; 0: as the knob says. ACE writes here */
+
+static uint32_t magazine_capacity(unsigned class)
+{
+    uint32_t blocks = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
+    if (blocks == 0) blocks = (uint32_t)knob(KNOB_magazine_blocks);
+    size_t fit = (size_t)knob(KNOB_magazine_bytes) / classes[class].size;
+    return (uint32_t)size_min(blocks, size_max(fit, MAGAZINE_MIN));
+}
+
+/* --- the depot ---------------------------------------------------------------------------------------------------------- */
+
+static void chain_seal(struct chain chain, uintptr_t below)
+{
+    block_words(chain.head)[1] = (below | (uintptr_t)chain.blocks << POINTER_BITS) ^ link_key;
+}
+
+static struct chain chain_open(uintptr_t head, uintptr_t *below)
+{
+    uintptr_t word = block_words(head)[1] ^ link_key;
+    *below = word & (((uintptr_t)1 << POINTER_BITS) - 1);
+    return (struct chain){head, (uint32_t)(word >> POINTER_BITS)};
+}
+
+static void depot_lock(struct depot *depot)
+{
+    if (LIKELY(lock_try(&depot->lock))) return;
+    atomic_fetch_add_explicit(&depot->contended, 1, memory_order_relaxed);
+    stat_shared(STAT_depot_contended, 1);
+    lock_wait(&depot->lock);
+}
+
+static void depot_push(unsigned class, struct chain chain)
+{
+    struct depot *depot = &depots[class];
+    depot_lock(depot);
+    chain_seal(chain, depot->top);
+    depot->top = chain.head;
+    depot->magazines++;
+    depot->blocks += chain.blocks;
+    lock_drop(&depot->lock);
+    atomic_fetch_add_explicit(&depot_held, (size_t)chain.blocks * classes[class].size, memory_order_relaxed);
+    stat_shared(STAT_depot_pushes, 1);
+}
+
+static struct chain depot_pop(unsigned class)
+{
+    struct depot *depot = &depots[class];
+    struct chain chain = {0, 0};
+    if (__atomic_load_n(&depot->top, __ATOMIC_RELAXED) == 0) return chain;
+    depot_lock(depot);
+    if (depot->top != 0) {
+        uintptr_t below;
+        chain = chain_open(depot->top, &below);
+        if (UNLIKELY(chain.blocks == 0 || chain.blocks > MAGAZINE_MAX)) fatal("free block overwritten", chain.head);
+        depot->top = below;
+        depot->magazines--;
+        depot->blocks -= chain.blocks;
+        if (depot->magazines < depot->low) depot->low = depot->magazines;
+    }
+    lock_drop(&depot->lock);
+    if (chain.head == 0) return chain;
+    atomic_fetch_sub_explicit(&depot_held, (size_t)chain.blocks * classes[class].size, memory_order_relaxed);
+    stat_shared(STAT_depot_pops, 1);
+    return chain;
+}
+
+/* Returns to their slabs the magazines that nobody asked for since the last trim. Result: bytes. */
+static size_t depot_trim(unsigned class, uint64_t now, bool all)
+{
+    struct depot *depot = &depots[class];
+    size_t bytes = 0;
+    uint32_t idle = all ? UINT32_MAX : depot->low;
+    for (; idle > 0; idle--) {
+        struct chain chain = depot_pop(class);
+        if (chain.head == 0) break;
+        bytes += slabs_return(class, chain.head, now);
+    }
+    lock_take(&depot->lock);
+    depot->low = depot->magazines;
+    lock_drop(&depot->lock);
+    return bytes;
+}
+
+static size_t depots_trim(uint64_t now, bool all)
+{
+    size_t bytes = 0;
+    for (unsigned class = 1; class < CLASSES; class++)
+        if (__atomic_load_n(&depots[class].top, __ATOMIC_RELAXED) != 0) bytes += depot_trim(class, now, all);
+    return bytes;
+}
+
+/* --- the two verbs of a magazine -------------------------------------------------------------------------------------------- */
+
+/* The bin takes a list of blocks; its room follows from the capacity in force, which is read here and nowhere faster. */
+static void bin_load(struct heap *heap, struct bin *bin, unsigned class, uintptr_t head, uint32_t blocks)
+{
+    uint32_t capacity = magazine_capacity(class);
+    heap->capacity[class] = (uint16_t)capacity;
+    bin->head = head;
+    bin->room = (int32_t)capacity - (int32_t)blocks;
+    bin->magic = classes[class].magic;
+}
+
+/* Blocks to fetch at once when the depot has none: a page's worth, so that little is touched before it is needed. */
+static uint32_t magazine_batch(unsigned class)
+{
+    uint32_t page = 4096 / classes[class].size, half = magazine_capacity(class) / 2;
+    return page < 1 ? 1 : page < half ? page : half;
+}
+
+/* The loaded magazine is empty: take the spare, a full one from the depot, or blocks from slabs. False: no memory. */
+static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigned class)
+{
+    struct chain full = heap->spare[class];
+    if (full.head != 0) heap->spare[class].head = 0;
+    else full = depot_pop(class);
+    if (full.head == 0) {
+        full.head = LIST_END;
+        full.blocks = slabs_fill(heap, class, magazine_batch(class), &full.head);
+        if (full.blocks == 0) return false;
+    }
+    bin_load(heap, bin, class, full.head, full.blocks);
+    stat_add(heap, STAT_refills, 1);
+    stat_add(heap, STAT_refilled_blocks, full.blocks);
+    heap->refills[class]++;
+    return true;
+}
+
+/* The loaded magazine has no room: it becomes the spare, and the spare goes to the depot. */
+static NOINLINE void magazine_spill(struct heap *heap, struct bin *bin, unsigned class)
+{
+    struct chain full = {bin->head, (uint32_t)((int32_t)heap->capacity[class] - bin->room)};
+    if (bin->head != LIST_END) {
+        if (heap->spare[class].head != 0) depot_push(class, heap->spare[class]);
+        heap->spare[class] = full;
+        stat_add(heap, STAT_spills, 1);
+        stat_add(heap, STAT_spilled_blocks, full.blocks);
+        heap->spills[class]++;
+    }
+    bin_load(heap, bin, class, LIST_END, 0);
+}
+
+/* Everything of one class goes to the depot, for a thread that ends or purges. */
+static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
+{
+    if (bin->head != LIST_END && bin->head != 0) {
+        depot_push(class, (struct chain){bin->head, (uint32_t)((int32_t)heap->capacity[class] - bin->room)});
+        bin_load(heap, bin, class, LIST_END, 0);
+    }
+    if (heap->spare[class].head != 0) depot_push(class, heap->spare[class]);
+    heap->spare[class].head = 0;
+}

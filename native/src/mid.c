@@ -1,0 +1,98 @@
+/* mid.c: blocks above 32 KiB: runs of units. A thread keeps some of the runs it frees, pages and all, by length; one word
+ * shows which lengths it has, so the nearest longer one is found without a search. The rest goes to the arena.
+ *
+ * A run's descriptor lies outside it: neither allocation nor free touches the block itself. */
+
+static size_t run_units(size_t size) { return (size + UNIT_BYTES - 1) >> UNIT_SHIFT; }
+static size_t run_touched_bytes(const struct span *run) { return (size_t)run->touched << UNIT_SHIFT; }
+
+/* Longer by half is near enough: the pages are there already. */
+static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units) { return run_bin_units(bin) <= units + units / 2 + 1; }
+
+static ALWAYS_INLINE void run_begin(struct heap *heap, struct span *run, size_t size, size_t units)
+{
+    run->kind = SPAN_RUN;
+    run->size = size;
+    run->live = 1;
+    if (run->touched < units) run->touched = (uint32_t)units;
+    heap->run_live += run_touched_bytes(run);
+    stat_add(heap, STAT_run_allocations, 1);
+}
+
+static struct span *run_pop(struct heap *heap, unsigned bin)
+{
+    struct span *run = heap->runs[bin];
+    heap->runs[bin] = run->next;
+    if (run->next == NULL) heap->run_bits &= ~(UINT64_C(1) << bin);
+    heap->run_cached -= run_touched_bytes(run);
+    return run;
+}
+
+/* A cached run that is long enough and not much longer; NULL where there is none. */
+static ALWAYS_INLINE struct span *mid_allocate(struct heap *heap, size_t size)
+{
+    size_t units = run_units(size);
+    unsigned bin = run_bin_ceil(units);
+    if (bin >= RUN_BINS) return NULL;
+    uint64_t bits = heap->run_bits >> bin;
+    if (bits == 0 || !run_is_near(bin + lowest_bit(bits), units)) return NULL;
+    struct span *run = run_pop(heap, bin + lowest_bit(bits));
+    run->zeroed = 0;
+    run_begin(heap, run, size, units);
+    return run;
+}
+
+/* A run from the arena. Two MiB and more lie aligned to that, so that huge pages can back them. */
+static struct span *mid_refill(struct heap *heap, size_t size)
+{
+    size_t units = run_units(size);
+    unsigned bin = run_bin_ceil(units);
+    uint32_t length = (uint32_t)(bin < RUN_BINS ? run_bin_units(bin) : units);
+    bool huge = size >= SUPERSLAB_LARGE && knob(KNOB_huge_pages);
+    lock_take(&arena_lock);
+    struct span *run = arena_take(length, huge ? SUPERSLAB_LARGE / UNIT_BYTES : 1);
+    lock_drop(&arena_lock);
+    if (run == NULL) return NULL;
+    stat_shared(STAT_spans_taken, 1);
+    stat_add(heap, STAT_run_misses, 1);
+    if (huge && run->zeroed) os_huge((void *)run->address, align_down(size, SUPERSLAB_LARGE), true);
+    run_begin(heap, run, size, units);
+    return run;
+}
+
+static void mid_spill(struct span *run, uint64_t now)
+{
+    lock_take(&arena_lock);
+    arena_give(run, run->touched, now);
+    lock_drop(&arena_lock);
+    stat_shared(STAT_spans_returned, 1);
+}
+
+/* Bytes of runs that the thread may keep. */
+static size_t mid_allowance(const struct heap *heap)
+{
+    return size_max((size_t)knob(KNOB_run_cache_bytes), heap->run_live / 2);
+}
+
+/* Keeps the run if the allowance has room; false: the caller spills it. */
+static bool mid_free(struct heap *heap, struct span *run)
+{
+    size_t bytes = run_touched_bytes(run);
+    run->live = 0;
+    run->zeroed = 0;
+    heap->run_live -= size_min(heap->run_live, bytes);
+    stat_add(heap, STAT_run_frees, 1);
+    if (run->units > RUN_UNITS_MAX || heap->run_cached + bytes > mid_allowance(heap)) return false;
+    unsigned bin = run_bin_floor(run->units);
+    run->next = heap->runs[bin];
+    heap->runs[bin] = run;
+    heap->run_bits |= UINT64_C(1) << bin;
+    heap->run_cached += bytes;
+    return true;
+}
+
+/* Spills cached runs, longest first, until `keep` bytes are left. */
+static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
+{
+    while (heap->run_bits != 0 && heap->run_cached > keep) mid_spill(run_pop(heap, log2_floor(heap->run_bits)), now);
+}

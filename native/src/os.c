@@ -1,0 +1,125 @@
+/* os.c: the kernel. Every system call of the library stands here once, counted; nothing else talks to the kernel.
+ *
+ * Errors: a refusal is a NULL or a false, never a message; errno of the caller is kept by alloc.c. */
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+static size_t os_page = 4096; /* bytes; read once at start, the only assumption about pages */
+
+static uint64_t os_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t os_random(void)
+{
+    uint64_t n = 0;
+    if (getrandom(&n, sizeof n, GRND_NONBLOCK) != sizeof n) n = os_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ (uintptr_t)&n;
+    return n;
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------------- */
+
+static void *os_mmap(size_t bytes, int protection, int flags)
+{
+    stat_shared(STAT_sys_mmap, 1);
+    void *p = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* Pages that may be used at once, zeroed; for the allocator's own tables. Never given back. */
+static void *os_map(size_t bytes) { return os_mmap(bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE); }
+
+static void os_unmap(void *p, size_t bytes)
+{
+    stat_shared(STAT_sys_munmap, 1);
+    munmap(p, bytes);
+}
+
+/* Address space without memory, aligned. NULL where there is none. */
+static void *os_reserve(size_t bytes, size_t alignment)
+{
+    char *p = os_mmap(bytes + alignment, PROT_NONE, MAP_NORESERVE);
+    if (p == NULL) return NULL;
+    char *start = (char *)align_up((uintptr_t)p, alignment);
+    if (start != p) os_unmap(p, (size_t)(start - p));
+    if (start + bytes != p + bytes + alignment) os_unmap(start + bytes, (size_t)(p + alignment - start));
+    return start;
+}
+
+/* Reserved space becomes writable; false where the kernel refuses. */
+static bool os_commit(void *p, size_t bytes)
+{
+    stat_shared(STAT_sys_mprotect, 1);
+    return mprotect(p, bytes, PROT_READ | PROT_WRITE) == 0;
+}
+
+/* The pages go back; the range reads zero when it is next touched. */
+static bool os_purge(void *p, size_t bytes)
+{
+    stat_shared(STAT_sys_madvise, 1);
+    if (madvise(p, bytes, MADV_DONTNEED) != 0) return false;
+    stat_shared(STAT_purges, 1);
+    stat_shared(STAT_purged_bytes, bytes);
+    return true;
+}
+
+static void os_huge(void *p, size_t bytes, bool wanted)
+{
+    stat_shared(STAT_sys_madvise, 1);
+    madvise(p, bytes, wanted ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+}
+
+/* Bytes of address space the process may have; SIZE_MAX without a limit. */
+static size_t os_address_space(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : (size_t)limit.rlim_cur;
+}
+
+/* --- sleeping ------------------------------------------------------------------------------------------------------------- */
+
+static void os_futex_wake(_Atomic uint32_t *word, int threads) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, 0, 0, 0); }
+
+/* Sleeps while *word == seen, at most `ns` (0: without end). Wakes early at times; callers look again. */
+static void os_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
+{
+    struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, ns != 0 ? &t : NULL, 0, 0);
+}
+
+static ALWAYS_INLINE bool lock_try(struct lock *lock)
+{
+    uint32_t free = 0;
+    return atomic_compare_exchange_strong_explicit(&lock->state, &free, 1, memory_order_acquire, memory_order_relaxed);
+}
+
+/* Looks a few times, then sleeps in the kernel: no yielding, no back-off sleeps. */
+static NOINLINE void lock_wait(struct lock *lock)
+{
+    for (int i = 0; i < 64; i++) {
+        cpu_relax();
+        if (atomic_load_explicit(&lock->state, memory_order_relaxed) == 0 && lock_try(lock)) return;
+    }
+    while (atomic_exchange_explicit(&lock->state, 2, memory_order_acquire) != 0) os_futex_wait(&lock->state, 2, 0);
+}
+
+static ALWAYS_INLINE void lock_take(struct lock *lock)
+{
+    if (UNLIKELY(!lock_try(lock))) lock_wait(lock);
+}
+
+static ALWAYS_INLINE void lock_drop(struct lock *lock)
+{
+    if (UNLIKELY(atomic_exchange_explicit(&lock->state, 0, memory_order_release) == 2)) os_futex_wake(&lock->state, 1);
+}
+
+static void lock_reset(struct lock *lock) { atomic_store_explicit(&lock->state, 0, memory_order_relaxed); }

@@ -1,0 +1,74 @@
+/* sizeclass.c: size -> class for tiny (one class a granule) and L2 (a table, no branch); runs go by units.
+ *
+ * Class numbers: 1 ... 64 tiny, 65 ... 104 L2. A class's blocks start at its slab's first byte and lie `size` apart, so
+ * `offset mod size == 0` tells a block's start; that is tested without a division: with m = ceil(2^32 / size),
+ * offset * m mod 2^32 < m exactly then (Lemire, Kaser, Kurz 2019, section 3.2; offsets below 2^18, sizes up to 2^15). */
+
+static struct size_class classes[CLASSES];
+static uint8_t l2_of_step[L2_MAX >> L2_TABLE_SHIFT]; /* (size - 1) / 128 -> class; the first steps belong to tiny */
+
+static ALWAYS_INLINE size_t tiny_round(size_t size)
+{
+#ifdef HAK_TINY_PUBLISHED8
+    return size <= 8 ? GRANULE : (size_t)1 << (64 - __builtin_clzll((size - 1) | (GRANULE - 1)));
+#else
+    return (size + GRANULE - 1) & ~(size_t)(GRANULE - 1); /* wraps to 0 for absurd sizes: the empty class */
+#endif
+}
+
+static ALWAYS_INLINE unsigned l2_class(size_t size) { return l2_of_step[(size - 1) >> L2_TABLE_SHIFT]; }
+
+static ALWAYS_INLINE unsigned small_class(size_t size) /* size in 1 ... L2_MAX */
+{
+    return size <= TINY_MAX ? (unsigned)(tiny_round(size) / GRANULE) : l2_class(size);
+}
+
+static void class_define(unsigned class, size_t size, size_t slab_bytes)
+{
+    classes[class].size = (uint32_t)size;
+    classes[class].magic = (uint32_t)(UINT32_MAX / size + 1);
+    classes[class].slab_units = (uint32_t)(slab_bytes / UNIT_BYTES);
+    classes[class].slab_blocks = (uint32_t)(slab_bytes / size);
+}
+
+static void classes_init(void)
+{
+    for (unsigned c = 1; c < TINY_CLASSES; c++) class_define(c, c * GRANULE, UNIT_BYTES);
+    size_t step = TINY_MAX / L2_STEPS, size = TINY_MAX;
+    unsigned at = 0;
+    for (unsigned c = TINY_CLASSES; c < CLASSES; c++) {
+        size += step;
+        class_define(c, size, align_up(size <= L2_SMALL_MAX ? 65536 : L2_SLAB_BYTES, UNIT_BYTES));
+        for (; at < size >> L2_TABLE_SHIFT; at++) l2_of_step[at] = (uint8_t)c;
+        if (is_power_of_two(size)) step *= 2;
+    }
+}
+
+/* Is this offset in a slab the start of a block? */
+static ALWAYS_INLINE bool class_is_start(uint32_t magic, size_t offset) { return (uint32_t)offset * magic < magic; }
+
+/* --- runs ------------------------------------------------------------------------------------------------------------------ */
+
+/* Bin of the runs that have at least this many units, rounding down; beyond the last bin everything is in it. */
+static ALWAYS_INLINE unsigned run_bin_floor(size_t units)
+{
+    if (units <= RUN_EXACT) return (unsigned)units - 1;
+    unsigned doubling = log2_floor(units) - 4; /* 0: 16 ... 31 */
+    unsigned bin = RUN_EXACT - 1 + doubling * RUN_STEPS + (unsigned)((units >> (doubling + 1)) & (RUN_STEPS - 1));
+    return bin < RUN_BINS ? bin : RUN_BINS - 1;
+}
+
+/* Length that the bin's runs have at least: run_bin_units(run_bin_floor(n)) <= n. */
+static ALWAYS_INLINE size_t run_bin_units(unsigned bin)
+{
+    if (bin < RUN_EXACT) return bin + 1;
+    unsigned above = bin - (RUN_EXACT - 1);
+    return (size_t)(RUN_STEPS + above % RUN_STEPS) << (above / RUN_STEPS + 1);
+}
+
+/* First bin all of whose runs have at least this many units. */
+static ALWAYS_INLINE unsigned run_bin_ceil(size_t units)
+{
+    unsigned bin = run_bin_floor(units);
+    return bin + (run_bin_units(bin) < units);
+}

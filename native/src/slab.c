@@ -1,0 +1,204 @@
+/* slab.c: a slab is one unit or four, cut into equal blocks of one class.
+ *
+ * carved = handed out + in magazines + in the depot + returned. A heap carves its current slab without a lock; blocks
+ * come back in any order from any thread, under the class lock, into `returned`. A slab that nobody carves and whose
+ * blocks are all returned goes back to its superslab. Returned tiny blocks are linked like a magazine; those of L2 are
+ * bits in one word, which also shows a block that is given back twice. */
+
+static uintptr_t link_key;                 /* random but for its top 16 bits, which are LINK_TAG */
+static const uintptr_t empty_block[2];     /* ends every list; its link is never valid */
+
+static ALWAYS_INLINE uintptr_t *block_words(uintptr_t block) { return (uintptr_t *)block; }
+static ALWAYS_INLINE void link_set(uintptr_t block, uintptr_t next) { block_words(block)[0] = next ^ link_key; }
+static ALWAYS_INLINE bool link_valid(uintptr_t block) { return block_words(block)[0] >> POINTER_BITS == LINK_TAG; }
+static ALWAYS_INLINE uintptr_t link_next(uintptr_t block) { return block_words(block)[0] ^ link_key; }
+
+/* The next block; ends the program where the link was overwritten or the block is not free. */
+static ALWAYS_INLINE uintptr_t link_follow(uintptr_t block)
+{
+    if (UNLIKELY(!link_valid(block))) fatal("free block overwritten, or freed twice,", block);
+    return link_next(block);
+}
+
+#define LIST_END ((uintptr_t)empty_block)
+
+static struct class_slabs class_slabs[CLASSES];
+
+static void partial_link(struct class_slabs *slabs, struct span *slab)
+{
+    slab->place = SLAB_PARTIAL;
+    slab->prev = NULL;
+    slab->next = slabs->partial;
+    if (slab->next != NULL) slab->next->prev = slab;
+    slabs->partial = slab;
+}
+
+static void partial_unlink(struct class_slabs *slabs, struct span *slab)
+{
+    slab->place = SLAB_NOWHERE;
+    if (slab->next != NULL) slab->next->prev = slab->prev;
+    *(slab->prev != NULL ? &slab->prev->next : &slabs->partial) = slab->next;
+}
+
+static bool slab_is_tiny(const struct span *slab) { return slab->class < TINY_CLASSES; }
+
+/* A fresh slab of the class; NULL where memory ends. */
+static struct span *slab_new(unsigned class)
+{
+    lock_take(&arena_lock);
+    struct span *slab = superslab_take(classes[class].slab_units);
+    lock_drop(&arena_lock);
+    if (slab == NULL) return NULL;
+    slab->class = (uint8_t)class;
+    slab->place = SLAB_NOWHERE;
+    slab->carved = slab->returned = slab->heap = 0;
+    if (slab_is_tiny(slab)) {
+        slab->list = LIST_END;
+        owner_map[map_index(slab->address)] = (uint16_t)(class * GRANULE);
+    } else {
+        slab->slots = 0;
+    }
+    return slab;
+}
+
+/* Nobody carves it and all its blocks are returned. */
+static void slab_delete(struct span *slab, uint64_t now)
+{
+    owner_map[map_index(slab->address)] = 0;
+    lock_take(&arena_lock);
+    superslab_give(slab, now);
+    lock_drop(&arena_lock);
+}
+
+static ALWAYS_INLINE size_t slab_index(const struct span *slab, uintptr_t block)
+{
+    return (block - slab->address) / classes[slab->class].size;
+}
+
+/* Carves up to `wanted` new blocks and links them before `list`, lowest address first. By the slab's owner. */
+static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *list)
+{
+    uint32_t size = classes[slab->class].size, left = classes[slab->class].slab_blocks - slab->carved;
+    uint32_t n = wanted < left ? wanted : left;
+    uintptr_t block = slab->address + (size_t)(slab->carved + n) * size;
+    for (uint32_t i = 0; i < n; i++) {
+        block -= size;
+        link_set(block, *list);
+        *list = block;
+    }
+    slab->carved += n;
+    return n;
+}
+
+/* Takes up to `wanted` blocks of a slab that nobody carves: returned ones, then new ones. Under the class lock. */
+static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *list)
+{
+    uint32_t n = 0;
+    for (; n < wanted && slab->returned > 0; n++, slab->returned--) {
+        uintptr_t block;
+        if (slab_is_tiny(slab)) {
+            block = slab->list;
+            slab->list = link_follow(block);
+        } else {
+            block = slab->address + (size_t)lowest_bit(slab->slots) * classes[slab->class].size;
+            slab->slots &= slab->slots - 1;
+        }
+        link_set(block, *list);
+        *list = block;
+    }
+    return n + slab_carve(slab, wanted - n, list);
+}
+
+/* A block comes home. Under the class lock; true where the slab is now free as a whole and out of every list. */
+static bool slab_give(struct class_slabs *slabs, struct span *slab, uintptr_t block)
+{
+    if (slab_is_tiny(slab)) {
+        link_set(block, slab->list);
+        slab->list = block;
+    } else {
+        uint64_t bit = UINT64_C(1) << slab_index(slab, block);
+        if (UNLIKELY(slab->slots & bit)) fatal("block freed twice", block);
+        slab->slots |= bit;
+    }
+    slab->returned++;
+    if (slab->place == SLAB_CURRENT) return false;
+    if (slab->returned == slab->carved) {
+        if (slab->place == SLAB_PARTIAL) partial_unlink(slabs, slab);
+        return true;
+    }
+    if (slab->place == SLAB_NOWHERE) partial_link(slabs, slab);
+    return false;
+}
+
+static bool slab_has_blocks(const struct span *slab)
+{
+    return slab->returned > 0 || slab->carved < classes[slab->class].slab_blocks;
+}
+
+/* The owner stops carving: the slab belongs to the class. */
+static void slab_abandon(struct span *slab, uint64_t now)
+{
+    struct class_slabs *slabs = &class_slabs[slab->class];
+    lock_take(&slabs->lock);
+    slab->place = SLAB_NOWHERE;
+    slab->heap = 0;
+    bool whole = slab->returned == slab->carved;
+    if (!whole && slab_has_blocks(slab)) partial_link(slabs, slab);
+    lock_drop(&slabs->lock);
+    if (whole) slab_delete(slab, now);
+}
+
+/* Returns a list of blocks, each to its slab. Result: bytes. A block that is no block of ours ends the program. */
+static size_t slabs_return(unsigned class, uintptr_t list, uint64_t now)
+{
+    struct class_slabs *slabs = &class_slabs[class];
+    size_t blocks = 0;
+    while (list != LIST_END) {
+        struct span *whole = NULL;
+        lock_take(&slabs->lock);
+        for (int i = 0; i < 64 && list != LIST_END && whole == NULL; i++, blocks++) {
+            uintptr_t block = list;
+            list = link_follow(block);
+            struct span *slab = span_of(block);
+            if (UNLIKELY(slab == NULL || slab->kind != SPAN_SLAB || slab->class != class)) fatal("free list overwritten", block);
+            if (slab_give(slabs, slab, block)) whole = slab;
+        }
+        lock_drop(&slabs->lock);
+        if (whole != NULL) slab_delete(whole, now);
+    }
+    stat_shared(STAT_returned_blocks, blocks);
+    return blocks * classes[class].size;
+}
+
+/* Fills a list with up to `wanted` blocks: from slabs with returned blocks, then from the heap's current slab, then from
+ * a new one. Result: how many, 0 where memory ends. */
+static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, uintptr_t *list)
+{
+    struct class_slabs *slabs = &class_slabs[class];
+    uint32_t n = 0;
+    if (__atomic_load_n(&slabs->partial, __ATOMIC_RELAXED) != NULL) {
+        lock_take(&slabs->lock);
+        while (n < wanted && slabs->partial != NULL) {
+            struct span *slab = slabs->partial;
+            n += slab_take(slab, wanted - n, list);
+            if (!slab_has_blocks(slab)) partial_unlink(slabs, slab);
+        }
+        lock_drop(&slabs->lock);
+        if (n > 0) return n;
+    }
+    struct span *slab = heap->current[class];
+    if (slab != NULL && slab->carved == classes[class].slab_blocks) {
+        slab_abandon(slab, 0);
+        slab = NULL;
+    }
+    if (slab == NULL) {
+        slab = slab_new(class);
+        heap->current[class] = slab;
+        if (slab == NULL) return 0;
+        slab->place = SLAB_CURRENT;
+        slab->heap = heap->number;
+    }
+    n = slab_carve(slab, wanted, list);
+    stat_add(heap, STAT_carved_blocks, n);
+    return n;
+}

@@ -1,0 +1,136 @@
+/* stats.c: THE table of counters, and the one place that prints.
+ *
+ * Counters of a heap are written by its thread alone (a relaxed load and store, no atomic add) and folded over all
+ * heaps when somebody reads; counters that any thread may raise are atomic adds on slow paths. None is on a hit. */
+
+#include <stdlib.h>
+#include <unistd.h>
+
+/*   name               unit      meaning */
+#define HEAP_STATS(X)                                                                                       \
+    X(refills,          "calls",  "an empty magazine was exchanged for a full one or filled from slabs")   \
+    X(refilled_blocks,  "blocks", "blocks that came with them")                                            \
+    X(spills,           "calls",  "a full magazine was exchanged for an empty one")                        \
+    X(spilled_blocks,   "blocks", "blocks that went with them")                                            \
+    X(carved_blocks,    "blocks", "blocks taken from a slab for the first time")                           \
+    X(run_allocations,  "calls",  "blocks above 32 KiB served")                                            \
+    X(run_frees,        "calls",  "blocks above 32 KiB freed")                                             \
+    X(run_misses,       "calls",  "of the served, not found in the thread's cache")                        \
+    X(growths,          "calls",  "reallocations served in place by address space held in reserve")        \
+    X(aligned,          "calls",  "aligned allocations that no ordinary class could serve")                \
+    X(site_routed,      "calls",  "allocations routed by a call-site rule")
+
+#define SHARED_STATS(X)                                                                                     \
+    X(depot_pushes,     "calls",  "magazines given to the depot")                                          \
+    X(depot_pops,       "calls",  "magazines taken from the depot")                                        \
+    X(depot_contended,  "calls",  "the depot's lock was not free at once")                                 \
+    X(returned_blocks,  "blocks", "blocks given back to their slab")                                       \
+    X(slabs_taken,      "slabs",  "slabs taken from superslabs")                                           \
+    X(slabs_returned,   "slabs",  "slabs given back to superslabs")                                        \
+    X(superslabs_taken, "superslabs", "superslabs taken from the arena")                                   \
+    X(superslabs_returned, "superslabs", "superslabs given back to the arena")                             \
+    X(spans_taken,      "spans",  "runs taken from the arena")                                             \
+    X(spans_returned,   "spans",  "runs given back to the arena")                                          \
+    X(purged_bytes,     "bytes",  "bytes given back to the kernel")                                        \
+    X(purges,           "calls",  "ranges given back to the kernel")                                       \
+    X(sys_mmap,         "calls",  "mmap")                                                                  \
+    X(sys_munmap,       "calls",  "munmap")                                                                \
+    X(sys_madvise,      "calls",  "madvise")                                                               \
+    X(sys_mprotect,     "calls",  "mprotect")                                                              \
+    X(sys_mbind,        "calls",  "mbind and set_mempolicy")                                               \
+    X(threads_seen,     "threads", "threads that got a heap")                                              \
+    X(pools,            "pools",  "stack pools made")
+
+/* Derived when read: levels, not counts. */
+#define LEVEL_STATS(X)                                                                                      \
+    X(reserved_bytes,   "bytes",  "address space reserved")                                                \
+    X(committed_bytes,  "bytes",  "bytes in slabs, runs and free memory that may hold pages")              \
+    X(in_use_bytes,     "bytes",  "bytes in blocks that are out of their slabs, and in live runs")         \
+    X(cached_bytes,     "bytes",  "of those in use, bytes in magazines and the depot")                     \
+    X(dirty_bytes,      "bytes",  "free bytes that may hold pages: what a purge would return")             \
+    X(heaps,            "heaps",  "heaps of living threads")                                               \
+    X(allocations,      "calls",  "blocks up to 32 KiB handed out, derived: refilled minus what magazines hold") \
+    X(frees,            "calls",  "blocks up to 32 KiB taken back, derived: spilled plus what magazines hold")
+
+#define STAT_ENUM(name, ...) STAT_##name,
+enum heap_stat { HEAP_STATS(STAT_ENUM) HEAP_STAT_COUNT };
+enum shared_stat { SHARED_STATS(STAT_ENUM) SHARED_STAT_COUNT };
+enum level_stat { LEVEL_STATS(STAT_ENUM) LEVEL_STAT_COUNT };
+#define STAT_COUNT ((int)HEAP_STAT_COUNT + (int)SHARED_STAT_COUNT + (int)LEVEL_STAT_COUNT)
+
+static const hak_stat_t stat_rows[] = {
+#define STAT_ROW(name, unit, meaning) {#name, unit, meaning, 0},
+    HEAP_STATS(STAT_ROW) SHARED_STATS(STAT_ROW) LEVEL_STATS(STAT_ROW)
+};
+
+static _Atomic uint64_t shared_stats[SHARED_STAT_COUNT];
+
+static ALWAYS_INLINE void stat_add(struct heap *heap, enum heap_stat row, uint64_t n)
+{
+    _Atomic uint64_t *at = &heap->stats[row];
+    atomic_store_explicit(at, atomic_load_explicit(at, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+static ALWAYS_INLINE void stat_shared(enum shared_stat row, uint64_t n)
+{
+    atomic_fetch_add_explicit(&shared_stats[row], n, memory_order_relaxed);
+}
+
+static ALWAYS_INLINE uint64_t stat_shared_read(enum shared_stat row)
+{
+    return atomic_load_explicit(&shared_stats[row], memory_order_relaxed);
+}
+
+/* --- lines: text without stdio, which would allocate ------------------------------------------------------------------ */
+
+struct line {
+    char text[480];
+    size_t length;
+};
+
+static void line_bytes(struct line *line, const char *text, size_t length)
+{
+    length = size_min(length, sizeof line->text - 1 - line->length);
+    memcpy(line->text + line->length, text, length);
+    line->length += length;
+}
+
+static void line_text(struct line *line, const char *text) { line_bytes(line, text, strlen(text)); }
+
+static void line_digits(struct line *line, uint64_t n, unsigned base)
+{
+    char digits[24], *at = digits + sizeof digits;
+    do *--at = "0123456789abcdef"[n % base];
+    while ((n /= base) != 0);
+    line_bytes(line, at, (size_t)(digits + sizeof digits - at));
+}
+
+static void line_number(struct line *line, int64_t n)
+{
+    if (n < 0) line_text(line, "-");
+    line_digits(line, n < 0 ? -(uint64_t)n : (uint64_t)n, 10);
+}
+
+static void line_address(struct line *line, uintptr_t address)
+{
+    line_text(line, "0x");
+    line_digits(line, address, 16);
+}
+
+static void line_end(struct line *line)
+{
+    line->text[line->length++] = '\n';
+    if (write(STDERR_FILENO, line->text, line->length) < 0) return; /* a closed stderr is nobody's fault */
+}
+
+/* The heap is damaged: one line, then the end. Never returns. */
+static COLD __attribute__((noreturn)) void fatal(const char *crime, uintptr_t address)
+{
+    struct line line = {0};
+    line_text(&line, "hakmem: ");
+    line_text(&line, crime);
+    line_text(&line, " at ");
+    line_address(&line, address);
+    line_end(&line);
+    abort();
+}

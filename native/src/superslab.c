@@ -1,0 +1,189 @@
+/* superslab.c: regions of 1 or 2 MiB from which slabs are taken, one unit or four at a time.
+ *
+ * A superslab lies aligned to its size, so that a huge page can back it. Free units remember whether they may hold
+ * pages; a superslab that is free as a whole goes back to the arena. Everything is under arena_lock. */
+
+static struct superslab *superslabs_free; /* those with a free unit */
+static _Atomic size_t superslab_bytes;    /* in all superslabs */
+static _Atomic size_t slab_dirty_units;   /* free units that may hold pages */
+
+static struct superslab *superslab_of(struct arena *arena, uintptr_t address)
+{
+    size_t region = (address - arena->base) / SUPERSLAB_SMALL;
+    struct superslab *superslab = &arena->superslabs[region];
+    return superslab->units != 0 ? superslab : &arena->superslabs[region & ~(size_t)1];
+}
+
+static void superslab_list(struct superslab *superslab)
+{
+    superslab->listed = 1;
+    superslab->prev = NULL;
+    superslab->next = superslabs_free;
+    if (superslab->next != NULL) superslab->next->prev = superslab;
+    superslabs_free = superslab;
+}
+
+static void superslab_unlist(struct superslab *superslab)
+{
+    superslab->listed = 0;
+    if (superslab->next != NULL) superslab->next->prev = superslab->prev;
+    *(superslab->prev != NULL ? &superslab->prev->next : &superslabs_free) = superslab->next;
+}
+
+static uint64_t mask_of(uint32_t first, uint32_t units) { return (units == 64 ? ~UINT64_C(0) : (UINT64_C(1) << units) - 1) << first; }
+
+/* Units that a superslab can keep masks for; with 16 KiB units one of 1 MiB has 64. */
+static uint32_t superslab_units_wanted(void)
+{
+    size_t units = (size_t)knob(KNOB_superslab_bytes) / UNIT_BYTES;
+    return (uint32_t)size_min(align_down(units, 2), 64);
+}
+
+static struct superslab *superslab_new(void)
+{
+    uint32_t units = superslab_units_wanted();
+    size_t bytes = (size_t)units << UNIT_SHIFT;
+    struct span *span = arena_take(units, units);
+    if (span == NULL) return NULL;
+    struct arena *arena = arena_of(span->address);
+    struct superslab *superslab = &arena->superslabs[(span->address - arena->base) / SUPERSLAB_SMALL];
+    bool dirty = !span->zeroed;
+    *superslab = (struct superslab){.first = (uint32_t)(span - arena->spans), .units = units, .free_units = units,
+                                    .free_mask = mask_of(0, units), .dirty_mask = dirty ? mask_of(0, units) : 0, .arena = arena};
+    if (dirty) atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
+    for (uint32_t i = 0; i < units; i++) {
+        span[i].kind = SPAN_SUPERSLAB;
+        span[i].units = 1;
+    }
+    size_t total = atomic_fetch_add_explicit(&superslab_bytes, bytes, memory_order_relaxed) + bytes;
+    if (knob(KNOB_huge_pages) && total >= (size_t)knob(KNOB_huge_after_bytes) && bytes == SUPERSLAB_LARGE)
+        os_huge((void *)span->address, bytes, true);
+    stat_shared(STAT_superslabs_taken, 1);
+    superslab_list(superslab);
+    return superslab;
+}
+
+static void superslab_return(struct superslab *superslab, uint64_t now)
+{
+    struct arena *arena = superslab->arena;
+    struct span *span = &arena->spans[superslab->first];
+    uint32_t units = superslab->units, dirty = (uint32_t)__builtin_popcountll(superslab->dirty_mask);
+    superslab_unlist(superslab);
+    for (uint32_t i = 0; i < units; i++) {
+        span[i].kind = SPAN_INSIDE;
+        span[i].back = UINT32_MAX;
+    }
+    span_shape(span, SPAN_RUN, units);
+    superslab->units = 0;
+    atomic_fetch_sub_explicit(&slab_dirty_units, dirty, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&superslab_bytes, (size_t)units << UNIT_SHIFT, memory_order_relaxed);
+    stat_shared(STAT_superslabs_returned, 1);
+    arena_give(span, dirty != 0 ? units : 0, now);
+}
+
+/* First place in the mask where `units` free ones lie together, aligned to their number; 64 where there is none. */
+static unsigned mask_find(uint64_t mask, uint32_t units)
+{
+    if (units == 1) return mask != 0 ? lowest_bit(mask) : 64;
+    for (uint32_t at = 0; at + units <= 64; at += units)
+        if ((mask & mask_of(at, units)) == mask_of(at, units)) return at;
+    return 64;
+}
+
+/* Takes units for a slab, warm ones first. The caller holds arena_lock. */
+static struct span *superslab_take(uint32_t units)
+{
+    struct superslab *superslab = superslabs_free;
+    unsigned at = 64;
+    for (; superslab != NULL; superslab = superslab->next) {
+        at = mask_find(superslab->free_mask & superslab->dirty_mask, units);
+        if (at == 64) at = mask_find(superslab->free_mask, units);
+        if (at != 64) break;
+    }
+    if (superslab == NULL) {
+        superslab = superslab_new();
+        if (superslab == NULL) return NULL;
+        at = 0;
+    }
+    uint64_t mask = mask_of(at, units);
+    atomic_fetch_sub_explicit(&slab_dirty_units, (size_t)__builtin_popcountll(superslab->dirty_mask & mask), memory_order_relaxed);
+    superslab->free_mask &= ~mask;
+    superslab->dirty_mask &= ~mask;
+    superslab->free_units -= units;
+    if (superslab->free_units == 0) superslab_unlist(superslab);
+    struct span *span = &superslab->arena->spans[superslab->first + at];
+    for (uint32_t i = 0; i < units; i++) {
+        span[i].kind = i == 0 ? SPAN_SLAB : SPAN_INSIDE;
+        span[i].back = i;
+    }
+    span->units = units;
+    stat_shared(STAT_slabs_taken, 1);
+    return span;
+}
+
+/* The caller holds arena_lock. */
+static void superslab_give(struct span *span, uint64_t now)
+{
+    struct arena *arena = arena_of(span->address);
+    struct superslab *superslab = superslab_of(arena, span->address);
+    uint32_t units = span->units;
+    uint64_t mask = mask_of((uint32_t)(span - arena->spans) - superslab->first, units);
+    for (uint32_t i = 0; i < units; i++) {
+        span[i].kind = SPAN_SUPERSLAB;
+        span[i].units = 1;
+    }
+    superslab->free_mask |= mask;
+    superslab->dirty_mask |= mask;
+    superslab->free_units += units;
+    superslab->freed_ns = now;
+    atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
+    stat_shared(STAT_slabs_returned, 1);
+    if (!superslab->listed) superslab_list(superslab);
+    if (superslab->free_units == superslab->units) superslab_return(superslab, now);
+}
+
+/* The first row of dirty free units worth a call of its own; 0 where there is none. */
+static uint64_t superslab_purgeable(const struct superslab *superslab, uint64_t horizon, size_t shortest)
+{
+    uint64_t mask = superslab->freed_ns <= horizon ? superslab->dirty_mask : 0;
+    while (mask != 0) {
+        unsigned at = lowest_bit(mask);
+        uint64_t above = ~(mask >> at);
+        unsigned length = above == 0 ? 64 : lowest_bit(above);
+        uint64_t row = mask_of(at, length);
+        if ((size_t)length << UNIT_SHIFT >= shortest) return row;
+        mask &= ~row;
+    }
+    return 0;
+}
+
+/* Gives back the pages of free units whose superslab has been quiet since `horizon`. Result: bytes.
+ * A row is taken out of the free units while the kernel works, so that nobody gets it meanwhile. */
+static size_t superslab_purge(uint64_t horizon)
+{
+    size_t bytes = 0, shortest = (size_t)knob(KNOB_purge_range_bytes);
+    lock_take(&arena_lock);
+    for (struct superslab *superslab = superslabs_free; superslab != NULL;) {
+        uint64_t row = superslab_purgeable(superslab, horizon, shortest);
+        if (row == 0) {
+            superslab = superslab->next;
+            continue;
+        }
+        uint32_t at = lowest_bit(row), units = (uint32_t)__builtin_popcountll(row);
+        superslab->dirty_mask &= ~row;
+        superslab->free_mask &= ~row;
+        superslab->free_units -= units;
+        atomic_fetch_sub_explicit(&slab_dirty_units, units, memory_order_relaxed);
+        lock_drop(&arena_lock);
+        size_t length = (size_t)units << UNIT_SHIFT;
+        if (os_purge((void *)(superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT)), length)) bytes += length;
+        lock_take(&arena_lock);
+        superslab->free_mask |= row;
+        superslab->free_units += units;
+        if (!superslab->listed) superslab_list(superslab);
+        if (superslab->free_units == superslab->units) superslab_return(superslab, superslab->freed_ns);
+        superslab = superslabs_free; /* the list may have changed meanwhile */
+    }
+    lock_drop(&arena_lock);
+    return bytes;
+}

@@ -1,0 +1,207 @@
+/* types.h: every constant and every struct of the allocator; no functions.
+ *
+ * The nouns, from small to large:
+ *   block      what malloc hands out
+ *   magazine   a bounded list of free blocks of one class, private to a thread; two a class: loaded and spare
+ *   depot      full magazines of one class, shared by all threads
+ *   slab       one unit (or four) of address space cut into equal blocks
+ *   superslab  1 or 2 MiB from which slabs are taken
+ *   run        a row of units that serves one block above 32 KiB
+ *   arena      a stretch of reserved address space, cut into units; every unit has a descriptor outside it
+ *
+ * Accounting, true whenever no lock is held and no thread is inside a call:
+ *   slab:   carved = handed out to callers + in magazines + in the depot + returned
+ *   arena:  units  = slabs + runs + free spans + unborn (beyond the frontier) */
+#ifndef HAK_TYPES_H
+#define HAK_TYPES_H
+
+#include "base.h"
+
+/* --- units and classes: sizes derive from the shifts ---------------------------------------------------------------- */
+
+#ifndef HAK_SLAB_SHIFT
+#define HAK_SLAB_SHIFT 16 /* the variant slab16 is built with 14 */
+#endif
+#define UNIT_SHIFT HAK_SLAB_SHIFT
+#define UNIT_BYTES ((size_t)1 << UNIT_SHIFT)                  /* 64 KiB: a slab, and the step of runs */
+#define MAP_BITS 22                                           /* units that can be told apart */
+#define MAP_MASK (((size_t)1 << MAP_BITS) - 1)
+#define WINDOW_BYTES (UNIT_BYTES << MAP_BITS)                 /* 256 GiB: heap addresses are unique modulo this */
+
+#define GRANULE 16u                                           /* bytes; alignment of every block */
+#define TINY_MAX 1024u                                        /* bytes; one class a granule */
+#define TINY_CLASSES (TINY_MAX / GRANULE + 1)                 /* 65: class c holds blocks of 16 c bytes, class 0 is empty */
+#define L2_MAX 32768u                                         /* bytes */
+#define L2_STEPS 8u                                           /* classes a doubling: 12.5 % worst internal waste */
+#define L2_CLASSES (5u * L2_STEPS)                            /* 40: five doublings from 1 KiB */
+#define CLASSES (TINY_CLASSES + L2_CLASSES)                   /* 105 */
+#define L2_TABLE_SHIFT 7                                      /* 128 bytes: the finest step of an L2 class */
+#define L2_SMALL_MAX 8192u                                    /* bytes; up to here a slab is one unit */
+#define L2_SLAB_BYTES ((size_t)262144)                        /* 256 KiB for blocks above that */
+
+#define SUPERSLAB_SMALL ((size_t)1 << 20)                     /* 1 MiB */
+#define SUPERSLAB_LARGE ((size_t)2 << 20)                     /* 2 MiB: what one huge page covers */
+#define SUPERSLAB_UNITS_MAX (SUPERSLAB_LARGE / UNIT_BYTES)    /* 32, or 128 with 16 KiB units */
+
+#define RUN_EXACT 16u                                         /* runs up to 16 units have a bin a length */
+#define RUN_STEPS 8u                                          /* then 8 bins a doubling */
+#define RUN_BINS 64u                                          /* up to 64 x 16 units = 64 MiB */
+#define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
+#define GROWTH_UNITS RUN_UNITS_MAX                            /* address space given to a block that grows: 64 MiB */
+
+#define MAGAZINE_MIN 16u                                      /* blocks; the arms of ACE are 16, 32, ... 512 */
+#define MAGAZINE_MAX 512u
+#define ARENA_BYTES ((size_t)64 << 30)                        /* reserved at once where the address space is not limited */
+#define ARENA_BYTES_MIN ((size_t)4 << 20)
+#define ARENAS_MAX 64u
+#define FRONTIER_STEP ((size_t)32 << 20)                      /* reserved space is made writable in steps of this */
+
+#define POINTER_BITS 48                                       /* of a user address; the rest of a link is its tag */
+#define LINK_TAG 0xA5C3u                                      /* top 16 bits of the link in a free block */
+
+_Static_assert(TINY_CLASSES == 65, "the thread's bins are sized for one class every 16 bytes up to 1 KiB");
+_Static_assert(L2_SLAB_BYTES / L2_SMALL_MAX <= 64 && UNIT_BYTES / TINY_MAX <= 64,
+               "an L2 slab keeps its free slots in one 64-bit word");
+_Static_assert(RUN_UNITS_MAX <= (WINDOW_BYTES >> UNIT_SHIFT) / 64, "runs are small beside the window");
+
+/* --- locks ----------------------------------------------------------------------------------------------------------- */
+
+struct lock {
+    _Atomic uint32_t state; /* 0 free, 1 held, 2 held and somebody sleeps on it */
+};
+
+/* --- the thread's front: what malloc and free touch on a hit ----------------------------------------------------------- */
+
+/* A magazine as the fast path sees it: 16 bytes, so that a rounded size is an offset into the array. */
+struct bin {
+    uintptr_t head;     /* first free block, or the address of empty_block; each block's first word links to the next */
+    int32_t room;       /* blocks that may still be pushed: capacity minus length */
+    uint32_t magic;     /* ceil(2^32 / block size): offset * magic < magic exactly when offset is a block's start */
+};
+
+/* A whole magazine at rest (spare, or in the depot): its first block's second word holds the next one and the length. */
+struct chain {
+    uintptr_t head;     /* 0: none */
+    uint32_t blocks;
+};
+
+/* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------------- */
+
+enum span_kind { SPAN_UNBORN, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB, SPAN_INSIDE };
+enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL };
+
+struct span {
+    uint8_t kind;           /* enum span_kind; SPAN_INSIDE: see back */
+    uint8_t class;          /* slab: its class */
+    uint8_t place;          /* slab: enum slab_place */
+    uint8_t zeroed;         /* run, free span: never written since the kernel gave it */
+    uint32_t back;          /* units to the span's first one; kept in every unit of a slab, else in the last one */
+    uint32_t units;         /* length in units, in the first descriptor */
+    uint32_t touched;       /* run, free span: units from the start that may hold pages */
+    uintptr_t address;      /* of the first byte */
+    union {
+        struct {                  /* slab */
+            uint32_t carved;      /* blocks handed out for the first time; the carving heap's, else the class lock's */
+            uint32_t returned;    /* blocks given back; under the class lock */
+            union {
+                uintptr_t list;   /* tiny: returned blocks, linked like a magazine */
+                uint64_t slots;   /* L2: bit i set, block i is returned */
+            };
+            uint32_t heap;        /* number of the heap that carves it, 0 none */
+        };
+        struct {                  /* run */
+            size_t size;          /* bytes asked for */
+            uint32_t live;        /* 1: with a caller; 0: cached by a heap */
+        };
+        struct {                  /* free span */
+            uint64_t freed_ns;    /* when */
+            struct span *newer, *older; /* dirty ones by age */
+        };
+    };
+    struct span *next, *prev;     /* class list, run bin, or free bin */
+};
+
+/* Its first unit is `first`; it lives in a table beside the arena's, one row a MiB. */
+struct superslab {
+    struct superslab *next, *prev; /* in the list of those with free units */
+    uint32_t first;                /* unit number in its arena */
+    uint32_t units;
+    uint32_t free_units;
+    uint64_t free_mask;            /* bit i: unit i is free */
+    uint64_t dirty_mask;           /* bit i: unit i is free and may hold pages */
+    struct arena *arena;
+    uint64_t freed_ns;             /* when a unit was last given back */
+    uint32_t listed;               /* 1: in the list */
+};
+
+struct arena {
+    uintptr_t base;               /* aligned to SUPERSLAB_LARGE */
+    size_t bytes;
+    uint32_t units;               /* bytes / UNIT_BYTES */
+    uint32_t born;                /* units below the frontier: in spans, the rest was never used */
+    size_t writable;              /* bytes from base that may be written */
+    struct span *spans;           /* one a unit */
+    struct superslab *superslabs; /* one a SUPERSLAB_SMALL */
+};
+
+/* --- one size class, shared part ------------------------------------------------------------------------------------------ */
+
+struct size_class {
+    uint32_t size;            /* bytes a block; 0: the class is not used */
+    uint32_t magic;
+    uint32_t slab_units;
+    uint32_t slab_blocks;
+};
+
+struct depot {
+    _Alignas(CACHE_LINE) struct lock lock;   /* guards the rest; held for a few instructions */
+    uint32_t magazines;
+    uintptr_t top;            /* first block of the uppermost magazine */
+    uint32_t blocks;
+    uint32_t low;             /* fewest magazines since the last trim: those were of no use */
+    _Atomic uint32_t contended; /* times the lock was not free at once */
+};
+
+struct class_slabs {
+    _Alignas(CACHE_LINE) struct lock lock;   /* guards the list and every listed slab */
+    struct span *partial;     /* slabs with returned blocks */
+};
+
+/* --- one thread's everything --------------------------------------------------------------------------------------------- */
+
+enum heap_state { HEAP_FREE, HEAP_LIVE };
+
+struct heap {
+    struct bin l2[L2_CLASSES];          /* the magazines of 1-32 KiB */
+    struct chain spare[CLASSES];        /* the full magazine behind the loaded one */
+    uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
+    struct span *current[CLASSES];      /* the slab being carved */
+    uint64_t run_bits;                  /* bit b: runs[b] is not empty */
+    struct span *runs[RUN_BINS];        /* cached runs: free for this thread, pages kept */
+    size_t run_cached;                  /* bytes in them */
+    size_t run_live;                    /* bytes of runs this thread took minus those it freed */
+    struct front *front;                /* the thread's bins; read by observers */
+    uint64_t random;
+    uint32_t number;                    /* 1, 2, ... */
+    _Atomic uint32_t state;             /* enum heap_state */
+    struct heap *next;                  /* registry: heaps are never unmapped */
+    _Atomic uint64_t *stats;            /* see stats.c */
+    uint32_t refills[CLASSES];          /* of each class since the thread began; read by observers */
+    uint32_t spills[CLASSES];
+};
+
+enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
+
+struct front {
+    struct bin bins[TINY_CLASSES];      /* 1040 bytes; bins[0] is always empty and full */
+    uintptr_t key;                      /* copy for code inlined into programs */
+    uint16_t *map;
+    struct heap *heap;
+    uint32_t state;                     /* enum front_state */
+};
+
+_Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of its bin");
+_Static_assert(sizeof(struct front) <= 1100, "static TLS is scarce for libraries loaded late");
+_Static_assert(sizeof(struct span) == 64, "one cache line a descriptor");
+
+#endif
