@@ -1,0 +1,235 @@
+"""The bench executable: workloads do what they report, refuse what they cannot, inject exact slow-downs."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hakmem_py import instructions
+
+NATIVE = Path(__file__).parents[1] / "native"
+WORKLOADS = re.findall(r"^    X\((\w+),", (NATIVE / "bench/workloads.c").read_text(), re.M)
+FEW = ["--iterations", "2", "--chunks", "2"]
+SHORT = {  # options that keep a run short and still reach every line of the workload
+    "frag": FEW,
+    "frag_grow": FEW,
+    "realloc": FEW,
+    "realloc1": FEW,
+    "large_ws": ["--iterations", "2000"],
+    "larson": ["--iterations", "400000", "--threads", "2"],
+    "larson_remote": ["--iterations", "200000", "--threads", "2"],
+    "phases": ["--iterations", "4", "--chunks", "2", "--phase-ops", "20000"],
+    "phases4": ["--iterations", "2", "--chunks", "2", "--phase-ops", "20000"],
+    "idle_peak": ["--iterations", "2", "--chunks", "2", "--peak-mb", "8", "--idle-ms", "20"],
+}
+CALLS = ("lifo", "fifo", "random", "interleaved", "longlived", "frag", "frag_grow")
+LARGE = ("json", "mir", "vm", "json_var", "mir_var", "vm_var", "mixed", "calloc")
+PAIRS = ("random_mixed", *LARGE, "larson", "prodcons", "bursts")
+ITERATIONS = {"larson": (400_000, 800_000), "realloc": (2, 6), "frag": (1, 2), "frag_grow": (1, 2)}
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+void *__libc_malloc(size_t); void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t); void __libc_free(void *);
+#ifdef COUNT
+static _Atomic long taken, given, resized;
+void *malloc(size_t n) { taken++; return __libc_malloc(n); }
+void *calloc(size_t n, size_t s) { taken++; return __libc_calloc(n, s); }
+void *realloc(void *p, size_t n) { resized++; return __libc_realloc(p, n); }
+void free(void *p) { given += p != 0; __libc_free(p); }
+__attribute__((destructor)) static void report(void)
+{
+    fprintf(stderr, "%ld %ld %ld", taken, given, resized);
+}
+#endif
+#ifdef DIRTY
+void *calloc(size_t n, size_t s) { return memset(__libc_malloc(n * s), 1, n * s); }
+void *realloc(void *p, size_t n) { return p ? memset(__libc_realloc(p, n), 7, 1) : __libc_malloc(n); }
+#endif
+#ifdef FAST
+int clock_gettime(clockid_t c, struct timespec *t)
+{
+    static long ns;
+    (void)c;
+    *t = (struct timespec){.tv_nsec = ns++};
+    return 0;
+}
+#endif
+"""
+
+needs_valgrind = pytest.mark.skipif(not shutil.which("valgrind"), reason="apt install valgrind")
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    out = tmp_path_factory.mktemp("bench") / "bench"
+    flags = ["-std=gnu11", "-O2", "-fno-builtin", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    files = [f"-I{NATIVE / 'include'}", *map(str, NATIVE.glob("bench/*.c")), "-o", out, "-ldl", "-lm"]
+    subprocess.run(["gcc", *flags, *files], check=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def shim(bench):
+    """shim("COUNT") is a library to preload whose allocator or clock has that property."""
+
+    def build(kind):
+        library = bench.with_name(f"{kind.lower()}.so")
+        source = bench.with_name("shim.c")
+        source.write_text(SHIM)
+        command = ["gcc", "-O1", "-fno-builtin", "-fPIC", "-shared", f"-D{kind}", source, "-o", library]
+        subprocess.run(command, check=True)
+        return {"LD_PRELOAD": str(library)}
+
+    return build
+
+
+def call(bench, *arguments, env=None):
+    command = [bench, *map(str, arguments)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+
+
+def result(bench, workload, *arguments, env=None):
+    options = SHORT.get(workload, ["--iterations", "400"])
+    run = call(bench, "--workload", workload, *options, *arguments, env=env)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_workload_reports_what_it_did(bench, workload):
+    row = result(bench, workload)
+    assert row["workload"] == workload and row["backend"] == "malloc" and "libc" in row["malloc_from"]
+    assert row["ops"] > 0 and row["warmup_ops"] > 0
+    assert len(row["chunk_ns"]) == len(row["chunk_cpu_ns"]) and min(row["chunk_ns"] + row["chunk_cpu_ns"]) > 0
+    assert row["peak_rss_bytes"] >= row["live_peak_bytes"]
+    assert 0 < row["rss_start_bytes"] <= row["peak_rss_bytes"]
+
+
+@pytest.mark.parametrize("workload", [w for w in WORKLOADS if w not in ("prodcons", "phases", "phases4")])
+def test_two_allocators_see_the_same_sequence_and_keep_the_same_bytes(bench, workload):
+    system, floor = result(bench, workload), result(bench, workload, "--backend", "floor")
+    assert (system["checksum"], system["ops"]) == (floor["checksum"], floor["ops"])
+    assert floor["malloc_from"] == str(bench)
+
+
+@pytest.mark.parametrize("workload", [*CALLS, *PAIRS, "realloc"])
+def test_each_reported_operation_is_a_call_that_was_made(bench, shim, workload):
+    few, many = ITERATIONS.get(workload, (400, 1200))
+
+    def counts(n):
+        fixed = ["--workload", workload, "--chunks", 1, "--warmup", min(few, 200), "--iterations", n]
+        run = call(bench, *fixed, env=shim("COUNT"))
+        taken, given, resized = map(int, run.stderr.split())
+        return json.loads(run.stdout)["ops"], taken, given, resized
+
+    ops, taken, given, resized = (b - a for a, b in zip(counts(few), counts(many), strict=True))
+    if workload in CALLS:
+        assert taken + given == ops
+    elif workload == "realloc":
+        assert resized == ops * 20  # 16 bytes to 8 MB
+    else:
+        assert (taken, given) == (ops, ops)
+
+
+def test_many_threads_share_the_iterations(bench):
+    one, four = (result(bench, "random_mixed", "--threads", n, "--iterations", 100_000) for n in (1, 4))
+    assert one["ops"] == four["ops"] == 100_000
+    assert four["live_peak_bytes"] > 3 * one["live_peak_bytes"]
+
+
+def test_phases_are_marked_in_order_and_sum_to_the_whole(bench):
+    row = result(bench, "phases4")
+    marks = row["phases"]
+    assert [m["name"] for m in marks] == ["bursts", "prodcons", "churn", "large"] * 2
+    assert sum(m["ops"] for m in marks) == row["ops"]
+    ends = [m["start_ns"] + m["elapsed_ns"] for m in marks]
+    assert all(end <= after["start_ns"] for end, after in zip(ends, marks[1:], strict=False))
+
+
+def test_phases_can_last_a_given_time(bench):
+    marks = result(bench, "phases", "--phase-ms", 10)["phases"]
+    assert all(m["elapsed_ns"] >= 10_000_000 for m in marks)
+
+
+def test_idle_peak_watches_memory_after_the_last_free(bench):
+    row = result(bench, "idle_peak", "--size", 12288)
+    assert row["rss_at_peak_bytes"] > row["live_peak_bytes"] > 7 << 20
+    assert len(row["idle_ms"]) == len(row["idle_rss_bytes"]) >= 3
+    assert row["idle_ms"] == sorted(row["idle_ms"])
+
+
+def test_the_list_names_every_workload_with_its_defaults(bench):
+    rows = json.loads(call(bench, "--list").stdout)
+    assert [row["name"] for row in rows] == WORKLOADS
+    assert all(row["stresses"] and row["unit"] in ("call", "pair", "grow") for row in rows)
+    assert "floor" not in next(row for row in rows if row["name"] == "prodcons")["backends"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "--workload nothing",
+        "--workload lifo --size 0",
+        "--workload lifo --size 1e3",
+        "--workload lifo --scale -1",
+        "--workload lifo --backend rocket",
+        "--workload lifo --backend direct",
+        "--workload lifo --threads 2 --cpu 0",
+        "--workload lifo --size",
+        "--workload lifo --speed 3",
+        "--workload random_mixed --size 15",
+        "--workload mixed --size 16",
+        "--workload prodcons --threads 3",
+        "--workload prodcons --backend floor",
+        "--workload lifo --slots 67108864 --threads 64",
+        "--workload frag --slowdown 1",
+    ],
+)
+def test_a_bad_argument_is_refused_with_one_line(bench, arguments):
+    run = call(bench, *arguments.split())
+    assert run.returncode == 2 and run.stdout == ""
+    assert run.stderr.startswith("bench: ") and run.stderr.count("\n") == 1
+
+
+def test_a_result_too_fast_to_be_true_is_an_error(bench, shim):
+    run = call(bench, "--workload", "lifo", env=shim("FAST"))
+    assert run.returncode == 3 and "compiler has removed the work" in run.stderr and run.stdout == ""
+
+
+@pytest.mark.parametrize("workload", ["calloc", "realloc"])
+def test_an_allocator_that_breaks_its_promise_is_an_error(bench, shim, workload):
+    run = call(bench, "--workload", workload, "--iterations", 5, env=shim("DIRTY"))
+    assert run.returncode == 4 and run.stderr.count("\n") == 1
+
+
+@needs_valgrind
+@pytest.mark.parametrize("workload", ["lifo", "random_mixed"])
+def test_the_floor_takes_fewer_instructions_than_the_system(bench, workload):
+    system = instructions.per_op(bench, workload)
+    floor = instructions.per_op(bench, workload, options=["--backend", "floor"])
+    assert 5 < floor < 0.6 * system
+
+
+@needs_valgrind
+def test_an_injected_slow_down_is_exact_in_instructions(bench):
+    plain = instructions.per_op(bench, "lifo")
+    for percent in (1, 10):
+        slow = instructions.per_op(bench, "lifo", options=["--slowdown", str(percent)])
+        assert slow / plain == pytest.approx(1 + percent / 100, abs=1e-4)
+
+
+@needs_valgrind
+def test_counting_explains_what_it_cannot_count(bench, tmp_path):
+    with pytest.raises(instructions.InstructionsError, match="no such workload"):
+        instructions.per_op(bench, "nothing")
+    with pytest.raises(instructions.InstructionsError, match="above n1"):
+        instructions.per_op(bench, "lifo", n1=5, n2=5)
