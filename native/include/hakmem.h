@@ -99,7 +99,72 @@ size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity); /* the cal
 
 /* --- placement ----------------------------------------------------------------------------------------------------- */
 
+/* Which NUMA node serves memory that is mapped from now on: superslabs, large runs, chunks of pools. The knobs
+ * `placement` and `placement_node` set the policy of the process. A node is asked for at the first touch of a page, so
+ * memory that is already resident stays where it is. Where there is one node, or the kernel refuses (no NUMA support,
+ * a sandbox), memory is served as if no policy had been chosen and the allocator goes on. */
+enum {
+    HAK_PLACE_DEFAULT = 0,    /* no request: the policy of the thread that touches first */
+    HAK_PLACE_LOCAL = 1,      /* the node of the thread that touches first, whatever its own policy */
+    HAK_PLACE_INTERLEAVE = 2, /* page by page over all nodes this process may use */
+    HAK_PLACE_BIND = 3        /* one node, and no other */
+};
+
+int hak_node_count(void);   /* nodes this process may use; 1 where the kernel does not tell */
+int hak_node_current(void); /* node of the processor this thread runs on; 0 where the kernel does not tell */
+
+/* Applies a policy to whole pages, or to what the calling thread maps from now on. `node` counts for BIND only.
+ * 0, or a negative errno: -EINVAL (no such policy, node not ours, address not page aligned), -ENOSYS, -EPERM. */
+int hak_place(void *pages, size_t size, int policy, int node);
+int hak_place_thread(int policy, int node);
+
+/* The policy that governs the page of `address` (NULL: the calling thread), and for BIND its node. 0 or -errno. */
+int hak_place_read(const void *address, int *policy, int *node);
+
 /* --- stack pool ---------------------------------------------------------------------------------------------------- */
+
+/* A pool of objects of one size. Freed objects are kept on a stack and handed out again last in, first out; the pool
+ * grows by whole chunks, and no live object ever moves. Contents of a fresh object are undefined.
+ *
+ * hak_pool_new makes the owner's variant: only the thread that made it may use it (any thread may destroy it), and a hit
+ * is inlined into the caller. hak_pool_new_shared makes one that any number of threads may use at once.
+ * Every call tells misuse by its code; foreign pointers and double deallocation are told by the checked build only. */
+typedef struct hak_pool hak_pool_t;
+
+enum {
+    HAK_POOL_OK = 0,
+    HAK_POOL_SIZE = -1,      /* size 0 */
+    HAK_POOL_ALIGNMENT = -2, /* not a power of two */
+    HAK_POOL_MEMORY = -3,    /* more than this machine has, or the system gives no more */
+    HAK_POOL_NULL = -4,      /* no object given */
+    HAK_POOL_DESTROYED = -5, /* the pool was destroyed */
+    HAK_POOL_THREAD = -6,    /* the owner's variant, used by another thread */
+    HAK_POOL_FOREIGN = -7,   /* not an object of this pool (checked build) */
+    HAK_POOL_DOUBLE = -8     /* not live: deallocated twice (checked build) */
+};
+
+typedef struct hak_pool_stats_t {
+    uint64_t allocations; /* hits + misses */
+    uint64_t hits;        /* served by an object that was freed, or made ready by preallocation */
+    uint64_t misses;      /* served by a new object of a pool that had to grow */
+    uint64_t live;        /* objects handed out now */
+    uint64_t peak;        /* most objects handed out at once; shared: with those that threads keep at hand */
+    uint64_t capacity;    /* objects that the pool's chunks hold */
+    uint64_t bytes_held;  /* address space of the chunks and the lanes; what was never touched is not resident */
+    double hit_rate;      /* hits / allocations; 0 before the first */
+} hak_pool_stats_t;
+
+hak_pool_t *hak_pool_new(size_t size, size_t alignment);        /* NULL: see hak_pool_error */
+hak_pool_t *hak_pool_new_shared(size_t size, size_t alignment);
+hak_pool_t *hak_pool_with_capacity(size_t size, size_t alignment, size_t objects); /* new, then preallocate */
+void *hak_pool_allocate(hak_pool_t *pool);                      /* NULL: see hak_pool_error */
+int hak_pool_deallocate(hak_pool_t *pool, void *object);
+int hak_pool_preallocate(hak_pool_t *pool, size_t objects);     /* so many more are mapped and touched ahead */
+int hak_pool_stats(hak_pool_t *pool, hak_pool_stats_t *stats);
+int hak_pool_shrink(hak_pool_t *pool);                          /* returns the chunks without a live object to the system */
+int hak_pool_destroy(hak_pool_t *pool);                         /* and all its objects; no other thread may be inside */
+int hak_pool_error(void);                                       /* code of the calling thread's last failed call */
+const char *hak_pool_message(int code);                         /* one line: what happened and how to mend it */
 
 /* --- policies ------------------------------------------------------------------------------------------------------ */
 
@@ -110,6 +175,47 @@ size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity); /* the cal
 /* --- inline: malloc and free ---------------------------------------------------------------------------------------- */
 
 /* --- inline: stack pool --------------------------------------------------------------------------------------------- */
+
+/* What a hit needs. Everything unusual makes `owner` NULL, so one comparison tells the owner from another thread, from a
+ * destroyed pool, from a shared pool and from a checked build: all of these go on in the library. */
+struct hak_pool {
+    void *owner;            /* __builtin_thread_pointer() of the only thread that may take the path below, or NULL */
+    void **top;             /* freed objects; the first word of each links to the next */
+    uint64_t allocations;   /* one add a call is all that statistics cost; the rest is derived when they are read */
+    uint64_t deallocations;
+};
+
+#define HAK_POOL_INLINE extern inline __attribute__((gnu_inline, always_inline))
+
+/* The whole functions under names of their own: a gnu_inline function may not call itself. */
+void *hak_pool_allocate_whole(hak_pool_t *pool) __asm__("hak_pool_allocate");
+int hak_pool_deallocate_whole(hak_pool_t *pool, void *object) __asm__("hak_pool_deallocate");
+
+/* `counted` is a constant: 1, or 0 in the experiment that shows what counting costs. */
+HAK_POOL_INLINE void *hak_pool_take(hak_pool_t *pool, int counted)
+{
+    void **object = pool->top;
+    if (__builtin_expect(pool->owner != __builtin_thread_pointer() || !object, 0))
+        return hak_pool_allocate_whole(pool);
+    pool->top = (void **)*object;
+    if (counted)
+        pool->allocations++;
+    return object;
+}
+
+HAK_POOL_INLINE int hak_pool_give(hak_pool_t *pool, void *object, int counted)
+{
+    if (__builtin_expect(pool->owner != __builtin_thread_pointer() || !object, 0))
+        return hak_pool_deallocate_whole(pool, object);
+    *(void **)object = (void *)pool->top;
+    pool->top = (void **)object;
+    if (counted)
+        pool->deallocations++;
+    return HAK_POOL_OK;
+}
+
+HAK_POOL_INLINE void *hak_pool_allocate(hak_pool_t *pool) { return hak_pool_take(pool, 1); }
+HAK_POOL_INLINE int hak_pool_deallocate(hak_pool_t *pool, void *object) { return hak_pool_give(pool, object, 1); }
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -11,6 +11,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef HAK_CHECKED
+#define HAK_CHECKED 0 /* 1: the checked build, which verifies what the others trust */
+#endif
+
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define NOINLINE __attribute__((noinline))

@@ -2,17 +2,21 @@
  * only what stands above it, internals are static, and there are no forward declarations, so the compiler keeps the
  * order (-Werror=implicit-function-declaration). Read it from the top. */
 
+#include "base.h"       /* first: it chooses what the system headers declare */
 #include "../include/hakmem.h"
-#include "base.h"
 #include "types.h"
 
 #include "stats.c"      /* counters, and the one line that is printed */
 #include "knobs.c"      /* tunables */
 #include "os.c"         /* the kernel, and locks */
+#include "numa.c"       /* which memory node */
 
 #include "sizeclass.c"  /* size -> class */
 #include "arena.c"      /* address space and free spans */
 #include "superslab.c"  /* 1-2 MiB regions */
+#include "poolchunk.c"  /* memory of stack pools */
+#include "poollane.c"   /* threads that share one */
+#include "stackpool.c"  /* objects of one size */
 #include "slab.c"       /* equal blocks */
 #include "magazine.c"   /* thread caches and the depot */
 

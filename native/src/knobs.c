@@ -24,6 +24,8 @@
     X(huge_pages,           "bool",        1,       0,        1,   1, "ask for huge pages once the heap has grown: fewer faults and TLB misses, whole 2 MiB resident") \
     X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, "heap size from which huge pages are asked for") \
     X(growth_windows,       "bool",        1,       0,        1,   0, "a block that grows past 32 KiB gets address space to grow in place") \
+    X(placement,            "policy",      0,       0,        3,   0, "node of new memory: 0 no request, 1 local, 2 interleaved, 3 bound to placement_node") \
+    X(placement_node,       "node",        0,       0,     1023,   0, "the node that placement 3 binds to") \
     X(site_rules,           "bool",        0,       0,        1,   1, "route blocks above 1 KiB by the call site that asks for them") \
     X(quarantine,           "blocks",      0,       0,     4096,   0, "freed blocks held back and checked before reuse (hardened)") \
     X(canaries,             "bool",        0,       0,        1,   0, "guard bytes behind every block, checked when it is freed (hardened)") \

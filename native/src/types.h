@@ -204,4 +204,50 @@ _Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of i
 _Static_assert(sizeof(struct front) <= 1100, "static TLS is scarce for libraries loaded late");
 _Static_assert(sizeof(struct span) == 64, "one cache line a descriptor");
 
+/* --- stack pools -------------------------------------------------------------------------------------------------------- */
+
+#define POOL_CHUNK_MIN ((size_t)16 << 10)  /* bytes; a pool's first chunk, then as much again each time ... */
+#define POOL_CHUNK_MAX SUPERSLAB_LARGE     /* ... up to here; from here on aligned for huge pages */
+#define POOL_BATCH_MAX 64u                 /* objects that move between lane and depot at once ... */
+#define POOL_BATCH_BYTES ((size_t)64 << 10) /* ... and their bytes, one object excepted */
+#define POOL_LANES 64u                     /* lane 0 serves, under the lock, threads that found none of their own */
+#define POOL_CONTROL_BYTES ((size_t)64 << 10) /* control blocks are mapped so many bytes at a time */
+#define POOL_CLOSED_MAX 1024u              /* closed pools kept recognisable before their control blocks are reused */
+
+struct pool_chunk {
+    struct pool_chunk *next;
+    size_t bytes;     /* mapped, this header included */
+    size_t idle;      /* scratch of shrink: idle objects found in this chunk */
+    char *first;      /* objects, one stride apart ... */
+    char *fresh;      /* ... carved up to here ... */
+    char *end;        /* ... to here */
+    bool ready;       /* made by preallocation */
+    uint64_t live[];  /* checked build: one bit an object */
+};
+
+struct pool_lane {
+    _Alignas(CACHE_LINE) void **loaded; /* idle objects, at most a batch */
+    void **spare;                       /* a whole batch behind it */
+    uint32_t count;                     /* objects in `loaded`, or more: a batch that shrink left short counts as whole */
+    _Atomic uint64_t allocations, deallocations;
+};
+
+enum pool_state { POOL_CLOSED, POOL_OWNED, POOL_SHARED };
+
+struct pool {
+    _Alignas(CACHE_LINE) struct hak_pool hit; /* what the inlined path sees; the handle */
+    void *keeper;                /* owner's variant: the thread */
+    enum pool_state state;
+    uint32_t batch;              /* objects */
+    size_t stride;               /* bytes from object to object */
+    size_t alignment;            /* bytes, at least a pointer's */
+    struct pool_chunk *carving;  /* chunks with fresh objects, the first is carved */
+    struct pool_chunk *carved_out;
+    uint64_t carved, peak, misses, capacity; /* objects */
+    size_t bytes;                /* of all chunks */
+    struct pool_lane *lanes;
+    void **depot;                /* whole batches; the second word of a batch's first object links to the next batch */
+    struct pool *next_closed;
+};
+
 #endif

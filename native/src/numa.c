@@ -1,0 +1,102 @@
+/* numa.c: which memory node serves new pages. Owns the translation from our policies to the kernel's.
+ *
+ * Raw system calls, so nothing is linked for it. A refusal is remembered nowhere: placement is a request, made once per
+ * region on the slowest path, and memory that could not be placed is as good as any. Called by superslab.c and
+ * stackpool.c for what they map, and by programs through hak_place. */
+
+#include <linux/mempolicy.h>
+#include <sched.h>
+
+#define NODE_BITS 1024u /* the kernel's own limit (MAX_NUMNODES) */
+#define NODE_WORDS (NODE_BITS / 64)
+
+struct nodes {
+    uint64_t mask[NODE_WORDS];
+};
+
+/* Nodes that this process may use; node 0 where the kernel does not tell. */
+static struct nodes numa_allowed(void)
+{
+    struct nodes nodes = {0};
+    if (syscall(SYS_get_mempolicy, NULL, nodes.mask, NODE_BITS, NULL, MPOL_F_MEMS_ALLOWED) != 0)
+        nodes = (struct nodes){.mask = {1}};
+    return nodes;
+}
+
+static bool numa_has(const struct nodes *nodes, int node)
+{
+    return node >= 0 && node < (int)NODE_BITS && (nodes->mask[node / 64] >> (node % 64) & 1) != 0;
+}
+
+/* The kernel's mode and nodes of one of our policies; a negative mode where there is none. */
+static int numa_mode(int policy, int node, struct nodes *nodes)
+{
+    *nodes = (struct nodes){0};
+    if (policy == HAK_PLACE_DEFAULT) return MPOL_DEFAULT;
+    if (policy == HAK_PLACE_LOCAL) return MPOL_LOCAL;
+    struct nodes allowed = numa_allowed();
+    if (policy == HAK_PLACE_INTERLEAVE) {
+        *nodes = allowed;
+        return MPOL_INTERLEAVE;
+    }
+    if (policy != HAK_PLACE_BIND || !numa_has(&allowed, node)) return -EINVAL;
+    nodes->mask[node / 64] = UINT64_C(1) << (node % 64);
+    return MPOL_BIND;
+}
+
+/* Both requests with the bookkeeping they share; DEFAULT and LOCAL take no nodes. The kernel reads one bit less than told. */
+static int numa_request(void *pages, size_t size, int policy, int node)
+{
+    struct nodes nodes;
+    int mode = numa_mode(policy, node, &nodes);
+    if (mode < 0) return mode;
+    bool named = mode == MPOL_INTERLEAVE || mode == MPOL_BIND;
+    const uint64_t *mask = named ? nodes.mask : NULL;
+    unsigned long bits = named ? NODE_BITS + 1 : 0;
+    stat_shared(STAT_sys_mbind, 1);
+    long refused = pages != NULL ? syscall(SYS_mbind, pages, size, mode, mask, bits, 0)
+                                 : syscall(SYS_set_mempolicy, mode, mask, bits);
+    return refused ? -errno : 0;
+}
+
+/* For a region just mapped: the policy that the knobs choose, none by default. */
+static void numa_place(void *pages, size_t size)
+{
+    int policy = (int)knob(KNOB_placement);
+    if (UNLIKELY(policy != HAK_PLACE_DEFAULT)) numa_request(pages, size, policy, (int)knob(KNOB_placement_node));
+}
+
+int hak_node_count(void)
+{
+    struct nodes nodes = numa_allowed();
+    int count = 0;
+    for (unsigned i = 0; i < NODE_WORDS; i++) count += __builtin_popcountll(nodes.mask[i]);
+    return count;
+}
+
+int hak_node_current(void)
+{
+    unsigned cpu, node;
+    return getcpu(&cpu, &node) == 0 ? (int)node : 0;
+}
+
+int hak_place(void *pages, size_t size, int policy, int node)
+{
+    return pages != NULL ? numa_request(pages, size, policy, node) : -EINVAL;
+}
+
+int hak_place_thread(int policy, int node) { return numa_request(NULL, 0, policy, node); }
+
+int hak_place_read(const void *address, int *policy, int *node)
+{
+    struct nodes nodes = {0};
+    int mode;
+    if (syscall(SYS_get_mempolicy, &mode, nodes.mask, NODE_BITS, address, address != NULL ? MPOL_F_ADDR : 0) != 0) return -errno;
+    static const int ours[] = {[MPOL_DEFAULT] = HAK_PLACE_DEFAULT, [MPOL_LOCAL] = HAK_PLACE_LOCAL,
+                               [MPOL_INTERLEAVE] = HAK_PLACE_INTERLEAVE, [MPOL_BIND] = HAK_PLACE_BIND};
+    if (mode < 0 || mode >= (int)(sizeof ours / sizeof *ours)) return -EINVAL;
+    *policy = ours[mode];
+    *node = 0;
+    while (mode == MPOL_BIND && *node < (int)NODE_BITS && !numa_has(&nodes, *node)) ++*node;
+    return 0;
+}

@@ -1,0 +1,163 @@
+/* poollane.c: how threads share a pool. Owns the thread's number, its lanes, and the depot of each shared pool.
+ *
+ * A lane is two lists of idle objects that no other thread touches; whole batches go to and come from the depot, under
+ * the one lock of all pools. A thread's number is unique among living threads, and a successor inherits the lanes as
+ * they are: nothing is flushed when a thread ends. Called by stackpool.c. */
+
+#include <pthread.h>
+
+static struct {
+    struct lock lock;            /* guards the rest, and of shared pools everything but the lanes of other threads */
+    char *control, *control_end;
+    struct pool *closed, **closed_end;
+    uint32_t closed_count;
+} pools = {.closed_end = &pools.closed};
+
+static _Atomic uint64_t lanes_taken = 1; /* bit n: lane n has a living thread; lane 0 is nobody's */
+static THREAD_LOCAL unsigned lane_number; /* of this thread; 0: none yet */
+static pthread_key_t lane_key;           /* its destructor frees the number */
+
+static void lane_leave(void *number)
+{
+    lane_number = 0;
+    atomic_fetch_and_explicit(&lanes_taken, ~(UINT64_C(1) << (uintptr_t)number), memory_order_release);
+}
+
+/* Takes the lowest number; 0 when all are taken. */
+static NOINLINE unsigned lane_enter(void)
+{
+    uint64_t taken = atomic_load_explicit(&lanes_taken, memory_order_relaxed);
+    unsigned number;
+    do {
+        if (taken == UINT64_MAX) return 0;
+        number = lowest_bit(~taken);
+    } while (!atomic_compare_exchange_weak_explicit(&lanes_taken, &taken, taken | UINT64_C(1) << number, memory_order_acquire,
+                                                    memory_order_relaxed));
+    if (pthread_setspecific(lane_key, (void *)(uintptr_t)number) != 0) {
+        lane_leave((void *)(uintptr_t)number);
+        return 0;
+    }
+    return lane_number = number;
+}
+
+static void pools_before_fork(void) { lock_take(&pools.lock); }
+static void pools_after_fork(void) { lock_drop(&pools.lock); }
+
+/* The child has one thread; lanes of the others are inherited by threads to come. */
+static void pools_in_child(void)
+{
+    lock_reset(&pools.lock);
+    atomic_store_explicit(&lanes_taken, UINT64_C(1) | UINT64_C(1) << lane_number, memory_order_relaxed);
+}
+
+static void lanes_init(void)
+{
+    pthread_key_create(&lane_key, lane_leave);
+    pthread_atfork(pools_before_fork, pools_after_fork, pools_in_child);
+}
+
+static void lane_count(_Atomic uint64_t *counter)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+/* A batch of fresh objects, linked; the lock is held. */
+static void **pool_carve_batch(struct pool *pool)
+{
+    void **batch = NULL, **object;
+    for (uint32_t i = 0; i < pool->batch && (object = pool_carve(pool)) != NULL; i++) {
+        *object = batch;
+        batch = object;
+    }
+    return batch;
+}
+
+static void **depot_take(struct pool *pool)
+{
+    void **batch = pool->depot;
+    if (batch == NULL) return pool_carve_batch(pool);
+    pool->depot = batch[1];
+    return batch;
+}
+
+static void depot_give(struct pool *pool, void **batch)
+{
+    batch[1] = pool->depot;
+    pool->depot = batch;
+}
+
+/* `alone`: the lane is the thread's own, so the lock is not held yet. */
+static NOINLINE void lane_refill(struct pool *pool, struct pool_lane *lane, bool alone)
+{
+    lane->loaded = lane->spare;
+    lane->spare = NULL;
+    if (lane->loaded == NULL) {
+        if (alone) lock_take(&pools.lock);
+        lane->loaded = depot_take(pool);
+        if (alone) lock_drop(&pools.lock);
+    }
+    lane->count = pool->batch;
+}
+
+static NOINLINE void lane_spill(struct pool *pool, struct pool_lane *lane, bool alone)
+{
+    if (lane->spare != NULL) {
+        if (alone) lock_take(&pools.lock);
+        depot_give(pool, lane->spare);
+        if (alone) lock_drop(&pools.lock);
+    }
+    lane->spare = lane->loaded;
+    lane->loaded = NULL;
+    lane->count = 0;
+}
+
+static ALWAYS_INLINE void **lane_pop(struct pool *pool, struct pool_lane *lane, bool alone)
+{
+    if (UNLIKELY(lane->loaded == NULL)) lane_refill(pool, lane, alone);
+    void **object = lane->loaded;
+    if (UNLIKELY(object == NULL)) return NULL;
+    lane->loaded = *object;
+    lane->count--;
+    lane_count(&lane->allocations);
+    return object;
+}
+
+static ALWAYS_INLINE void lane_push(struct pool *pool, struct pool_lane *lane, void **object, bool alone)
+{
+    if (UNLIKELY(lane->count == pool->batch)) lane_spill(pool, lane, alone);
+    *object = lane->loaded;
+    lane->loaded = object;
+    lane->count++;
+    lane_count(&lane->deallocations);
+}
+
+static ALWAYS_INLINE struct pool_lane *lane_of(struct pool *pool, unsigned *number)
+{
+    *number = lane_number;
+    if (UNLIKELY(*number == 0)) *number = lane_enter();
+    return &pool->lanes[*number];
+}
+
+static void **shared_take(struct pool *pool)
+{
+    unsigned number;
+    struct pool_lane *lane = lane_of(pool, &number);
+    if (LIKELY(number != 0)) return lane_pop(pool, lane, true);
+    lock_take(&pools.lock);
+    void **object = lane_pop(pool, lane, false);
+    lock_drop(&pools.lock);
+    return object;
+}
+
+static void shared_give(struct pool *pool, void **object)
+{
+    unsigned number;
+    struct pool_lane *lane = lane_of(pool, &number);
+    if (LIKELY(number != 0)) {
+        lane_push(pool, lane, object, true);
+        return;
+    }
+    lock_take(&pools.lock);
+    lane_push(pool, lane, object, false);
+    lock_drop(&pools.lock);
+}
