@@ -1,0 +1,204 @@
+"""Running notebooks: papermill in a process of its own for each, failures told apart, finished work kept.
+
+An executed notebook stands under its final name only when it succeeded; a record (JSON) beside it says how
+its last run ended. What measures runs alone and one after another, so that no batch disturbs its own
+figures.
+"""
+
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from . import notebook
+
+ROOT = Path(__file__).resolve().parent.parent
+START_S = 6  # a kernel's start: the guess for a notebook that never ran here
+HEARTBEAT_S = 10
+# What decides, with text, parameters and samples, whether an executed notebook is still good.
+CODE = [
+    "hakmem_py/**/*.py",
+    "hakmem_py/**/*.js",
+    "native/include/*",
+    "native/src/**/*.[ch]",
+    "native/bench/*.[ch]",
+]
+
+
+def content_key(run):
+    """Hash of everything that decides what an executed notebook says."""
+    digest = hashlib.sha256(json.dumps(run.parameters, sort_keys=True).encode())
+    digest.update(run.notebook.read_bytes())
+    for path in sorted({path for pattern in CODE for path in ROOT.glob(pattern)}):
+        digest.update(path.read_bytes())
+    for experiment in run.experiments:
+        digest.update((ROOT / "data" / "specs" / f"{experiment}.toml").read_bytes())
+        for path in sorted((ROOT / "data").glob(f"*/{experiment}/*")):
+            digest.update(f"{path.name} {path.stat().st_size}".encode())  # samples are only ever added
+    return digest.hexdigest()[:16]
+
+
+def _papermill(run, output, timeout):
+    values = base64.b64encode(json.dumps(run.parameters).encode()).decode()  # JSON is YAML: types survive
+    return [
+        sys.executable, "-m", "papermill", str(run.notebook), str(output), "-b", values, "-k", "python3",
+        "--cwd", str(run.notebook.parent), "--execution-timeout", str(timeout),
+        "--log-output", "--no-progress-bar",
+    ]  # fmt: skip
+
+
+def _last_line(log):
+    """The newest progress that a running notebook printed."""
+    tail = log.read_bytes()[-2000:].decode(errors="replace") if log.exists() else ""
+    lines = [line.rpartition("\r")[2].strip()[:100] for line in tail.rstrip("\r\n").splitlines()]
+    return next((line for line in reversed(lines) if line), "starting")
+
+
+def _name_cell(cell):
+    """A cell as its reader knows it: its number, where it has one, and its first line."""
+    first = next((line for line in notebook.source(cell).splitlines() if line.strip()), "")[:60]
+    number = cell.get("execution_count")
+    return f"In [{number}] `{first}`" if number else f"`{first}`"
+
+
+def _fault(output, log, code):
+    """(status, cell, error) of a run that failed, from the notebook and the log that papermill left."""
+    text = log.read_text(errors="replace")
+    try:
+        cells = notebook.read(output)["cells"]
+    except ValueError:  # nothing was executed, or papermill ended while writing
+        cells = []
+    for cell in cells:
+        for said in (o for o in cell.get("outputs", []) if o["output_type"] == "error"):
+            return "failed", _name_cell(cell), f"{said['ename']}: {said['evalue']}".split("\n")[0]
+    running = [cell for cell in cells if cell["metadata"].get("papermill", {}).get("status") == "running"]
+    where = _name_cell(running[0]) if running else ""
+    if "CellTimeoutError" in text:
+        return "timed out", where, "the cell ran longer than --timeout allows"
+    if "DeadKernelError" in text:
+        return "kernel died", where, "a crash or too little memory ended the kernel in the middle of the cell"
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), f"exit status {code}")
+    return "failed", where, f"papermill: {last.strip()}"
+
+
+def execute(run, folder, timeout, stop):
+    """Run one notebook; write its record and, if it succeeded, its executed notebook. Returns the record."""
+    output, log = folder / f".{run.name}.part", folder / f"{run.name}.log"
+    output.unlink(missing_ok=True)
+    started = time.time()
+    with log.open("wb") as sink:
+        words = _papermill(run, output, timeout)
+        child = subprocess.Popen(words, stdout=sink, stderr=sink, start_new_session=True)
+        while child.poll() is None:
+            time.sleep(0.1)
+            if stop:
+                child.terminate()
+    record = {
+        "name": run.name,
+        "part": run.part,
+        "parameters": run.parameters,
+        "command": run.command(),
+        "status": "ok",
+        "started_at": datetime.fromtimestamp(started, UTC).isoformat(),
+        "seconds": round(time.time() - started, 1),
+    }
+    if child.returncode:
+        status, cell, error = _fault(output, log, child.returncode)
+        record |= {"status": status, "cell": cell, "error": error}
+        _keep_failed(run, folder, output)
+    else:
+        record["key"] = content_key(run)  # after the run, which may have added samples
+        _publish(run, folder, output, record)
+    _record_path(run, folder).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return record
+
+
+def _keep_failed(run, folder, output):
+    if output.exists():
+        output.replace(folder / f"{run.name}.failed.ipynb")
+
+
+def _publish(run, folder, output, record):
+    """Write the record into the executed notebook and give it its final name, in this order."""
+    content = notebook.read(output)
+    content["metadata"].setdefault("hakmem", {})["record"] = record
+    output.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    output.replace(folder / f"{run.name}.ipynb")
+    (folder / f"{run.name}.failed.ipynb").unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- the batch
+
+
+def _record_path(run, folder):
+    return folder / f"{run.name}.json"
+
+
+def _earlier(run, folder):
+    """The record of this name's last run, or {}."""
+    path = _record_path(run, folder)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _is_current(run, folder):
+    """Whether the executed notebook says what a new run would say."""
+    record, executed = _earlier(run, folder), folder / f"{run.name}.ipynb"
+    return record.get("status") == "ok" and executed.exists() and record["key"] == content_key(run)
+
+
+def _clock(seconds):
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def _expected(runs, folder):
+    """{name: seconds} by the times of earlier runs; a notebook that never ran is taken for the usual one."""
+    known = {run.name: _earlier(run, folder).get("seconds") for run in runs}
+    usual = median([seconds for seconds in known.values() if seconds] or [START_S])
+    return {name: seconds or usual for name, seconds in known.items()}
+
+
+def _side_by_side(runs, folder, jobs, timeout):
+    """Run them, `jobs` at a time, telling how they get on; yields each record. Ctrl-C stops the children."""
+    stop = []  # shared with the threads: not empty means stop
+    with ThreadPoolExecutor(jobs) as pool:
+        pending = {pool.submit(execute, run, folder, timeout, stop): run for run in runs}
+        try:
+            while pending:
+                done, _ = wait(pending, HEARTBEAT_S, FIRST_COMPLETED)
+                for future in done:
+                    del pending[future]
+                    yield future.result()
+                for name in [run.name for future, run in pending.items() if not done and future.running()]:
+                    _say(f"        {name}: {_last_line(folder / f'{name}.log')}")
+        except KeyboardInterrupt:
+            stop.append(True)
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def run_all(runs, folder, jobs, timeout, resume=False):
+    """Run everything, what measures first and alone. Returns the records of this batch."""
+    current = [run for run in runs if resume and _is_current(run, folder)]
+    for run in current:
+        _say(f"{run.name}: nothing changed, kept")
+    due = [run for run in runs if run not in current]
+    left, records = _expected(due, folder), []
+    for measures, width in ((True, 1), (False, jobs)):
+        group = [run for run in due if run.measures == measures]
+        for record in _side_by_side(group, folder, width, timeout):
+            records.append(record)
+            del left[record["name"]]
+            rest = f", about {_clock(sum(left.values()) / width)} left" if left else ""
+            took = f"{record['status']} in {_clock(record['seconds'])}"
+            _say(f"[{len(records)}/{len(due)}] {record['name']}: {took}{rest}")
+    return records

@@ -1,0 +1,261 @@
+"""Executed notebooks as offline HTML pages, and the front page that leads through them.
+
+No request leaves a page: styles, scripts and formulas stand in it, figures are drawn by one plotly.min.js
+beside all pages (or inside the page, where it is to be mailed). Reads notebooks and records only; runs
+nothing.
+"""
+
+import html
+import json
+import re
+from pathlib import Path
+
+import nbformat
+from jinja2 import Environment, FileSystemLoader, pass_context
+from latex2mathml.converter import convert as mathml
+from nbconvert import HTMLExporter
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from plotly.offline import get_plotlyjs
+from traitlets.config import Config
+
+from . import thumbnail
+from .notebook import HEADLINE, PLOTLY
+
+TEMPLATES = Path(__file__).parent / "templates"
+# What a page shows of an output that has several forms, best first. Widgets need a kernel: not among them.
+FORMS = [
+    PLOTLY,
+    HEADLINE,
+    "text/html",
+    "text/markdown",
+    "image/svg+xml",
+    "image/png",
+    "text/latex",
+    "text/plain",
+]
+TONES = dict.fromkeys(["GO", "replicated"], "good") | dict.fromkeys(
+    ["NO-GO", "not replicated", "void"], "bad"
+)
+TONES |= dict.fromkeys(["UNDECIDED", "undecided"], "open")
+
+
+def badge(verdict):
+    """A verdict as a small label: the word says it, the colour only helps."""
+    return f'<span class="badge {TONES.get(verdict, "")}">{html.escape(verdict)}</span>' if verdict else ""
+
+
+def slug(text):
+    """A heading's anchor."""
+    return re.sub(r"[^\w]+", "-", re.sub(r"<[^>]+>", "", text).lower()).strip("-")
+
+
+class _Renderer(IPythonRenderer):
+    """Markdown to HTML: formulas become MathML, headings are remembered as (level, anchor, text)."""
+
+    def __init__(self):
+        super().__init__(escape=False)
+        self.outline = []
+
+    def heading(self, text, level, **attributes):
+        self.outline.append((level, slug(text), re.sub(r"<[^>]+>", "", text)))
+        return f'<h{level} id="{slug(text)}">{text}</h{level}>\n'
+
+    def inline_math(self, body):
+        return mathml(body)
+
+    def block_math(self, body):
+        return mathml(body, display="block")
+
+    def latex_environment(self, name, body):
+        return mathml(f"\\begin{{{name}}}{body}\\end{{{name}}}", display="block")
+
+
+def markdown(source):
+    """(HTML, outline) of a markdown text."""
+    renderer = _Renderer()
+    return MarkdownWithMath(renderer=renderer).render(source), renderer.outline
+
+
+def figure(spec):
+    """A plotly figure (its JSON) with its alt text; page.js draws it. Raises ValueError without the text."""
+    alt = (spec["layout"].get("meta") or {}).get("alt")
+    if not alt:
+        raise ValueError("a figure has no alt text: make it by a function of hakmem_py.figures")
+    height = spec["layout"].get("height", 450)  # px; 450 is plotly's own default
+    drawing = json.dumps({key: spec[key] for key in ("data", "layout", "frames", "config") if spec.get(key)})
+    canvas = (
+        f'<div class="canvas" role="img" aria-label="{html.escape(alt)}" style="min-height:{height}px"></div>'
+    )
+    drawing = drawing.replace("<", "\\u003c")  # nothing inside may end the script element
+    script = f'<script type="application/json">{drawing}</script>'
+    return f'<figure class="plot">{canvas}{script}<figcaption>{html.escape(alt)}</figcaption></figure>'
+
+
+def special(data):
+    """The outputs that only this project knows: a figure or a headline."""
+    if PLOTLY in data:
+        return figure(data[PLOTLY])
+    line = data[HEADLINE]
+    return f'<p class="headline">{badge(line["verdict"])}<span>{html.escape(line["text"])}</span></p>'
+
+
+def progress_end(text):
+    """A log as a terminal would leave it: of a line written over again and again only the last state."""
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+
+
+class PageExporter(HTMLExporter):
+    """nbconvert with the template of this package."""
+
+    def __init__(self):
+        config = Config({"NbConvertBase": {"display_data_priority": FORMS}})
+        super().__init__(
+            config=config, template_name="hakmem", extra_template_basedirs=[str(TEMPLATES)],
+            filters={"special": special, "progress_end": progress_end},
+        )  # fmt: skip
+
+    @pass_context
+    def markdown2html(self, context, source):
+        return markdown(source)[0]
+
+
+def _plotly_script(drawn, self_contained):
+    if not drawn:
+        return ""
+    return f"<script>{get_plotlyjs()}</script>" if self_contained else '<script src="plotly.min.js"></script>'
+
+
+def _is_shown(cell):
+    """A cell that only hands parameters over is no reading matter: they stand in the command at the end."""
+    return "injected-parameters" not in cell.metadata.get("tags", [])
+
+
+def outputs(notebook, form):
+    """Every output of the given MIME form, in order."""
+    return [
+        output.data[form]
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if form in output.get("data", {})
+    ]
+
+
+def outline(notebook):
+    """[(level, anchor, text)] of all headings."""
+    return [
+        head for cell in notebook.cells if cell.cell_type == "markdown" for head in markdown(cell.source)[1]
+    ]
+
+
+def title(notebook, name):
+    """The first heading, or the notebook's name."""
+    return next((text for level, _, text in outline(notebook) if level == 1), name)
+
+
+def question(notebook):
+    """The first paragraph under the heading "Question", as HTML."""
+    text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    found = re.search(r"^#+ Question\s*\n+(.+?)(?:\n\s*\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    return re.sub(r"</?p>", "", markdown(found[1])[0]).strip() if found else ""
+
+
+def page(executed, self_contained=False):
+    """HTML of one executed notebook (path). Its record, put there by the batch, ends the page."""
+    notebook = nbformat.read(executed, as_version=4)
+    record = notebook.metadata.get("hakmem", {}).get("record", {})
+    notebook.cells = [cell for cell in notebook.cells if _is_shown(cell)]
+    template = TEMPLATES / "hakmem"
+    resources = {
+        "page": {
+            "name": executed.stem,
+            "title": title(notebook, executed.stem),
+            "outline": outline(notebook),
+            "code": any(cell.cell_type == "code" for cell in notebook.cells),
+            "reference": record.get("parameters", {}).get("reference", False),
+            "command": record.get("command", ""),
+            "made": made(record),
+            "css": (template / "page.css").read_text(),
+            "js": (template / "page.js").read_text(),
+            "plotly": _plotly_script(outputs(notebook, PLOTLY), self_contained),
+        }
+    }
+    notebook.metadata.pop("widgets", None)  # megabytes of state that no page can show
+    return PageExporter().from_notebook_node(notebook, resources)[0]
+
+
+def made(record):
+    """When and how long, in words."""
+    if not record:
+        return ""
+    return f"Made on {record['started_at'][:16].replace('T', ' ')} UTC in {record['seconds']:.0f} s."
+
+
+def write_page(executed, folder, self_contained=False):
+    """The page of an executed notebook into `folder`, plotly.min.js beside it. Returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / "plotly.min.js"
+    if not self_contained and not script.exists():
+        script.write_text(get_plotlyjs(), encoding="utf-8")
+    path = folder / f"{executed.stem}.html"
+    path.write_text(page(executed, self_contained), encoding="utf-8")
+    return path
+
+
+# ---------------------------------------------------------------- the front page
+
+
+def _picture(notebook, headlines):
+    """The figure that a headline names, or the first one, as a small SVG."""
+    figures = outputs(notebook, PLOTLY)
+    wanted = {line["figure"] for line in headlines if line["figure"]}
+    chosen = [spec for spec in figures if (spec["layout"].get("meta") or {}).get("alt") in wanted] or figures
+    return thumbnail.svg(chosen[0]) if chosen else ""
+
+
+def _words(notebook, name, headlines):
+    """What the search box looks through: name, question, headings, results."""
+    heads = [text for _, _, text in outline(notebook)]
+    results = [f"{line['verdict']} {line['text']}" for line in headlines]
+    text = re.sub(r"<[^>]+>", "", " ".join([name, question(notebook), *heads, *results]))
+    return html.escape(text.lower())
+
+
+def _card(record, executed):
+    """What the front page says of one notebook; `record` is its last run, which may have failed."""
+    name = record["name"]
+    card = {"name": name, "part": record["part"], "title": name, "words": name, "made": made(record)}
+    card["failure"] = "" if record["status"] == "ok" else failure(record)
+    if not executed.exists():
+        return card
+    notebook = nbformat.read(executed, as_version=4)
+    success = notebook.metadata["hakmem"]["record"]
+    headlines = outputs(notebook, HEADLINE)
+    return card | {
+        "href": f"html/{name}.html",
+        "title": title(notebook, name),
+        "question": question(notebook),
+        "headlines": [(badge(line["verdict"]), html.escape(line["text"])) for line in headlines],
+        "thumbnail": _picture(notebook, headlines),
+        "made": made(success),
+        "reference": success["parameters"].get("reference", False),
+        "words": _words(notebook, name, headlines),
+    }
+
+
+def failure(record):
+    """One line: what kind of failure, where, what was said."""
+    where = f" in {record['cell']}" if record.get("cell") else ""
+    return f"{record['status']}{where}: {record['error']}"
+
+
+def write_index(reports, machine):
+    """reports/index.html from all records in reports/executed. Returns its path."""
+    executed = reports / "executed"
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(executed.glob("*.json"))]
+    cards = [_card(record, executed / f"{record['name']}.ipynb") for record in records]
+    parts = list(dict.fromkeys(card["part"] for card in cards))  # in the order of the notebooks
+    template = Environment(loader=FileSystemLoader(TEMPLATES / "hakmem")).get_template("site.html.j2")
+    css = (TEMPLATES / "hakmem" / "page.css").read_text(encoding="utf-8")
+    path = reports / "index.html"
+    path.write_text(template.render(cards=cards, parts=parts, machine=machine, css=css), encoding="utf-8")
+    return path

@@ -1,0 +1,223 @@
+"""Reports: which notebooks, with which parameters, and the pages made of them.
+
+Every fault of a command line is found before anything starts. A notebook says in its metadata (`hakmem`)
+whether it `measures`, which decides when it runs (batch.py), and to which `part` of the front page it
+belongs.
+"""
+
+import itertools
+import os
+import platform
+import re
+import shlex
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import batch, notebook, parameters
+from .notebook import headline as headline  # what notebooks call
+
+NOTEBOOKS = batch.ROOT / "notebooks"
+CELL_TIMEOUT_S = 900  # no cell of the quick mode needs a tenth of it
+FULL_CELL_TIMEOUT_S = 6 * 3600
+RUN_KEYS = {"notebook", "name", "parameters", "grid"}
+
+
+class ReportError(Exception):
+    """One line a fault: what is wrong and how to mend it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One notebook with one set of checked parameters; `name` is the page's."""
+
+    notebook: Path
+    name: str
+    parameters: dict
+    measures: bool
+    part: str
+    experiments: tuple[str, ...]  # whose specs and samples it reads
+
+    def command(self):
+        """The command that makes this page again, from the repository's root."""
+        words = ["python", "-m", "hakmem_py", "report", os.path.relpath(self.notebook, batch.ROOT)]
+        for name, value in self.parameters.items():
+            words += ["-p", f"{name}={value}"]
+        return shlex.join(words)
+
+
+# ---------------------------------------------------------------- what to run
+
+
+def find(word):
+    """The notebook that a word names: a path, a stem ("04_patterns") or a number ("04")."""
+    path = Path(word)
+    if path.suffix == ".ipynb" and path.exists():
+        return path.resolve()
+    found = sorted(NOTEBOOKS.glob(f"{path.stem}*.ipynb"))
+    if len(found) != 1:
+        names = ", ".join(p.stem for p in sorted(NOTEBOOKS.glob("*.ipynb")))
+        raise ReportError(f"no single notebook is called {word!r}; there are {names}")
+    return found[0]
+
+
+def _declared(cells, path):
+    """The declarations of a notebook's parameters cell, {} where it has none."""
+    tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    try:
+        return parameters.declared(notebook.source(tagged[0])) if tagged else {}
+    except (SyntaxError, ValueError) as error:
+        raise ReportError(f"{path.name}: the parameters cell cannot be read: {error}") from None
+
+
+def _experiments(cells, path):
+    """The experiments that a notebook names anywhere in its text, its own among them."""
+    text = "\n".join([path.stem, *map(notebook.source, cells)])
+    specs = sorted(spec.stem for spec in (batch.ROOT / "data" / "specs").glob("*.toml"))
+    return tuple(spec for spec in specs if re.search(rf"\b{re.escape(spec)}\b", text))
+
+
+def make_run(path, values, name=None, full=False):
+    """A Run of the notebook at `path` with its parameters checked. Raises ReportError."""
+    try:
+        content = notebook.read(path)
+        known = _declared(content["cells"], path)
+        if full and "quick" in known:
+            values = {"quick": False} | values
+        values = parameters.check(values, known, path.stem)
+    except ValueError as error:  # ParameterError is one
+        raise ReportError(str(error)) from None
+    facts = content["metadata"].get("hakmem", {})
+    reference = values.get("reference", "reference" in known and known["reference"].default)
+    measures = bool(facts.get("measures")) and not reference
+    part = facts.get("part", "")
+    return Run(path, name or path.stem, values, measures, part, _experiments(content["cells"], path))
+
+
+def read_runs(file, values, full):
+    """Runs of a TOML file: [[run]] with notebook, name, parameters, grid (lists, multiplied out)."""
+    try:
+        table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ReportError(f"cannot read {file}: {error}") from None
+    entries = table.pop("run", [])
+    unknown = [*table, *(key for entry in entries for key in entry if key not in RUN_KEYS)]
+    if unknown:
+        raise ReportError(
+            f"{file}: unknown key {unknown[0]}; allowed: [[run]] with {', '.join(sorted(RUN_KEYS))}"
+        )
+    if not entries or any("notebook" not in entry for entry in entries):
+        raise ReportError(f"{file}: needs [[run]] tables, each with the name of a notebook")
+    return [run for entry in entries for run in _multiplied(entry, values, full)]
+
+
+def _multiplied(entry, values, full):
+    path, grid = find(entry["notebook"]), entry.get("grid", {})
+    stem = entry.get("name", path.stem)
+    for point in itertools.product(*grid.values()):
+        chosen = dict(zip(grid, point, strict=True))
+        labels = [re.sub(r"[^\w.]+", "_", f"{key}_{value}").strip("_") for key, value in chosen.items()]
+        yield make_run(path, entry.get("parameters", {}) | chosen | values, "-".join([stem, *labels]), full)
+
+
+def _pairs(words):
+    """{name: text} of the -p options."""
+    for word in words:
+        if "=" not in word:
+            raise ReportError(f"-p {word}: write -p NAME=VALUE")
+    return {name.strip(): value for name, _, value in (word.partition("=") for word in words)}
+
+
+def plan(words, pairs, runs_file=None, full=False):
+    """All runs of one command line. Raises ReportError with one line for each fault."""
+    values, runs, faults = _pairs(pairs), [], []
+    if runs_file:
+        runs = read_runs(runs_file, values, full)
+    else:
+        for path in [find(word) for word in words] or sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
+            try:
+                runs.append(make_run(path, values, full=full))
+            except ReportError as error:
+                faults.append(str(error))
+    names = [run.name for run in runs]
+    faults += [
+        f"two runs would make the page {n}: give each a name" for n in set(names) if names.count(n) > 1
+    ]
+    if faults or not runs:
+        raise ReportError("\n".join(faults) or f"no notebooks in {NOTEBOOKS}")
+    return runs
+
+
+# ---------------------------------------------------------------- the subcommand
+
+
+def _writable(folder):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        cure = "make it writable or choose another with --out"
+        raise ReportError(f"cannot write to {folder}: {error.strerror}; {cure}") from None
+
+
+def _machine():
+    return f"{platform.node()}, {os.cpu_count()} CPUs, {platform.system()} {platform.release()}"
+
+
+def report(args):
+    """Exit status 0: all pages made; 1: something failed, the rest is made; 2: nothing was started."""
+    from . import pages  # nbconvert takes a second to load, which only this command should pay
+
+    executed, shown = args.out / "executed", args.out / "html"
+    timeout = args.timeout or (FULL_CELL_TIMEOUT_S if args.full else CELL_TIMEOUT_S)
+    try:
+        runs = plan(args.notebooks, args.parameter, args.runs, args.full)
+        _writable(executed)
+        _writable(shown)
+    except ReportError as error:
+        print(error, file=sys.stderr)
+        return 2
+    try:
+        records = batch.run_all(runs, executed, args.jobs, timeout, args.resume)
+    except KeyboardInterrupt:
+        print("stopped; what was finished is kept: go on with --resume", file=sys.stderr)
+        return 130
+    for path in [executed / f"{run.name}.ipynb" for run in runs]:
+        if path.exists():
+            pages.write_page(path, shown, args.self_contained)
+    print(f"{pages.write_index(args.out, _machine())}")
+    failed = [record for record in records if record["status"] != "ok"]
+    for record in failed:
+        print(f"FAILED {record['name']}: {pages.failure(record)}", file=sys.stderr)
+    if failed:
+        print(
+            f"{len(failed)} of {len(runs)} failed; as far as they came: {executed}/*.failed.ipynb",
+            file=sys.stderr,
+        )
+    return 1 if failed else 0
+
+
+def add_report(subparsers):
+    """The subcommand `report`."""
+    parser = subparsers.add_parser(
+        "report", help="run notebooks and make their HTML pages", description=__doc__
+    )
+    add = parser.add_argument
+    add("notebooks", nargs="*", metavar="NOTEBOOK", help="path, name or number; default: all")
+    add("-p", dest="parameter", action="append", default=[], metavar="NAME=VALUE", help="for each of them")
+    add("--runs", metavar="FILE.toml", help="[[run]] tables: notebook, name, parameters, grid")
+    add("--full", action="store_true", help="as many blocks as the specs ask for: hours, not minutes")
+    add("--self-contained", action="store_true", help="plotly.js inside each page, to be mailed (5 MB)")
+    add(
+        "--jobs",
+        type=int,
+        default=max(1, (os.cpu_count() or 2) - 1),
+        help="at a time, where nothing is measured",
+    )
+    add("--resume", action="store_true", help="keep what has the same text, parameters, code and samples")
+    add("--timeout", type=int, metavar="SECONDS", help=f"for one cell; default {CELL_TIMEOUT_S}, full: 6 h")
+    add("--out", type=Path, default=batch.ROOT / "reports", help="default: reports")
+    parser.set_defaults(run=report)
