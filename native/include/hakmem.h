@@ -168,6 +168,115 @@ const char *hak_pool_message(int code);                         /* one line: wha
 
 /* --- policies ------------------------------------------------------------------------------------------------------ */
 
+/* Bandits: arms and arithmetic only. No clock, no allocation, no libm; a bandit is a plain struct that may be copied,
+ * kept anywhere and used by one thread at a time. All its chance comes from its seed. Rewards are larger-is-better;
+ * UCB1, UCB1-tuned, KL-UCB, Exp3 and Thompson (Bernoulli) are made for rewards within [0, 1]. */
+
+enum {
+    HAK_BANDIT_ARMS = 16,        /* most arms of one bandit */
+    HAK_BANDIT_WINDOW = 4096,    /* most plays a sliding window remembers */
+    HAK_BANDIT_PARAMETERS = 16   /* room for the parameters of src/ace/policy.c */
+};
+
+typedef struct hak_policy_t {
+    const char *name;     /* "ucb1" */
+    const char *what;     /* one line: rule and source */
+    int parameters;       /* how many hak_policy_parameter can read */
+} hak_policy_t;
+
+typedef struct hak_parameter_t {
+    const char *name;     /* "tau" */
+    const char *what;     /* one line, with its unit */
+    double preset;        /* value after hak_bandit_init */
+    double minimum;       /* inclusive */
+    double maximum;       /* inclusive */
+} hak_parameter_t;
+
+typedef struct hak_bandit_t {
+    int policy;                               /* row of the policy table */
+    int arms;
+    double parameter[HAK_BANDIT_PARAMETERS];
+    uint64_t random;                          /* state of the generator */
+    uint64_t plays;                           /* since the start */
+    uint64_t restarts;                        /* detected changes: what follows was then forgotten */
+    uint64_t pulls[HAK_BANDIT_ARMS];          /* since the start, never forgotten */
+    uint64_t steps;                           /* t: plays since the last restart */
+    uint64_t log_of;                          /* log_ahead is its logarithm */
+    double log_ahead;
+    double weight[HAK_BANDIT_ARMS];           /* N_i: pulls of the arm remembered (windowed, discounted) */
+    double sum[HAK_BANDIT_ARMS];              /* of their rewards, weighted alike */
+    double square[HAK_BANDIT_ARMS];           /* of their squared rewards */
+    double carry[HAK_BANDIT_ARMS];            /* rounding left over from sum, kept with a window */
+    double mean[HAK_BANDIT_ARMS];             /* sum / weight */
+    double width[HAK_BANDIT_ARMS];            /* 1 / sqrt(weight), kept where nothing is forgotten */
+    double state[HAK_BANDIT_ARMS];            /* the policy's own: EMA, rating - 1500, log weight, sample, 1 if dropped */
+    double rise[HAK_BANDIT_ARMS];             /* CUSUM of rewards above the mean, in noise units */
+    double fall[HAK_BANDIT_ARMS];             /* and below */
+    double last[HAK_BANDIT_ARMS];             /* latest reward of the arm */
+    double noise_squares;                     /* squared differences of successive rewards of one arm */
+    double noise_count;                       /* how many */
+    double previous;                          /* reward of the play before (doubling), of the first player (Elo) */
+    double root_factor;                       /* of xi ln t / N_i under the root: 1, D-UCB 4 */
+    int current;                              /* arm a rule stands on; first player of an Elo match */
+    int rival;                                /* second player */
+    int stage;                                /* doubling: 1 downwards; Elo: players drawn; halving: pulls owed an arm */
+    int oldest;                               /* window: next slot to overwrite */
+    unsigned char window_arm[HAK_BANDIT_WINDOW];
+    double window_reward[HAK_BANDIT_WINDOW];
+} hak_bandit_t;
+
+int hak_policy_count(void);
+int hak_policy_read(int policy, hak_policy_t *row);                           /* 0, or -1: no such row */
+int hak_policy_find(const char *name);                                        /* row, or -1 */
+int hak_policy_parameter(int policy, int number, hak_parameter_t *parameter); /* 0, or -1: no such one */
+
+int hak_bandit_init(hak_bandit_t *bandit, int policy, int arms, uint64_t seed);    /* 0, or -1: no such policy, arms */
+int hak_bandit_set(hak_bandit_t *bandit, const char *parameter, double value);     /* 0, -1: no such one, -2: range */
+int hak_bandit_select(hak_bandit_t *bandit);                                       /* the arm to play now */
+void hak_bandit_update(hak_bandit_t *bandit, int arm, double reward);              /* an arm was played; any arm may */
+
+/* The same for rules that look at the allocator and not at the reward: the share (0 to 1) of visits to the depot in
+ * this play that found it busy. hak_bandit_update gives 0. */
+void hak_bandit_update_busy(hak_bandit_t *bandit, int arm, double reward, double busy);
+
+double hak_bandit_index(const hak_bandit_t *bandit, int arm);   /* what a selection compares; infinite: not yet played */
+double hak_bandit_mean(const hak_bandit_t *bandit, int arm);    /* of the rewards remembered; 0: none */
+double hak_bandit_bonus(const hak_bandit_t *bandit, int arm);   /* index - mean where the policy has a bonus, else 0 */
+double hak_bandit_noise(const hak_bandit_t *bandit);            /* standard deviation of rewards within an arm */
+uint64_t hak_bandit_pulls(const hak_bandit_t *bandit, int arm); /* since the start */
+
+/* Simulation: one bandit against a problem whose means are known. */
+
+enum { HAK_REWARDS_EXACT = 0, HAK_REWARDS_BERNOULLI = 1, HAK_REWARDS_GAUSSIAN = 2 };
+
+typedef struct hak_problem_t {
+    int arms;
+    int segments;             /* pieces of constant means */
+    const uint64_t *start;    /* [segments] plays made when the piece begins, ascending, start[0] = 0 */
+    const double *mean;       /* [segments][arms] */
+    int rewards;              /* HAK_REWARDS_... */
+    double deviation;         /* Gaussian: standard deviation, in reward units */
+} hak_problem_t;
+
+typedef struct hak_outcome_t {
+    int points;               /* rows of the curves below */
+    const uint64_t *point;    /* [points] plays made when they are read off, ascending, the last <= horizon */
+    double *regret;           /* [replications][points] pseudo-regret so far: sum of best mean - mean of the arm played */
+    uint64_t *best;           /* [replications][points] plays of an arm with the best mean so far */
+    uint64_t *pulls;          /* [replications][arms] */
+    uint64_t *restarts;       /* [replications] */
+    unsigned char *arm;       /* [horizon] of replication `first`, or NULL */
+    double *reward;           /* [horizon] likewise, or NULL */
+} hak_outcome_t;
+
+/* Replications first .. first + count - 1 of a run; each has its own streams of chance drawn from the seed, so a run
+ * may be cut in any way. `learner` is copied, its seed replaced. 0, or -1: the problem has not the learner's arms. */
+int hak_simulate(const hak_bandit_t *learner, const hak_problem_t *problem, uint64_t horizon, uint64_t first,
+                 uint64_t count, uint64_t seed, hak_outcome_t *outcome);
+
+/* The learner's and the rewards' seed in one replication, for whoever repeats it elsewhere (explorer.js). */
+uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
+
 /* --- ACE ----------------------------------------------------------------------------------------------------------- */
 
 /* cdef end */

@@ -27,6 +27,12 @@
 
 #include "heap.c"       /* a thread's everything */
 #include "helper.c"     /* the background thread */
+
+#include "ace/arithmetic.c" /* logarithms and chance without libm */
+#include "ace/bandit.c"     /* what a bandit remembers */
+#include "ace/policy.c"     /* which arm it plays */
+#include "ace/simulate.c"   /* a bandit against known means */
+
 #include "alloc.c"      /* the front door */
 
 #ifndef HAK_VARIANT

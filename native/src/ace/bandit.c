@@ -1,0 +1,156 @@
+/* bandit.c: what a bandit remembers, and how it forgets. Parameters, the arms' weights and means, the noise, changes.
+ *
+ * Memory of an arm is N_i (weight), S_i (sum) and the mean, over all plays, a sliding window (tau) or discounted
+ * (gamma). Accounting: plays = sum of pulls; without tau, gamma and restarts, weight = pulls and steps = plays.
+ *
+ * A learner may restart on a detected change: a two-sided CUSUM (Page, Biometrika 1954) of the played arm's rewards
+ * against its mean, in units of the noise; above the threshold `restart` all is forgotten but the noise (Liu, Lee,
+ * Shroff, AAAI 2018, run the same per arm). The noise is taken from differences of successive rewards of one arm (von
+ * Neumann 1941), which a change of level hardly disturbs. */
+
+enum parameter { /* ORDER PARAMETER: rows of `bandit_parameters` */
+    P_SCALE, P_XI, P_TAU, P_GAMMA, P_C, P_EPSILON, P_ALPHA, P_MIX, P_K, P_BUDGET, P_ARM, P_BUSY, P_RESTART, P_SLACK,
+    P_COUNT
+};
+_Static_assert((int)P_COUNT <= (int)HAK_BANDIT_PARAMETERS, "hak_bandit_t has room for every parameter");
+_Static_assert(HAK_BANDIT_ARMS <= 256, "window_arm is a byte");
+
+static const struct {
+    const char *name;
+    double unused, minimum, maximum; /* unused: its value in policies that do not take it */
+    const char *what;
+} bandit_parameters[P_COUNT] = { /* ORDER PARAMETER */
+    {"scale", 1.0, 0.0, 1e9, "unit of the bonus in reward units; 0: the noise, estimated"},
+    {"xi", 2.0, 0.0, 1e6, "exploration: factor before the logarithm"},
+    {"tau", 0.0, 1.0, HAK_BANDIT_WINDOW, "plays the window remembers"},
+    {"gamma", 1.0, 0.0, 1.0, "discount a play; 1: forget nothing"},
+    {"c", 0.0, 0.0, 1e6, "factor before ln ln t"},
+    {"epsilon", 0.0, 0.0, 1.0, "share of plays at random"},
+    {"alpha", 1.0, 1e-6, 1.0, "weight of the newest reward in the moving average"},
+    {"mix", 0.0, 1e-6, 1.0, "share of the uniform distribution, gamma of the paper"},
+    {"k", 0.0, 0.0, 1e6, "rating points a match can move"},
+    {"budget", 0.0, 1.0, 1e9, "plays of the trial; after them its winner is played"},
+    {"arm", 0.0, 0.0, HAK_BANDIT_ARMS - 1, "arm played or started from, 0 the first"},
+    {"busy", 0.0, 0.0, 1.0, "share of busy depot visits above which the next larger arm is taken"},
+    {"restart", 0.0, 0.0, 1e9, "CUSUM threshold of a change, in noise units; 0: never"},
+    {"slack", 0.5, 0.0, 1e9, "CUSUM allowance a play, in noise units"},
+};
+
+static double bandit_noise(const hak_bandit_t *b)
+{
+    return b->noise_count > 0.0 ? square_root(0.5 * b->noise_squares / b->noise_count) : 0.0;
+}
+
+/* Until each arm has been compared with itself once on average, the noise is unknown and the bonus stays that of
+ * rewards within [0, 1]. */
+static ALWAYS_INLINE double bonus_scale(const hak_bandit_t *b)
+{
+    if (b->parameter[P_SCALE] > 0.0) return b->parameter[P_SCALE];
+    return b->noise_count >= b->arms ? bandit_noise(b) : 1.0;
+}
+
+static ALWAYS_INLINE bool forgetting(const hak_bandit_t *b)
+{
+    return b->parameter[P_TAU] >= 1.0 || b->parameter[P_GAMMA] != 1.0;
+}
+
+static double remembered_plays(const hak_bandit_t *b) /* t, min(t, tau) or n, the discounted count */
+{
+    double t = (double)b->steps, tau = b->parameter[P_TAU], n = 0.0;
+    if (!forgetting(b)) return t;
+    if (tau >= 1.0) return t < tau ? t : tau;
+    for (int i = 0; i < b->arms; i++) n += b->weight[i];
+    return n;
+}
+
+/* Adds to a running sum without losing what rounding drops (Neumaier): what leaves the window takes away exactly what
+ * it brought, so equal arms stay equal. */
+static void carried_add(double *sum, double *carry, double x)
+{
+    double total = *sum + x;
+    double big = *sum, small = x;
+    if ((big < 0 ? -big : big) < (x < 0 ? -x : x)) big = x, small = *sum;
+    *carry += (big - total) + small;
+    *sum = total;
+}
+
+static void window_remember(hak_bandit_t *b, int arm, double reward)
+{
+    int size = (int)b->parameter[P_TAU], slot = b->oldest;
+    if (b->steps >= (uint64_t)size) {
+        int leaving = b->window_arm[slot];
+        double old = b->window_reward[slot];
+        b->weight[leaving] -= 1.0;
+        b->square[leaving] -= old * old;
+        carried_add(&b->sum[leaving], &b->carry[leaving], -old);
+        b->mean[leaving] = b->weight[leaving] > 0.0 ? (b->sum[leaving] + b->carry[leaving]) / b->weight[leaving] : 0.0;
+    }
+    b->window_arm[slot] = (unsigned char)arm;
+    b->window_reward[slot] = reward;
+    b->oldest = slot + 1 < size ? slot + 1 : 0;
+    b->weight[arm] += 1.0;
+    b->square[arm] += reward * reward;
+    carried_add(&b->sum[arm], &b->carry[arm], reward);
+    b->mean[arm] = (b->sum[arm] + b->carry[arm]) / b->weight[arm];
+}
+
+static ALWAYS_INLINE void plain_remember(hak_bandit_t *b, int arm, double reward)
+{
+    double gamma = b->parameter[P_GAMMA];
+    if (gamma != 1.0)
+        for (int i = 0; i < b->arms; i++) b->weight[i] *= gamma, b->sum[i] *= gamma, b->square[i] *= gamma;
+    b->weight[arm] += 1.0;
+    b->sum[arm] += reward;
+    b->square[arm] += reward * reward;
+    b->mean[arm] = b->sum[arm] / b->weight[arm];
+    b->width[arm] = 1.0 / square_root(b->weight[arm]);
+}
+
+static void bandit_forget(hak_bandit_t *b) /* all but parameters, pulls, chance and the noise */
+{
+    const size_t row = sizeof(double) * HAK_BANDIT_ARMS;
+    b->steps = 0;
+    memset(b->weight, 0, row);
+    memset(b->sum, 0, row);
+    memset(b->square, 0, row);
+    memset(b->carry, 0, row);
+    memset(b->mean, 0, row);
+    memset(b->state, 0, row);
+    memset(b->rise, 0, row);
+    memset(b->fall, 0, row);
+    b->previous = 0.0;
+    b->current = (int)b->parameter[P_ARM] < b->arms ? (int)b->parameter[P_ARM] : b->arms - 1;
+    b->rival = b->stage = b->oldest = 0;
+}
+
+/* The mean must rest on a few plays before rewards are held against it, or its own error looks like a change. */
+static bool change_detected(hak_bandit_t *b, int arm, double reward)
+{
+    const double enough = 8.0; /* plays: the mean's own error is then 0.35 noise units, below the usual slack */
+    double noise = bandit_noise(b);
+    if (b->weight[arm] < enough || noise == 0.0) return false;
+    double z = (reward - b->mean[arm]) / noise, slack = b->parameter[P_SLACK];
+    double rise = b->rise[arm] + z - slack, fall = b->fall[arm] - z - slack;
+    b->rise[arm] = rise > 0.0 ? rise : 0.0;
+    b->fall[arm] = fall > 0.0 ? fall : 0.0;
+    return rise > b->parameter[P_RESTART] || fall > b->parameter[P_RESTART];
+}
+
+/* One play: the noise, a change perhaps, then the arm's memory. */
+static ALWAYS_INLINE void bandit_remember(hak_bandit_t *b, int arm, double reward)
+{
+    if (b->pulls[arm] > 0) {
+        double step = reward - b->last[arm];
+        b->noise_squares += step * step;
+        b->noise_count += 1.0;
+    }
+    b->last[arm] = reward;
+    if (b->parameter[P_RESTART] > 0.0 && change_detected(b, arm, reward)) {
+        bandit_forget(b);
+        b->restarts++;
+    }
+    if (b->parameter[P_TAU] >= 1.0)
+        window_remember(b, arm, reward);
+    else
+        plain_remember(b, arm, reward);
+}

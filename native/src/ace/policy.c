@@ -1,0 +1,426 @@
+/* policy.c: which arm to play, from UCB1 to the plain rules it has to beat. Arms and arithmetic only: no clock, no
+ * allocation, no global state. ACE's loop and the simulator call the same functions, so what the notebooks study is
+ * what ships.
+ *
+ * One table, `policies`, names every policy, its rule, its source and its parameters with their presets. Ties always go
+ * to the lowest index. An arm without weight has an infinite index: each arm is played once first. */
+
+struct policy {
+    hak_policy_t row;
+    int (*pick)(hak_bandit_t *b);
+    double (*index)(const hak_bandit_t *b, int arm);
+    void (*learn)(hak_bandit_t *b, int arm, double reward, double busy); /* NULL: the shared memory is all */
+    double root_factor; /* UCB: of xi ln t / N_i under the root */
+    bool has_bonus;     /* index = mean + bonus */
+    struct {
+        enum parameter id;
+        double preset;
+    } takes[7]; /* row.parameters of them */
+};
+
+/* --- indices --------------------------------------------------------------------------------------------------------- */
+
+static ALWAYS_INLINE double ucb_bonus(double scale, double log_term, double weight)
+{
+    return scale * square_root(log_term / weight);
+}
+
+/* mean + scale sqrt(factor xi ln t / N_i): UCB1 with scale 1 and xi 2, and with its t and N_i also SW-UCB, D-UCB. */
+static double ucb_index(const hak_bandit_t *b, int arm)
+{
+    if (b->weight[arm] <= 0.0) return INFINITE;
+    double log_term = b->root_factor * b->parameter[P_XI] * natural_log(remembered_plays(b));
+    return b->mean[arm] + ucb_bonus(bonus_scale(b), log_term, b->weight[arm]);
+}
+
+static NOINLINE int ucb_pick_exactly(const hak_bandit_t *b, double scale, double log_term)
+{
+    double best = -INFINITE;
+    int choice = 0;
+    for (int i = 0; i < b->arms; i++) {
+        if (b->weight[i] <= 0.0) return i;
+        double index = b->mean[i] + ucb_bonus(scale, log_term, b->weight[i]);
+        if (index > best) best = index, choice = i;
+    }
+    return choice;
+}
+
+/* ln t, and ln(t + 1) at once: computed while this selection is under way, it is ready when the next one asks. */
+static ALWAYS_INLINE double log_steps(hak_bandit_t *b)
+{
+    double log_t = b->log_of == b->steps ? b->log_ahead : natural_log((double)b->steps);
+    b->log_of = b->steps + 1;
+    b->log_ahead = natural_log((double)b->log_of);
+    return log_t;
+}
+
+/* argmax of ucb_index. A play changes one arm's weight but every arm's bonus, and a division and a root for each are
+ * most of the work; 1 / sqrt N_i is kept instead (plain memory only), which is right to a few units in the last place.
+ * Where the two best are closer than a thousand such errors, the indices are computed as they are defined. */
+static int ucb_pick(hak_bandit_t *b)
+{
+    double scale = bonus_scale(b), factor = b->root_factor * b->parameter[P_XI];
+    if (forgetting(b)) return ucb_pick_exactly(b, scale, factor * natural_log(remembered_plays(b)));
+    double log_term = factor * log_steps(b);
+    double root = scale * square_root(log_term), index[HAK_BANDIT_ARMS];
+    for (int i = 0; i < b->arms; i++) {
+        if (b->weight[i] <= 0.0) return i;
+        index[i] = b->mean[i] + root * b->width[i];
+    }
+    double best = -INFINITE, second = -INFINITE;
+    for (int i = 0; i < b->arms; i++) {
+        double behind = index[i] < best ? index[i] : best;
+        second = behind > second ? behind : second;
+        best = index[i] > best ? index[i] : best;
+    }
+    double error = 1e-12 * ((best < 0.0 ? -best : best) + 2.0 * root); /* an arm near the best is no larger: width <= 1 */
+    if (!(best - second > error)) return ucb_pick_exactly(b, scale, log_term);
+    int choice = 0;
+    while (index[choice] != best) choice++;
+    return choice;
+}
+
+/* UCB1-tuned: the variance, itself with an upper bound, takes the place of the 2 under the root, at most 1/4. */
+static double tuned_index(const hak_bandit_t *b, int arm)
+{
+    double n = b->weight[arm], mean = b->mean[arm];
+    if (n <= 0.0) return INFINITE;
+    double log_t = natural_log((double)b->steps);
+    double variance = b->square[arm] / n - mean * mean + square_root(2.0 * log_t / n);
+    return mean + square_root(log_t / n * (variance < 0.25 ? variance : 0.25));
+}
+
+/* KL-UCB: the largest q with n kl(mean, q) <= ln t + c ln ln t, kl the Bernoulli divergence. Newton's steps from a
+ * point right of the root stay right of it, kl being convex there; the start is the nearer of two such points. */
+static double kl_index(const hak_bandit_t *b, int arm)
+{
+    if (b->weight[arm] <= 0.0) return INFINITE;
+    double log_t = natural_log((double)b->steps), p = b->mean[arm];
+    if (b->parameter[P_C] > 0.0 && log_t > 1.0) log_t += b->parameter[P_C] * natural_log(log_t);
+    double d = log_t / b->weight[arm];
+    if (p >= 1.0 || d <= 0.0) return p;
+    if (p < 0.0) p = 0.0;
+    double entropy = (p > 0.0 ? p * natural_log(p) : 0.0) + (1.0 - p) * natural_log(1.0 - p);
+    double q = p + square_root(0.5 * d), other = 1.0 - exponential((entropy - d) / (1.0 - p));
+    if (other < q) q = other;
+    for (int step = 0; step < 50 && q > p && q < 1.0; step++) {
+        double excess = entropy - (p > 0.0 ? p * natural_log(q) : 0.0) - (1.0 - p) * natural_log(1.0 - q) - d;
+        if (excess < 1e-13) break;
+        q -= excess * q * (1.0 - q) / (q - p);
+    }
+    return q;
+}
+
+static double mean_index(const hak_bandit_t *b, int arm) { return b->weight[arm] > 0.0 ? b->mean[arm] : INFINITE; }
+static double state_index(const hak_bandit_t *b, int arm) { return b->weight[arm] > 0.0 ? b->state[arm] : INFINITE; }
+
+static ALWAYS_INLINE int highest(const hak_bandit_t *b, double (*index)(const hak_bandit_t *, int))
+{
+    int choice = 0;
+    double best = index(b, 0);
+    for (int i = 1; i < b->arms; i++) {
+        double value = index(b, i);
+        if (value > best) best = value, choice = i;
+    }
+    return choice;
+}
+
+static int tuned_pick(hak_bandit_t *b) { return highest(b, tuned_index); }
+static int kl_pick(hak_bandit_t *b) { return highest(b, kl_index); }
+
+/* --- epsilon-greedy -------------------------------------------------------------------------------------------------- */
+
+static ALWAYS_INLINE int greedy(hak_bandit_t *b, double (*index)(const hak_bandit_t *, int))
+{
+    int choice = highest(b, index);
+    if (b->weight[choice] <= 0.0) return choice;
+    return random_uniform(&b->random) < b->parameter[P_EPSILON] ? random_below(&b->random, b->arms) : choice;
+}
+
+static int epsilon_pick(hak_bandit_t *b) { return greedy(b, mean_index); }
+static int average_pick(hak_bandit_t *b) { return greedy(b, state_index); }
+
+static void average_learn(hak_bandit_t *b, int arm, double reward, double busy)
+{
+    (void)busy;
+    double weight = b->weight[arm] == 1.0 ? 1.0 : b->parameter[P_ALPHA];
+    b->state[arm] += weight * (reward - b->state[arm]);
+}
+
+/* --- Thompson sampling: state holds the samples of the last selection ------------------------------------------------ */
+
+static int beta_pick(hak_bandit_t *b)
+{
+    for (int i = 0; i < b->arms; i++) {
+        double n = b->weight[i], wins = b->sum[i] < 0.0 ? 0.0 : b->sum[i] > n ? n : b->sum[i];
+        b->state[i] = random_beta(&b->random, 1.0 + wins, 1.0 + n - wins);
+    }
+    int choice = 0;
+    for (int i = 1; i < b->arms; i++)
+        if (b->state[i] > b->state[choice]) choice = i;
+    return choice;
+}
+
+static int gauss_pick(hak_bandit_t *b) /* flat prior: posterior of arm i is N(mean_i, scale^2 / N_i) */
+{
+    double scale = bonus_scale(b);
+    for (int i = 0; i < b->arms; i++) {
+        if (b->weight[i] <= 0.0) return i;
+        b->state[i] = b->mean[i] + scale * random_normal(&b->random) / square_root(b->weight[i]);
+    }
+    return highest(b, state_index);
+}
+
+/* --- Exp3: state holds the logarithms of the weights ----------------------------------------------------------------- */
+
+static double exp3_index(const hak_bandit_t *b, int arm) /* the probability of playing the arm */
+{
+    double top = b->state[0], total = 0.0, mix = b->parameter[P_MIX];
+    for (int i = 1; i < b->arms; i++) top = b->state[i] > top ? b->state[i] : top;
+    for (int i = 0; i < b->arms; i++) total += exponential(b->state[i] - top);
+    return (1.0 - mix) * exponential(b->state[arm] - top) / total + mix / b->arms;
+}
+
+static int exp3_pick(hak_bandit_t *b)
+{
+    double u = random_uniform(&b->random);
+    for (int i = 0; i < b->arms - 1; i++) {
+        u -= exp3_index(b, i);
+        if (u < 0.0) return i;
+    }
+    return b->arms - 1;
+}
+
+static void exp3_learn(hak_bandit_t *b, int arm, double reward, double busy)
+{
+    (void)busy;
+    double gain = reward < 0.0 ? 0.0 : reward > 1.0 ? 1.0 : reward;
+    b->state[arm] += b->parameter[P_MIX] / b->arms * gain / exp3_index(b, arm);
+}
+
+/* --- a trial, then its winner: Elo and successive halving ------------------------------------------------------------ */
+
+#define ELO_START 1500.0 /* points */
+
+static double elo_index(const hak_bandit_t *b, int arm) { return ELO_START + b->state[arm]; }
+
+/* A match is two plays, of two arms drawn at random; stage counts 0: draw, 1: the first plays, 2: the rival plays. */
+static int elo_pick(hak_bandit_t *b)
+{
+    if ((double)b->steps >= b->parameter[P_BUDGET] || b->arms == 1) return highest(b, elo_index);
+    if (b->stage == 0) {
+        b->current = random_below(&b->random, b->arms);
+        b->rival = random_below(&b->random, b->arms - 1);
+        b->rival += b->rival >= b->current;
+        b->stage = 1;
+    }
+    return b->stage == 1 ? b->current : b->rival;
+}
+
+static void elo_learn(hak_bandit_t *b, int arm, double reward, double busy)
+{
+    (void)busy;
+    if (b->stage == 1 && arm == b->current) {
+        b->previous = reward;
+        b->stage = 2;
+    } else if (b->stage == 2 && arm == b->rival) {
+        const double ln10_400 = 2.302585092994046 / 400.0; /* 400 points: ten to one */
+        double expected = 1.0 / (1.0 + exponential((b->state[arm] - b->state[b->current]) * ln10_400));
+        double score = b->previous > reward ? 1.0 : b->previous < reward ? 0.0 : 0.5;
+        double points = b->parameter[P_K] * (score - expected);
+        b->state[b->current] += points;
+        b->state[arm] -= points;
+        b->stage = 0;
+    }
+}
+
+static int halving_alive(const hak_bandit_t *b)
+{
+    int alive = 0;
+    for (int i = 0; i < b->arms; i++) alive += b->state[i] == 0.0;
+    return alive;
+}
+
+static void halving_drop(hak_bandit_t *b) /* the worse half, rounded down; ties: the higher index */
+{
+    for (int drop = halving_alive(b) / 2; drop > 0; drop--) {
+        int worst = -1;
+        for (int i = 0; i < b->arms; i++)
+            if (b->state[i] == 0.0 && (worst < 0 || b->mean[i] <= b->mean[worst])) worst = i;
+        b->state[worst] = 1.0;
+    }
+}
+
+/* ceil(log2 arms) rounds share the budget evenly; in a round each arm alive gets the same number of plays. */
+static int halving_share(const hak_bandit_t *b)
+{
+    int rounds = 0;
+    while (1 << rounds < b->arms) rounds++;
+    double share = b->parameter[P_BUDGET] / ((double)halving_alive(b) * (rounds ? rounds : 1));
+    return share < 1.0 ? 1 : (int)share;
+}
+
+static int halving_pick(hak_bandit_t *b)
+{
+    if (b->stage == 0) b->stage = halving_share(b);
+    for (;;) {
+        int least = -1;
+        for (int i = 0; i < b->arms; i++)
+            if (b->state[i] == 0.0 && (least < 0 || b->weight[i] < b->weight[least])) least = i;
+        if (halving_alive(b) == 1 || b->weight[least] < b->stage) return least;
+        halving_drop(b);
+        b->stage += halving_share(b);
+    }
+}
+
+/* --- rules without statistics ---------------------------------------------------------------------------------------- */
+
+static int current_pick(hak_bandit_t *b) { return b->current; }
+static int random_pick(hak_bandit_t *b) { return random_below(&b->random, b->arms); }
+static int robin_pick(hak_bandit_t *b) { return (int)(b->steps % (uint64_t)b->arms); }
+
+static void busy_learn(hak_bandit_t *b, int arm, double reward, double busy)
+{
+    (void)arm, (void)reward;
+    if (busy > b->parameter[P_BUSY] && b->current + 1 < b->arms) b->current++;
+}
+
+static void doubling_learn(hak_bandit_t *b, int arm, double reward, double busy)
+{
+    (void)arm, (void)busy;
+    if (b->steps > 0 && reward < b->previous) b->stage = !b->stage;
+    int next = b->stage ? b->current - 1 : b->current + 1;
+    if (next < 0 || next >= b->arms) {
+        b->stage = !b->stage;
+        next = b->current;
+    }
+    b->current = next;
+    b->previous = reward;
+}
+
+/* --- the table ------------------------------------------------------------------------------------------------------- */
+
+#define RESTART(threshold) {P_RESTART, threshold}, {P_SLACK, 0.5}
+
+static const struct policy policies[] = {
+    {{"ucb1", "mean + sqrt(2 ln t / n) (Auer, Cesa-Bianchi, Fischer 2002)", 2},
+     ucb_pick, ucb_index, NULL, 1.0, true, {RESTART(0)}},
+    {{"ucb1-tuned", "UCB1 with the variance's upper bound for the 2, at most 1/4 (the same paper, section 4)", 2},
+     tuned_pick, tuned_index, NULL, 0.0, true, {RESTART(0)}},
+    {{"ucb-scaled", "mean + s sqrt(2 ln t / n), s the noise of the rewards", 4},
+     ucb_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0)}},
+    {{"ucb-restart", "ucb-scaled that forgets all when a change is detected", 4},
+     ucb_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(8)}},
+    /* tau = 4 sqrt(T ln T) and gamma = 1 - 1 / (4 sqrt T) of the paper for T = 1e4 */
+    {{"sw-ucb", "window mean + B sqrt(xi ln min(t, tau) / N), B = scale (Garivier, Moulines 2011)", 3},
+     ucb_pick, ucb_index, NULL, 1.0, true, {{P_TAU, 1214}, {P_XI, 0.5}, {P_SCALE, 1.0}}},
+    {{"d-ucb", "discounted mean + 2 B sqrt(xi ln n / N), B = scale (Garivier, Moulines 2011)", 3},
+     ucb_pick, ucb_index, NULL, 4.0, true, {{P_GAMMA, 0.9975}, {P_XI, 0.5}, {P_SCALE, 1.0}}},
+    {{"kl-ucb", "largest q with n kl(mean, q) <= ln t + c ln ln t (Garivier, Cappe 2011)", 3},
+     kl_pick, kl_index, NULL, 0.0, true, {{P_C, 0.0}, RESTART(0)}},
+    {{"epsilon-greedy", "the best mean, a random arm with probability epsilon", 3},
+     epsilon_pick, mean_index, NULL, 0.0, false, {{P_EPSILON, 0.1}, RESTART(0)}},
+    {{"epsilon-ema", "the best moving average, a random arm with probability epsilon", 2},
+     average_pick, state_index, average_learn, 0.0, false, {{P_EPSILON, 0.1}, {P_ALPHA, 0.1}}},
+    {{"thompson", "the best of one draw an arm from Beta(1 + wins, 1 + losses) (Thompson 1933)", 3},
+     beta_pick, state_index, NULL, 0.0, false, {{P_GAMMA, 1.0}, RESTART(0)}},
+    {{"thompson-gaussian", "the best of one draw an arm from N(mean, s^2 / n), s the noise of the rewards", 4},
+     gauss_pick, state_index, NULL, 0.0, false, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0)}},
+    {{"exp3", "exponential weights on rewards over probabilities (Auer et al. 2002, adversarial)", 1},
+     exp3_pick, exp3_index, exp3_learn, 0.0, false, {{P_MIX, 0.1}}},
+    {{"elo", "matches of two random arms rated by Elo for `budget` plays, then the highest rated", 4},
+     elo_pick, elo_index, elo_learn, 0.0, false, {{P_BUDGET, 600}, {P_K, 32}, RESTART(0)}},
+    {{"halving", "successive halving over `budget` plays, then the winner (Karnin et al. 2013)", 3},
+     halving_pick, mean_index, NULL, 0.0, false, {{P_BUDGET, 600}, RESTART(0)}},
+    {{"doubling", "one arm further in the same direction, turning round when the reward fell", 1},
+     current_pick, mean_index, doubling_learn, 0.0, false, {{P_ARM, 0}}},
+    {{"bonwick", "one arm larger when the depot was busy, never smaller (Bonwick, Adams 2001)", 2},
+     current_pick, mean_index, busy_learn, 0.0, false, {{P_BUSY, 0.01}, {P_ARM, 0}}},
+    {{"fixed", "always the same arm", 1}, current_pick, mean_index, NULL, 0.0, false, {{P_ARM, 0}}},
+    {{"random", "every arm with the same probability", 0}, random_pick, mean_index, NULL, 0.0, false, {{0}}},
+    {{"round-robin", "the arms in turn", 0}, robin_pick, mean_index, NULL, 0.0, false, {{0}}},
+};
+#define POLICIES ((int)(sizeof policies / sizeof *policies))
+
+/* --- verbs ----------------------------------------------------------------------------------------------------------- */
+
+int hak_policy_count(void) { return POLICIES; }
+
+int hak_policy_read(int policy, hak_policy_t *row)
+{
+    if (policy < 0 || policy >= POLICIES) return -1;
+    *row = policies[policy].row;
+    return 0;
+}
+
+int hak_policy_find(const char *name)
+{
+    for (int i = 0; i < POLICIES; i++)
+        if (strcmp(policies[i].row.name, name) == 0) return i;
+    return -1;
+}
+
+int hak_policy_parameter(int policy, int number, hak_parameter_t *parameter)
+{
+    if (policy < 0 || policy >= POLICIES || number < 0 || number >= policies[policy].row.parameters) return -1;
+    enum parameter id = policies[policy].takes[number].id;
+    *parameter = (hak_parameter_t){bandit_parameters[id].name, bandit_parameters[id].what, policies[policy].takes[number].preset,
+                                   bandit_parameters[id].minimum, bandit_parameters[id].maximum};
+    return 0;
+}
+
+int hak_bandit_init(hak_bandit_t *b, int policy, int arms, uint64_t seed)
+{
+    if (policy < 0 || policy >= POLICIES || arms < 1 || arms > HAK_BANDIT_ARMS) return -1;
+    const struct policy *p = &policies[policy];
+    *b = (hak_bandit_t){.policy = policy, .arms = arms, .random = seed, .root_factor = p->root_factor};
+    for (int id = 0; id < P_COUNT; id++) b->parameter[id] = bandit_parameters[id].unused;
+    for (int n = 0; n < p->row.parameters; n++) b->parameter[p->takes[n].id] = p->takes[n].preset;
+    bandit_forget(b);
+    return 0;
+}
+
+/* Starts over: what was learned under the old value says nothing of the new one. */
+int hak_bandit_set(hak_bandit_t *b, const char *name, double value)
+{
+    const struct policy *p = &policies[b->policy];
+    for (int n = 0; n < p->row.parameters; n++) {
+        enum parameter id = p->takes[n].id;
+        if (strcmp(bandit_parameters[id].name, name) != 0) continue;
+        if (!(value >= bandit_parameters[id].minimum && value <= bandit_parameters[id].maximum)) return -2;
+        b->parameter[id] = value;
+        bandit_forget(b);
+        return 0;
+    }
+    return -1;
+}
+
+static ALWAYS_INLINE int bandit_select(hak_bandit_t *b) { return policies[b->policy].pick(b); }
+
+static ALWAYS_INLINE void bandit_update(hak_bandit_t *b, int arm, double reward, double busy)
+{
+    if (arm < 0 || arm >= b->arms || !(reward - reward == 0.0)) return; /* a reward that is no number teaches nothing */
+    bandit_remember(b, arm, reward);
+    if (policies[b->policy].learn) policies[b->policy].learn(b, arm, reward, busy);
+    b->pulls[arm]++;
+    b->plays++;
+    b->steps++;
+}
+
+int hak_bandit_select(hak_bandit_t *b) { return bandit_select(b); }
+void hak_bandit_update(hak_bandit_t *b, int arm, double reward) { bandit_update(b, arm, reward, 0.0); }
+
+void hak_bandit_update_busy(hak_bandit_t *b, int arm, double reward, double busy)
+{
+    bandit_update(b, arm, reward, busy);
+}
+
+double hak_bandit_index(const hak_bandit_t *b, int arm) { return policies[b->policy].index(b, arm); }
+double hak_bandit_mean(const hak_bandit_t *b, int arm) { return b->mean[arm]; }
+double hak_bandit_noise(const hak_bandit_t *b) { return bandit_noise(b); }
+uint64_t hak_bandit_pulls(const hak_bandit_t *b, int arm) { return b->pulls[arm]; }
+
+double hak_bandit_bonus(const hak_bandit_t *b, int arm)
+{
+    return policies[b->policy].has_bonus ? hak_bandit_index(b, arm) - b->mean[arm] : 0.0;
+}
