@@ -14,18 +14,24 @@ extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 extern char **environ;
 
-/* Once, before anything is handed out. Runs from the first slow path, which may be long before constructors do. */
+/* Before anything is handed out. Runs from the first slow path, which may be before the environment is there; then the
+ * knobs are read by the next call that finds it, the constructor's at the latest. */
 static COLD void start(void)
 {
+    static bool set, tuned;
     lock_take(&start_lock);
-    if (!atomic_load(&started)) {
+    if (!set) {
         os_page = (size_t)sysconf(_SC_PAGESIZE);
         link_key = (os_random() >> 16) | (uintptr_t)LINK_TAG << POINTER_BITS;
         classes_init();
+        set = true;
+    }
+    if (!tuned && environ != NULL) {
         knobs_init(environ);
         libc_mode = knob(KNOB_force_libc_alloc);
-        atomic_store(&started, true);
+        tuned = true;
     }
+    atomic_store_explicit(&started, true, memory_order_release);
     lock_drop(&start_lock);
 }
 
@@ -58,52 +64,59 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
     if (UNLIKELY(heap == NULL)) return orphan_allocate(class);
     bool tiny = class < TINY_CLASSES;
     for (int tries = 0; tries < 2; tries++) {
-        uintptr_t block = tiny ? tiny_allocate(class * GRANULE) : l2_allocate(heap, class);
+        uintptr_t block = tiny ? tiny_allocate(class) : l2_allocate(heap, class);
         if (block == 0 && (tiny ? tiny_refill(heap, class) : l2_refill(heap, class)))
-            block = tiny ? tiny_allocate(class * GRANULE) : l2_allocate(heap, class);
+            block = tiny ? tiny_allocate(class) : l2_allocate(heap, class);
         if (block != 0) return block;
         scrape(heap);
     }
     return 0;
 }
 
-static struct span *run_allocate(struct heap *heap, size_t size)
+/* A run that the thread does not have in hand; NULL where memory ends. */
+static struct span *run_fetch(struct heap *heap, size_t size)
 {
     if (size > PTRDIFF_MAX) return NULL;
-    struct span *run = heap != NULL ? mid_allocate(heap, size) : NULL;
-    for (int tries = 0; run == NULL && tries < 2; tries++) {
-        run = heap != NULL ? mid_refill(heap, size) : orphan_run(size);
-        if (run == NULL && tries == 0) scrape(heap);
-    }
-    return run;
+    struct span *run = heap != NULL ? mid_refill(heap, size) : orphan_run(size);
+    if (run != NULL) return run;
+    scrape(heap);
+    return heap != NULL ? mid_refill(heap, size) : orphan_run(size);
 }
 
-/* Any size: the miss of a tiny one, and everything above. */
+/* Any size: the miss of a tiny one, and what the thread's caches do not have. */
 static NOINLINE void *allocate_slow(size_t size)
 {
     struct heap *heap = heap_here();
     if (UNLIKELY(libc_mode)) return __libc_malloc(size);
     if (size <= L2_MAX) {
-        unsigned class = small_class(size_max(size, 1));
-        if (class >= TINY_CLASSES && heap != NULL) {
-            uintptr_t block = l2_allocate(heap, class);
-            if (LIKELY(block != 0)) return (void *)block;
-        }
-        uintptr_t block = small_allocate(heap, class);
+        uintptr_t block = small_allocate(heap, small_class(size_max(size, 1)));
         return block != 0 ? (void *)block : refuse();
     }
-    struct span *run = run_allocate(heap, size);
+    struct span *run = run_fetch(heap, size);
     return run != NULL ? (void *)run->address : refuse();
+}
+
+/* Above 1 KiB: a block or a run that the thread has in hand. */
+static NOINLINE void *allocate_big(size_t size)
+{
+    struct heap *heap = front.heap;
+    if (UNLIKELY(heap == NULL || size > PTRDIFF_MAX)) return allocate_slow(size);
+    if (size <= L2_MAX) {
+        uintptr_t block = l2_allocate(heap, l2_class(size));
+        return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
+    }
+    struct span *run = mid_allocate(heap, size);
+    return LIKELY(run != NULL) ? (void *)run->address : allocate_slow(size);
 }
 
 static ALWAYS_INLINE void *allocate(size_t size)
 {
     size_t rounded = tiny_round(size);
-    if (LIKELY(rounded <= TINY_MAX)) {
-        uintptr_t block = tiny_allocate(rounded);
-        if (LIKELY(block != 0)) return (void *)block;
-    }
-    return allocate_slow(size);
+    if (UNLIKELY(rounded > TINY_MAX)) return allocate_big(size);
+    bin_pointer bin = tiny_bin(rounded);
+    uintptr_t block = bin->head;
+    if (UNLIKELY(!tiny_ready(block))) return allocate_slow(size);
+    return (void *)tiny_pop(bin, block);
 }
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------------------------- */
@@ -112,19 +125,14 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
 {
     if (UNLIKELY(block != run->address)) fatal("free of no block's start", block);
     if (UNLIKELY(!run->live)) fatal("block freed twice", block);
-    size_t size = run->size;
-    if (large_is_window(run)) {
-        run->live = 0;
-        if (heap != NULL) heap->run_live -= size_min(heap->run_live, run_touched_bytes(run));
-        window_give(run, os_now_ns());
-        return;
-    }
-    if (heap != NULL && size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, run)) return;
+    if (heap != NULL && run->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, run)) return;
+    uint64_t now = os_now_ns();
+    size_t bytes = run_touched_bytes(run);
     run->live = 0;
     run->zeroed = 0;
-    uint64_t now = os_now_ns();
-    large_free(run, size, now);
-    if (heap != NULL) mid_shrink(heap, size_max(mid_allowance(heap), heap->run_cached - size_min(heap->run_cached, size)), now);
+    if (large_is_window(run)) window_give(heap, run, now);
+    else large_free(heap, run, now);
+    if (heap != NULL) mid_shrink(heap, size_max(mid_allowance(heap), heap->run_cached - size_min(heap->run_cached, bytes)), now);
 }
 
 static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
@@ -142,19 +150,11 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
     }
 }
 
-static NOINLINE void free_slow(void *p)
+/* What the thread's caches do not take. */
+static NOINLINE void free_slow(struct heap *heap, struct span *span, uintptr_t block)
 {
-    if (p == NULL) return;
-    struct heap *heap = heap_here();
-    if (UNLIKELY(libc_mode)) {
-        __libc_free(p);
-        return;
-    }
-    uintptr_t block = (uintptr_t)p;
-    struct span *span = span_of(block);
-    if (UNLIKELY(span == NULL)) fatal("free of an address that is not ours,", block);
-    if (span->kind == SPAN_SLAB && span->class >= TINY_CLASSES && heap != NULL && LIKELY(l2_free(heap, span, block))) return;
     int saved = errno;
+    if (UNLIKELY(span == NULL)) fatal("free of an address that is not ours,", block);
     if (span->kind == SPAN_SLAB) small_free(heap, span, block);
     else if (span->kind == SPAN_RUN) run_free(heap, span, block);
     else fatal("free of memory that is free,", block);
@@ -162,9 +162,30 @@ static NOINLINE void free_slow(void *p)
     errno = saved;
 }
 
+/* No tiny block, or one whose magazine is full. */
+static NOINLINE void free_big(void *p)
+{
+    if (p == NULL) return;
+    struct heap *heap = front.heap;
+    uintptr_t block = (uintptr_t)p;
+    struct span *span = span_of(block);
+    if (LIKELY(heap != NULL && span != NULL)) {
+        if (span->kind == SPAN_SLAB && span->class >= TINY_CLASSES && LIKELY(l2_free(heap, span, block))) return;
+        if (span->kind == SPAN_RUN && span->address == block && span->live && span->size < (size_t)knob(KNOB_large_threshold) &&
+            mid_free(heap, span)) return;
+    } else {
+        heap = heap_here();
+        if (UNLIKELY(libc_mode)) {
+            __libc_free(p);
+            return;
+        }
+    }
+    free_slow(heap, span, block);
+}
+
 static ALWAYS_INLINE void release(void *p)
 {
-    if (UNLIKELY(!tiny_free((uintptr_t)p))) free_slow(p);
+    if (UNLIKELY(!tiny_free((uintptr_t)p))) free_big(p);
 }
 
 /* --- the rest of the family ------------------------------------------------------------------------------------------------------------ */
@@ -198,9 +219,11 @@ static void *allocate_zeroed(size_t size)
         void *p = allocate(size);
         return p != NULL ? memset(p, 0, size) : NULL;
     }
-    struct span *run = run_allocate(heap_here(), size);
-    if (run == NULL) return refuse();
-    return run->zeroed ? (void *)run->address : memset((void *)run->address, 0, size);
+    struct heap *heap = heap_here();
+    struct span *run = heap != NULL && size <= PTRDIFF_MAX ? mid_allocate(heap, size) : NULL;
+    bool cached = run != NULL;
+    if (!cached && (run = run_fetch(heap, size)) == NULL) return refuse();
+    return run->zeroed && !cached ? (void *)run->address : memset((void *)run->address, 0, size);
 }
 
 void *hak_calloc(size_t count, size_t size)
@@ -260,15 +283,12 @@ static void *allocate_aligned(size_t alignment, size_t size)
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) return allocate(rounded);
     struct heap *heap = heap_here();
     size = size_max(size, L2_MAX + 1);
-    if (alignment <= UNIT_BYTES) {
-        struct span *run = run_allocate(heap, size);
-        return run != NULL ? (void *)run->address : refuse();
-    }
+    if (alignment <= UNIT_BYTES) return allocate_big(size);
     lock_take(&arena_lock);
     struct span *run = arena_take((uint32_t)run_units(size), (uint32_t)(alignment >> UNIT_SHIFT));
     lock_drop(&arena_lock);
     if (run == NULL) return refuse();
-    run_begin(heap != NULL ? heap : &orphan_heap, run, size, run_units(size));
+    run_begin(run, size, run_units(size));
     return (void *)run->address;
 }
 
@@ -337,7 +357,7 @@ static void fork_child(void)
 
 __attribute__((constructor)) static void constructor(void)
 {
-    if (!atomic_load(&started)) start();
+    start();
     if (libc_mode) return;
     heap_here();
     heaps_init();

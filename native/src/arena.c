@@ -19,12 +19,18 @@ static _Atomic size_t dirty_units;          /* in dirty free spans */
 
 static ALWAYS_INLINE size_t map_index(uintptr_t address) { return (address >> UNIT_SHIFT) & MAP_MASK; }
 
-static ALWAYS_INLINE struct arena *arena_of(uintptr_t address)
+static NOINLINE struct arena *arena_search(uintptr_t address)
 {
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_acquire);
     for (uint32_t i = 0; i < count; i++)
-        if (LIKELY(address - arenas[i].base < arenas[i].bytes)) return &arenas[i];
+        if (address - arenas[i].base < arenas[i].bytes) return &arenas[i];
     return NULL;
+}
+
+/* The first arena holds nearly everything; before it exists its length is 0. */
+static ALWAYS_INLINE struct arena *arena_of(uintptr_t address)
+{
+    return LIKELY(address - arenas[0].base < arenas[0].bytes) ? &arenas[0] : arena_search(address);
 }
 
 /* The span that an address of ours lies in; NULL where it is in none. */

@@ -81,7 +81,7 @@ static void heap_end(void *argument)
     for (unsigned class = 0; class < TINY_CLASSES; class++) front.bins[class] = (struct bin){.head = LIST_END};
     front.heap = NULL;
     front.state = FRONT_EXITED;
-    heap->run_live = 0;
+    heap->run_held = 0;
     atomic_fetch_sub(&heaps_alive, 1);
     atomic_store_explicit(&heap->state, HEAP_FREE, memory_order_release);
 }

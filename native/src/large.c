@@ -23,12 +23,15 @@ static struct span *window_take(struct heap *heap, size_t size)
         window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES);
     }
     lock_drop(&arena_lock);
-    if (window != NULL) run_begin(heap, window, size, units);
+    if (window == NULL) return NULL;
+    run_begin(window, size, units);
+    heap->run_held += run_touched_bytes(window);
     return window;
 }
 
-static void window_give(struct span *window, uint64_t now)
+static void window_give(struct heap *heap, struct span *window, uint64_t now)
 {
+    if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(window));
     lock_take(&arena_lock);
     window->freed_ns = now;
     window->next = windows;
@@ -62,13 +65,13 @@ static size_t windows_purge(uint64_t horizon)
     return bytes;
 }
 
-static bool large_is_window(const struct span *run) { return run->units == GROWTH_UNITS; }
+static ALWAYS_INLINE bool large_is_window(const struct span *run) { return run->units == GROWTH_UNITS; }
 
 /* Frees a run that its thread does not keep. */
-static void large_free(struct span *run, size_t size, uint64_t now)
+static void large_free(struct heap *heap, struct span *run, uint64_t now)
 {
-    if (size >= (size_t)knob(KNOB_large_threshold) && os_purge((void *)run->address, run_touched_bytes(run))) run->touched = 0;
-    mid_spill(run, now);
+    if (run->size >= (size_t)knob(KNOB_large_threshold) && os_purge((void *)run->address, run_touched_bytes(run))) run->touched = 0;
+    mid_spill(heap, run, now);
 }
 
 /* Lets a live run serve another size where it lies; false where it cannot. */
@@ -86,7 +89,7 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
     }
     run->size = size;
     if (run->touched < units) {
-        heap->run_live += (units - run->touched) << UNIT_SHIFT;
+        heap->run_held += (units - run->touched) << UNIT_SHIFT;
         run->touched = (uint32_t)units;
     }
     stat_add(heap, STAT_growths, 1);

@@ -9,14 +9,12 @@ static size_t run_touched_bytes(const struct span *run) { return (size_t)run->to
 /* Longer by half is near enough: the pages are there already. */
 static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units) { return run_bin_units(bin) <= units + units / 2 + 1; }
 
-static ALWAYS_INLINE void run_begin(struct heap *heap, struct span *run, size_t size, size_t units)
+/* The run goes to a caller. */
+static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
-    run->kind = SPAN_RUN;
     run->size = size;
     run->live = 1;
     if (run->touched < units) run->touched = (uint32_t)units;
-    heap->run_live += run_touched_bytes(run);
-    stat_add(heap, STAT_run_allocations, 1);
 }
 
 static struct span *run_pop(struct heap *heap, unsigned bin)
@@ -28,17 +26,23 @@ static struct span *run_pop(struct heap *heap, unsigned bin)
     return run;
 }
 
-/* A cached run that is long enough and not much longer; NULL where there is none. */
-static ALWAYS_INLINE struct span *mid_allocate(struct heap *heap, size_t size)
+static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
-    size_t units = run_units(size);
     unsigned bin = run_bin_ceil(units);
     if (bin >= RUN_BINS) return NULL;
     uint64_t bits = heap->run_bits >> bin;
     if (bits == 0 || !run_is_near(bin + lowest_bit(bits), units)) return NULL;
-    struct span *run = run_pop(heap, bin + lowest_bit(bits));
-    run->zeroed = 0;
-    run_begin(heap, run, size, units);
+    return run_pop(heap, bin + lowest_bit(bits));
+}
+
+/* A cached run that is long enough and not much longer; NULL where there is none. Its pages are not zero. */
+static ALWAYS_INLINE struct span *mid_allocate(struct heap *heap, size_t size)
+{
+    size_t units = run_units(size);
+    struct span *run;
+    if (LIKELY(units <= RUN_EXACT && heap->runs[units - 1] != NULL)) run = run_pop(heap, (unsigned)units - 1);
+    else if ((run = run_pop_near(heap, units)) == NULL) return NULL;
+    run_begin(run, size, units);
     return run;
 }
 
@@ -54,45 +58,43 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     lock_drop(&arena_lock);
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
-    stat_add(heap, STAT_run_misses, 1);
     if (huge && run->zeroed) os_huge((void *)run->address, align_down(size, SUPERSLAB_LARGE), true);
-    run_begin(heap, run, size, units);
+    run_begin(run, size, units);
+    heap->run_held += run_touched_bytes(run);
     return run;
 }
 
-static void mid_spill(struct span *run, uint64_t now)
+static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
 {
+    if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
     lock_take(&arena_lock);
     arena_give(run, run->touched, now);
     lock_drop(&arena_lock);
     stat_shared(STAT_spans_returned, 1);
 }
 
-/* Bytes of runs that the thread may keep. */
-static size_t mid_allowance(const struct heap *heap)
+/* Bytes of runs that the thread may keep: a third of what its callers have, and always a little. */
+static ALWAYS_INLINE size_t mid_allowance(const struct heap *heap)
 {
-    return size_max((size_t)knob(KNOB_run_cache_bytes), heap->run_live / 2);
+    return size_max((size_t)knob(KNOB_run_cache_bytes), heap->run_held / 4);
 }
 
-/* Keeps the run if the allowance has room; false: the caller spills it. */
-static bool mid_free(struct heap *heap, struct span *run)
+/* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
+static ALWAYS_INLINE bool mid_free(struct heap *heap, struct span *run)
 {
-    size_t bytes = run_touched_bytes(run);
-    run->live = 0;
-    run->zeroed = 0;
-    heap->run_live -= size_min(heap->run_live, bytes);
-    stat_add(heap, STAT_run_frees, 1);
-    if (run->units > RUN_UNITS_MAX || heap->run_cached + bytes > mid_allowance(heap)) return false;
+    size_t cached = heap->run_cached + run_touched_bytes(run);
+    if (UNLIKELY(run->units >= RUN_UNITS_MAX || cached > mid_allowance(heap))) return false;
     unsigned bin = run_bin_floor(run->units);
+    run->live = 0;
     run->next = heap->runs[bin];
     heap->runs[bin] = run;
     heap->run_bits |= UINT64_C(1) << bin;
-    heap->run_cached += bytes;
+    heap->run_cached = cached;
     return true;
 }
 
 /* Spills cached runs, longest first, until `keep` bytes are left. */
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
-    while (heap->run_bits != 0 && heap->run_cached > keep) mid_spill(run_pop(heap, log2_floor(heap->run_bits)), now);
+    while (heap->run_bits != 0 && heap->run_cached > keep) mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
 }

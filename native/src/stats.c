@@ -13,9 +13,6 @@
     X(spills,           "calls",  "a full magazine was exchanged for an empty one")                        \
     X(spilled_blocks,   "blocks", "blocks that went with them")                                            \
     X(carved_blocks,    "blocks", "blocks taken from a slab for the first time")                           \
-    X(run_allocations,  "calls",  "blocks above 32 KiB served")                                            \
-    X(run_frees,        "calls",  "blocks above 32 KiB freed")                                             \
-    X(run_misses,       "calls",  "of the served, not found in the thread's cache")                        \
     X(growths,          "calls",  "reallocations served in place by address space held in reserve")        \
     X(aligned,          "calls",  "aligned allocations that no ordinary class could serve")                \
     X(site_routed,      "calls",  "allocations routed by a call-site rule")
@@ -49,8 +46,7 @@
     X(cached_bytes,     "bytes",  "of those in use, bytes in magazines and the depot")                     \
     X(dirty_bytes,      "bytes",  "free bytes that may hold pages: what a purge would return")             \
     X(heaps,            "heaps",  "heaps of living threads")                                               \
-    X(allocations,      "calls",  "blocks up to 32 KiB handed out, derived: refilled minus what magazines hold") \
-    X(frees,            "calls",  "blocks up to 32 KiB taken back, derived: spilled plus what magazines hold")
+    X(live_blocks,      "blocks", "blocks up to 32 KiB with callers, derived: refilled minus spilled minus what magazines hold")
 
 #define STAT_ENUM(name, ...) STAT_##name,
 enum heap_stat { HEAP_STATS(STAT_ENUM) HEAP_STAT_COUNT };

@@ -57,12 +57,12 @@ static ALWAYS_INLINE int32_t tiny_room_add(bin_pointer bin, int32_t n)
 #endif
 }
 
-/* Pops a block of a rounded size up to TINY_MAX; 0 where the magazine is empty or its first block is damaged. */
-static ALWAYS_INLINE uintptr_t tiny_allocate(size_t rounded)
+/* May this block be handed out? Not where the magazine is empty, nor where the block was overwritten or is in use. */
+static ALWAYS_INLINE bool tiny_ready(uintptr_t block) { return ((const uint16_t *)block)[3] == LINK_TAG; }
+
+/* Pops the bin's first block, which is ready. */
+static ALWAYS_INLINE uintptr_t tiny_pop(bin_pointer bin, uintptr_t block)
 {
-    bin_pointer bin = tiny_bin(rounded);
-    uintptr_t block = bin->head;
-    if (UNLIKELY(((const uint16_t *)block)[3] != LINK_TAG)) return 0;
     bin->head = link_next(block);
     block_words(block)[0] = 0;
     tiny_room_add(bin, 1);
@@ -74,13 +74,17 @@ static ALWAYS_INLINE bool tiny_free(uintptr_t block)
 {
     bin_pointer bin = tiny_bin(owner_map[map_index(block)]);
     if (UNLIKELY(tiny_misplaced(bin, block))) return false;
-    if (UNLIKELY(tiny_room_add(bin, -1) < 0)) {
-        tiny_room_add(bin, 1);
-        return false;
-    }
+    if (UNLIKELY(tiny_room_add(bin, -1) < 0)) return false; /* the spill that follows sets the room anew */
     link_set(block, bin->head);
     bin->head = block;
     return true;
+}
+
+static uintptr_t tiny_allocate(unsigned class)
+{
+    bin_pointer bin = tiny_bin(class * GRANULE);
+    uintptr_t block = bin->head;
+    return tiny_ready(block) ? tiny_pop(bin, block) : 0;
 }
 
 static bool tiny_refill(struct heap *heap, unsigned class)
@@ -90,4 +94,8 @@ static bool tiny_refill(struct heap *heap, unsigned class)
     return magazine_refill(heap, bin, class);
 }
 
-static void tiny_spill(struct heap *heap, unsigned class) { magazine_spill(heap, &front.bins[class], class); }
+static void tiny_spill(struct heap *heap, unsigned class)
+{
+    front.bins[class].room += front.bins[class].room < 0; /* the failed free took one */
+    magazine_spill(heap, &front.bins[class], class);
+}

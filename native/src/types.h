@@ -179,7 +179,7 @@ struct heap {
     uint64_t run_bits;                  /* bit b: runs[b] is not empty */
     struct span *runs[RUN_BINS];        /* cached runs: free for this thread, pages kept */
     size_t run_cached;                  /* bytes in them */
-    size_t run_live;                    /* bytes of runs this thread took minus those it freed */
+    size_t run_held;                    /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front;                /* the thread's bins; read by observers */
     uint64_t random;
     uint32_t number;                    /* 1, 2, ... */

@@ -1,0 +1,182 @@
+/* observe.c: the heap read from outside: levels derived, counters folded, spans and magazines listed. Nothing here is called
+ * by an allocation; other threads' magazines are read as they stand, without stopping them. */
+
+/* Calls visit(span) for every span below the frontiers. Under arena_lock, so that spans keep their shape. */
+static void spans_visit(void (*visit)(const struct span *span, const struct arena *arena, void *to), void *to)
+{
+    lock_take(&arena_lock);
+    uint32_t count = atomic_load(&arena_count);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t unit = 0; unit < arenas[i].born;) {
+            const struct span *span = &arenas[i].spans[unit];
+            visit(span, &arenas[i], to);
+            unit += span->units != 0 ? span->units : 1;
+        }
+    lock_drop(&arena_lock);
+}
+
+static uint32_t slab_out(const struct span *slab)
+{
+    uint32_t carved = __atomic_load_n(&slab->carved, __ATOMIC_RELAXED), returned = __atomic_load_n(&slab->returned, __ATOMIC_RELAXED);
+    return carved > returned ? carved - returned : 0;
+}
+
+static uint32_t bin_blocks(struct heap *heap, struct bin *bin, unsigned class)
+{
+    int32_t blocks = (int32_t)heap->capacity[class] - __atomic_load_n(&bin->room, __ATOMIC_RELAXED);
+    return heap->capacity[class] != 0 && blocks > 0 ? (uint32_t)blocks : 0;
+}
+
+static uint32_t spare_blocks(const struct heap *heap, unsigned class)
+{
+    return __atomic_load_n(&heap->spare[class].head, __ATOMIC_RELAXED) != 0 ? heap->spare[class].blocks : 0;
+}
+
+/* --- levels ------------------------------------------------------------------------------------------------------------------ */
+
+struct levels {
+    uint64_t value[LEVEL_STAT_COUNT];
+};
+
+static void level_span(const struct span *span, const struct arena *arena, void *to)
+{
+    uint64_t *value = ((struct levels *)to)->value, bytes = span_bytes(span);
+    (void)arena;
+    if (span->kind == SPAN_SLAB) {
+        value[STAT_committed_bytes] += bytes;
+        value[STAT_in_use_bytes] += (uint64_t)slab_out(span) * classes[span->class].size;
+    } else if (span->kind == SPAN_RUN) {
+        value[STAT_committed_bytes] += run_touched_bytes(span);
+        value[STAT_in_use_bytes] += span->live ? span->size : 0;
+    }
+}
+
+static void level_heaps(uint64_t *value)
+{
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
+        if (atomic_load(&heap->state) != HEAP_LIVE || heap->front == NULL) continue;
+        value[STAT_heaps]++;
+        for (unsigned class = 1; class < CLASSES; class++) {
+            uint64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
+            value[STAT_cached_bytes] += (loaded + spare_blocks(heap, class)) * classes[class].size;
+            value[STAT_live_blocks] -= loaded;
+        }
+        value[STAT_live_blocks] += heap->stats[STAT_refilled_blocks] - heap->stats[STAT_spilled_blocks];
+        value[STAT_cached_bytes] += heap->run_cached;
+    }
+}
+
+static void levels_read(struct levels *levels)
+{
+    *levels = (struct levels){{0}};
+    uint64_t *value = levels->value;
+    spans_visit(level_span, levels);
+    lock_take(&heap_lock);
+    level_heaps(value);
+    lock_drop(&heap_lock);
+    for (uint32_t i = 0; i < atomic_load(&arena_count); i++) value[STAT_reserved_bytes] += arenas[i].bytes;
+    value[STAT_cached_bytes] += atomic_load(&depot_held);
+    value[STAT_dirty_bytes] = (atomic_load(&dirty_units) + atomic_load(&slab_dirty_units) + atomic_load(&window_units)) << UNIT_SHIFT;
+    value[STAT_committed_bytes] += value[STAT_dirty_bytes] - ((uint64_t)atomic_load(&window_units) << UNIT_SHIFT);
+}
+
+static uint64_t heap_stat_total(enum heap_stat row)
+{
+    uint64_t total = atomic_load_explicit(&orphan_stats[row], memory_order_relaxed);
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
+        total += atomic_load_explicit(&heap->stats[row], memory_order_relaxed);
+    return total;
+}
+
+int hak_stat_count(void) { return STAT_COUNT; }
+
+int hak_stat_read(hak_stat_t *rows, int capacity)
+{
+    struct levels levels;
+    levels_read(&levels);
+    int n = 0;
+    for (; n < capacity && n < STAT_COUNT; n++) {
+        int shared = n - HEAP_STAT_COUNT, level = shared - SHARED_STAT_COUNT;
+        rows[n] = stat_rows[n];
+        rows[n].value = shared < 0 ? heap_stat_total((enum heap_stat)n)
+                        : level < 0 ? stat_shared_read((enum shared_stat)shared) : levels.value[level];
+    }
+    return n;
+}
+
+/* --- the heap drawn -------------------------------------------------------------------------------------------------------------- */
+
+struct walk {
+    hak_span_t *spans;
+    size_t capacity, seen;
+};
+
+enum drawn_kind { DRAWN_FREE, DRAWN_SLAB, DRAWN_RUN, DRAWN_GROWTH, DRAWN_PURGED };
+
+static void walk_span(const struct span *span, const struct arena *arena, void *to)
+{
+    struct walk *walk = to;
+    if (walk->seen++ >= walk->capacity) return;
+    bool in_superslab = span->kind == SPAN_SUPERSLAB || span->kind == SPAN_SLAB;
+    hak_span_t *out = &walk->spans[walk->seen - 1];
+    *out = (hak_span_t){.address = span->address, .size = span_bytes(span)};
+    if (in_superslab) {
+        const struct superslab *superslab = superslab_of((struct arena *)arena, span->address);
+        out->superslab = arena->base + ((uint64_t)superslab->first << UNIT_SHIFT);
+    }
+    if (span->kind == SPAN_SLAB) {
+        out->kind = DRAWN_SLAB;
+        out->block_size = classes[span->class].size;
+        out->blocks = classes[span->class].slab_blocks;
+        out->carved = __atomic_load_n(&span->carved, __ATOMIC_RELAXED);
+        out->used = slab_out(span);
+        out->heap = span->heap;
+    } else if (span->kind == SPAN_RUN) {
+        out->kind = large_is_window(span) ? DRAWN_GROWTH : DRAWN_RUN;
+        out->block_size = (uint32_t)size_min(span->size, UINT32_MAX);
+        out->blocks = 1;
+        out->used = span->live;
+    } else if (span->kind == SPAN_FREE && span->zeroed) {
+        out->kind = DRAWN_PURGED;
+    }
+}
+
+size_t hak_heap_walk(hak_span_t *spans, size_t capacity)
+{
+    struct walk walk = {spans, capacity, 0};
+    spans_visit(walk_span, &walk);
+    return walk.seen;
+}
+
+size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
+{
+    size_t seen = 0;
+    lock_take(&heap_lock);
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
+        if (atomic_load(&heap->state) != HEAP_LIVE || heap->front == NULL) continue;
+        for (unsigned class = 1; class < CLASSES; class++) {
+            uint32_t loaded = bin_blocks(heap, heap_bin(heap, class), class), spare = spare_blocks(heap, class);
+            if (heap->capacity[class] == 0 || seen++ >= capacity) continue;
+            magazines[seen - 1] = (hak_magazine_t){heap->number, classes[class].size, loaded, spare, heap->capacity[class],
+                                                   __atomic_load_n(&depots[class].magazines, __ATOMIC_RELAXED)};
+        }
+    }
+    lock_drop(&heap_lock);
+    return seen;
+}
+
+/* --- HAKMEM_SS_OS_STATS=1 ----------------------------------------------------------------------------------------------------------- */
+
+__attribute__((destructor)) static void observe_exit(void)
+{
+    if (!knob(KNOB_ss_os_stats)) return;
+    struct line line = {0};
+    line_text(&line, "hakmem: system calls:");
+    for (enum shared_stat row = STAT_sys_mmap; row <= STAT_sys_mbind; row++) {
+        line_text(&line, " ");
+        line_text(&line, stat_rows[HEAP_STAT_COUNT + row].name + sizeof "sys_" - 1);
+        line_text(&line, "=");
+        line_number(&line, (int64_t)stat_shared_read(row));
+    }
+    line_end(&line);
+}
