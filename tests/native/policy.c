@@ -86,11 +86,11 @@ PROMISE(ucb1s_shortcut_never_changes_a_choice)
 PROMISE(equal_arms_are_played_in_turn)
 {
     const double same[] = {.3, .3, .3, .3};
-    const char *fair[] = {"ucb1", "ucb1-tuned", "kl-ucb", "sw-ucb"};
-    for (int p = 0; p < 4; p++) {
+    const char *fair[] = {"ucb1", "ucb1-tuned", "kl-ucb"};
+    for (int p = 0; p < 3; p++) {
         hak_bandit_t b = bandit(fair[p], 4);
         play_exactly(&b, same, 4000);
-        for (int i = 0; i < 4; i++) HOLDS(fabs(b.weight[i] - b.weight[0]) <= 1); /* a window may end within a turn */
+        for (int i = 0; i < 4; i++) HOLDS(b.pulls[i] == 1000);
     }
 }
 
