@@ -1,0 +1,94 @@
+# make report: environment, native build, peers, every notebook, HTML pages.  make test: everything the project promises.
+SHELL := /bin/bash
+# Both work from a fresh clone in any order, and come back in seconds where nothing has changed.
+
+UV      := $(shell command -v uv)
+PYTHON  ?= python3
+STAMPS  := .stamps
+SOURCES := Makefile pyproject.toml $(wildcard hakmem_py/* hakmem_py/templates/* hakmem_py/templates/*/* data/specs/* data/reference/*/*) \
+           $(wildcard native/*/* native/src/ace/*) $(wildcard notebooks/*.ipynb data/published/*)
+TESTS   := $(wildcard tests/*.py tests/native/* tests/native/*/*) README.md environment.yml uv.lock requirements.lock
+
+# An activated conda environment named hakmem is used as it is; otherwise .venv at the root of the repository.
+ifeq ($(CONDA_DEFAULT_ENV),hakmem)
+PY  := $(CONDA_PREFIX)/bin/python
+ENV := $(STAMPS)/conda
+else
+PY  := .venv/bin/python
+ENV := $(STAMPS)/env
+endif
+
+.PHONY: help env report test lab bench bench-check lint clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+## make env          the Python environment (.venv by uv, else by venv and pip, from the same lock)
+env: $(ENV)
+
+# $(call need,shell condition,what is missing,the Debian package that brings it)
+need = $(1) || { echo "hakmem: $(2) is missing. Install it by: sudo apt install $(3)" >&2; exit 1; }
+
+$(STAMPS)/env: pyproject.toml uv.lock requirements.lock
+	@mkdir -p $(STAMPS)
+	@$(call need,command -v gcc >/dev/null,a C compiler (gcc),gcc libc6-dev)
+ifeq ($(UV),)
+	@$(call need,command -v $(PYTHON) >/dev/null,Python ($(PYTHON)),python3)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "hakmem: Python 3.11 or newer is needed; name one by: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(call need,$(PYTHON) -c 'import venv$(comma) ensurepip' 2>/dev/null,the Python module venv,python3-venv)
+	$(PYTHON) -m venv --clear .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+else
+	uv sync --frozen --quiet
+endif
+	@$(call need,.venv/bin/python -c 'import sysconfig$(comma) os; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null,Python.h,python3-dev)
+	@touch $@
+
+comma := ,
+
+$(STAMPS)/conda: pyproject.toml environment.yml
+	@mkdir -p $(STAMPS)
+	@$(PY) -c 'import hakmem_py' || { echo "hakmem: refresh it by: conda env update -f environment.yml" >&2; exit 1; }
+	$(PY) -m pip install --quiet --group dev
+	@touch $@
+
+## make report       builds, measures quickly, runs every notebook; the pages are in reports/html
+report: reports/html/index.html
+
+reports/html/index.html: $(ENV) $(SOURCES)
+	$(PY) -m hakmem_py report
+	@touch $@
+	@echo "Open $(CURDIR)/$@"
+
+## make test         everything the project promises, as tests; comes back at once while nothing has changed
+test: $(STAMPS)/test
+	@cat $(STAMPS)/test
+
+$(STAMPS)/test: $(ENV) $(SOURCES) $(TESTS)
+	@rm -f $@
+	@set -o pipefail; $(PY) -m pytest 2>&1 | tee $(STAMPS)/test.log
+	@tail -n 1 $(STAMPS)/test.log > $@
+
+## make lab          JupyterLab on the notebooks
+lab: $(ENV)
+	$(PY) -m jupyter lab --notebook-dir=notebooks
+
+## make bench        every workload under every allocator, with intervals
+bench: $(ENV)
+	$(PY) -m hakmem_py run 05_scorecard
+
+## make bench-check  this working tree against the last commit (BASE=commit for another), with a verdict
+bench-check: $(ENV)
+	$(PY) -m hakmem_py check --base $(or $(BASE),HEAD)
+
+## make lint         ruff and clang-format, without changing anything
+lint: $(ENV)
+	$(PY) -m ruff check .
+	clang-format --dry-run --Werror $(wildcard native/*/*.[ch] native/src/ace/*.[ch])
+
+## make clean        removes the environment, builds and reports; the measured samples stay
+clean:
+	rm -rf .venv $(STAMPS) native/build reports/html .pytest_cache .ruff_cache

@@ -1,0 +1,60 @@
+"""The command line. Each subcommand lives beside what it drives, as `add_NAME(subparsers)`; this file only collects them."""
+
+import argparse
+import sys
+from importlib import import_module
+
+COMMANDS = {  # subcommand -> (module that owns it, what it is for)
+    "build": ("build", "compile the native library, its cffi module and the bench"),
+    "peers": ("peers", "list the allocators found on this machine, and how to get the others"),
+    "run": ("runner", "measure what is missing of an experiment, then print its table"),
+    "campaign": ("campaign", "the same on a dask cluster"),
+    "check": ("check", "working tree against a commit: instructions, time, verdict"),
+    "ab": ("check", "ACE off against on, on a workload or on any program"),
+    "compare": ("stats", "judge two columns of your own numbers"),
+    "calibrate": ("stats", "measure how far this machine's verdicts can be trusted"),
+    "simulate": ("bandits", "play bandit policies in a simulated environment"),
+    "soak": ("soak", "drift of memory and throughput over a long run"),
+    "report": ("report", "run the notebooks and write the HTML pages"),
+}
+
+
+def parser(names):
+    """The parser with these subcommands; importing only their owners keeps `report` free of the compiler."""
+    top = argparse.ArgumentParser(prog="hakmem", description="HAKMEM: build, measure, judge, report.")
+    subparsers = top.add_subparsers(dest="command", required=True, metavar="SUBCOMMAND")
+    for name in names:
+        owner, purpose = COMMANDS[name]
+        sub = getattr(import_module(f".{owner}", __package__), f"add_{name}")(subparsers)
+        sub.description = sub.description or purpose
+    return top
+
+
+def main(argv=None):
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] not in COMMANDS:
+        return usage(argv)
+    args = parser([argv[0]]).parse_args(argv)
+    try:
+        return args.run(args) or 0
+    except KeyboardInterrupt:
+        print(
+            "hakmem: stopped; what was measured is kept, the same command goes on from there", file=sys.stderr
+        )
+        return 130
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # what a user can mend is one line; a defect keeps its trace
+        print(f"hakmem {args.command}: {error}", file=sys.stderr)
+        return 1
+
+
+def usage(argv):
+    """Lists the subcommands without importing any of them."""
+    asked = argv and argv[0] in ("-h", "--help")
+    print("usage: hakmem SUBCOMMAND [--help]\n", file=sys.stdout if asked else sys.stderr)
+    for name, (_, purpose) in COMMANDS.items():
+        print(f"  {name:10} {purpose}", file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
