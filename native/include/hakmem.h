@@ -279,6 +279,81 @@ uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
 
 /* --- ACE ----------------------------------------------------------------------------------------------------------- */
 
+/* ACE, the Adaptive Cache Engine, plays one bandit a learner. The fast loop has a learner for every size class with
+ * traffic (its arms: blocks a magazine holds); the slow loop has one each for the size of superslabs, the purge delay
+ * and the threshold of large blocks. A step observes the window that ends, rewards the arm that was in force, and puts
+ * the next arm into force; heaps take it up at their next refill or spill.
+ *
+ * Reward of a window, without unit, at most 1:
+ *     1 - (refills r + spills s + contentions c + faults f + system calls y) / (CPU time of the process)
+ *       - price * (bytes cached) / (bytes live)
+ * r, s, c, f, y are nanoseconds an event, measured on this machine when ACE starts; the price is a knob. */
+
+typedef struct hak_window_t {
+    uint64_t begin_ns, end_ns;   /* CLOCK_MONOTONIC */
+    uint64_t cpu_ns;             /* CPU time of the process in it */
+    uint64_t refills, spills;    /* calls, of this learner's class; slow learners: of all */
+    uint64_t contended;          /* visits to the depot that found it busy */
+    uint64_t faults, syscalls;   /* minor faults of the process; system calls of the allocator. Fast learners: 0 */
+    uint64_t cached_bytes;       /* in magazines, depot, cached runs, free dirty memory */
+    uint64_t live_bytes;         /* with callers */
+} hak_window_t;
+
+typedef struct hak_ace_costs_t { /* nanoseconds an event, measured at the start */
+    double refill, spill, contention, fault, syscall;
+} hak_ace_costs_t;
+
+typedef struct hak_learner_t {
+    const char *knob;            /* "magazine_blocks", ... */
+    uint32_t block_size;         /* of the class; 0 where the knob is global */
+    int32_t arms;
+    int64_t settings[16];        /* value of the knob under each arm */
+    int32_t arm;                 /* in force */
+    int32_t policy;              /* row of the policy table; -1: chosen from outside */
+    uint64_t windows;            /* observed */
+    double reward;               /* of the last */
+    double noise;                /* standard deviation of rewards within an arm */
+} hak_learner_t;
+
+enum { HAK_REASON_POLICY = 0, HAK_REASON_FROZEN = 1, HAK_REASON_OUTSIDE = 2, HAK_REASON_RESTART = 3 };
+
+typedef struct hak_event_t {     /* one row a decision */
+    uint64_t number;             /* 1, 2, ... over all learners */
+    uint64_t time_ns;            /* CLOCK_MONOTONIC */
+    int32_t learner;
+    uint32_t block_size;
+    uint32_t threads;            /* heaps alive */
+    uint32_t phase;              /* mark set by hak_ace_phase */
+    int32_t policy;
+    int32_t reason;              /* HAK_REASON_... */
+    int32_t arm;                 /* that was in force in the window */
+    int32_t next_arm;
+    int64_t setting;             /* of the arm */
+    uint64_t pulls;              /* of the arm, this window included */
+    double reward, mean, bonus;  /* of the arm after the update */
+    double index[16];            /* of every arm after the update */
+    hak_window_t window;
+    uint64_t rss_bytes;          /* of the process */
+    uint64_t seed;
+} hak_event_t;
+
+int hak_ace_start(void);                         /* 0; -1: runs already; -2: compiled without ACE */
+void hak_ace_stop(void);                         /* arms stay as they are */
+int hak_ace_running(void);
+int hak_ace_step(uint64_t now_ns);               /* what is due at this time; number of decisions. Needs no thread */
+uint64_t hak_ace_firings(int slow);              /* steps of the fast (0) or slow (1) loop so far */
+hak_ace_costs_t hak_ace_costs(void);
+int hak_ace_learner_count(void);
+int hak_ace_learner_read(int learner, hak_learner_t *out);   /* 0, or -1: no such learner */
+int hak_ace_observe(int learner, uint64_t now_ns, hak_window_t *window, double *reward); /* ends a window from outside: 1, 0: nothing happened, -1 */
+int hak_ace_choose(int learner, int arm);        /* puts an arm into force from outside: 0, or -1 */
+int hak_ace_learner_of(uint32_t block_size);     /* the learner of a class, made if need be; -1: no class */
+int hak_ace_parameter(const char *name, double value); /* of every learner's policy, now and later: how many took it */
+void hak_ace_phase(uint32_t mark);               /* of what the program does, for the events */
+
+size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity, uint64_t *lost); /* from *cursor on; 0: all */
+int hak_event_write(const char *path);           /* appends what is new as CSV: rows, or -1 and errno */
+
 /* cdef end */
 
 /* --- inline: malloc and free ---------------------------------------------------------------------------------------- */

@@ -27,6 +27,7 @@ static COLD void start(void)
         set = true;
     }
     if (!tuned && environ != NULL) {
+        ace_prepare();
         knobs_init(environ);
         libc_mode = knob(KNOB_force_libc_alloc);
         tuned = true;
@@ -281,7 +282,6 @@ static void *allocate_aligned(size_t alignment, size_t size)
     if (UNLIKELY(libc_mode)) return __libc_memalign(alignment, size);
     size_t rounded = align_up(size_max(size, 1), alignment);
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) return allocate(rounded);
-    struct heap *heap = heap_here();
     size = size_max(size, L2_MAX + 1);
     if (alignment <= UNIT_BYTES) return allocate_big(size);
     lock_take(&arena_lock);
@@ -353,6 +353,7 @@ static void fork_child(void)
         if (heap == front.heap) alive++;
         else if (atomic_load(&heap->state) == HEAP_LIVE) heap->front = NULL;
     atomic_store(&heaps_alive, alive);
+    ace_child();
 }
 
 __attribute__((constructor)) static void constructor(void)
@@ -362,4 +363,5 @@ __attribute__((constructor)) static void constructor(void)
     heap_here();
     heaps_init();
     pthread_atfork(fork_prepare, fork_parent, fork_child);
+    ace_begin();
 }

@@ -3,12 +3,17 @@
  * order (-Werror=implicit-function-declaration). Read it from the top. */
 
 #include "base.h"       /* first: it chooses what the system headers declare */
+#ifndef HAK_ACE
+#define HAK_ACE 1
+#endif
+
 #include "../include/hakmem.h"
 #include "types.h"
 
 #include "stats.c"      /* counters, and the one line that is printed */
 #include "knobs.c"      /* tunables */
 #include "os.c"         /* the kernel, and locks */
+#include "events.c"     /* what ACE saw and did */
 #include "numa.c"       /* which memory node */
 
 #include "sizeclass.c"  /* size -> class */
@@ -27,11 +32,19 @@
 
 #include "heap.c"       /* a thread's everything */
 #include "helper.c"     /* the background thread */
+#include "observe.c"    /* the heap read from outside */
 
 #include "ace/arithmetic.c" /* logarithms and chance without libm */
 #include "ace/bandit.c"     /* what a bandit remembers */
 #include "ace/policy.c"     /* which arm it plays */
 #include "ace/simulate.c"   /* a bandit against known means */
+#if HAK_ACE
+#include "ace/metrics.c"    /* two snapshots -> one reward */
+#include "ace/loop.c"       /* one step of the fast and the slow loop */
+#include "ace/learner.c"    /* started, stopped, written down */
+#else
+#include "ace/absent.c"     /* compiled out */
+#endif
 
 #include "alloc.c"      /* the front door */
 

@@ -33,7 +33,11 @@
     X(ace_log_level,        "level",       0,       0,        3,   0, "0 silent, 1 start and stop, 2 decisions, 3 windows; on stderr") \
     X(ace_fast_interval_ms, "ms",        500,       1,    60000,   0, "window of the fast loop: magazines") \
     X(ace_slow_interval_ms, "ms",      30000,       1,  3600000,   0, "window of the slow loop: superslabs, purging, the large threshold") \
-    X(ace_policy,           "policy",      0,       0,       63,   0, "row of the policy table that learns; HAKMEM_ACE_POLICY takes its name") \
+    X(ace_policy,           "policy",      3,       0,       63,   0, "row of the policy table for magazines; HAKMEM_ACE_POLICY takes its name") \
+    X(ace_slow_policy,      "policy",     13,       0,       63,   0, "row of the policy table for the slow loop; HAKMEM_ACE_SLOW_POLICY takes its name") \
+    X(ace_arm,              "arm",         4,       0,       15,   0, "arm of the magazines where the policy stands on one: 0 is 16 blocks, 5 is 512") \
+    X(ace_price_ppm,        "ppm",       500,       0,  1000000,   0, "what a cached byte per live byte costs of the reward") \
+    X(ace_shuffled,         "bool",        0,       0,        1,   0, "placebo: the policy is told the reward of another window") \
     X(ace_seed,             "number",      1,       0, INT32_MAX,  0, "seed of the policies that draw") \
     X(ace_frozen,           "bool",        0,       0,        1,   0, "windows are observed and logged, no arm is moved") \
     X(ss_os_stats,          "bool",        0,       0,        1,   0, "print the system calls by kind when the program ends") \
@@ -162,16 +166,16 @@ static void knob_take_profile(const char *name)
 
 /* Names of policies are known to ace/policy.c, which stands above: it leaves its translator here. */
 static int (*knob_policy_of_name)(const char *name);
-static void (*knob_policy_complain)(const char *name);
+static void (*knob_policy_complain)(const char *variable, size_t length, const char *name);
 
 static void knob_take_variable(const char *variable, size_t length, const char *text)
 {
     for (enum knob row = 0; row < KNOB_COUNT; row++) {
         if (!knob_is_variable(row, variable, length)) continue;
         int64_t value;
-        if (row == KNOB_ace_policy && knob_policy_of_name != NULL) {
+        if ((row == KNOB_ace_policy || row == KNOB_ace_slow_policy) && knob_policy_of_name != NULL) {
             value = knob_policy_of_name(text);
-            if (value < 0) knob_policy_complain(text);
+            if (value < 0) knob_policy_complain(variable, length, text);
             else knob_write(row, value);
         } else if (knob_parse(text, &value) && knob_in_range(row, value)) {
             knob_write(row, value);

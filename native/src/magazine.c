@@ -135,6 +135,7 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
     stat_add(heap, STAT_refills, 1);
     stat_add(heap, STAT_refilled_blocks, full.blocks);
     heap->refills[class]++;
+    heap->moved[class] += full.blocks;
     return true;
 }
 
@@ -148,6 +149,7 @@ static NOINLINE void magazine_spill(struct heap *heap, struct bin *bin, unsigned
         stat_add(heap, STAT_spills, 1);
         stat_add(heap, STAT_spilled_blocks, full.blocks);
         heap->spills[class]++;
+        heap->moved[class] -= full.blocks;
     }
     bin_load(heap, bin, class, LIST_END, 0);
 }
@@ -156,7 +158,10 @@ static NOINLINE void magazine_spill(struct heap *heap, struct bin *bin, unsigned
 static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
 {
     if (bin->head != LIST_END && bin->head != 0) {
-        depot_push(class, (struct chain){bin->head, (uint32_t)((int32_t)heap->capacity[class] - bin->room)});
+        struct chain loaded = {bin->head, (uint32_t)((int32_t)heap->capacity[class] - bin->room)};
+        heap->moved[class] -= loaded.blocks;
+        stat_add(heap, STAT_spilled_blocks, loaded.blocks);
+        depot_push(class, loaded);
         bin_load(heap, bin, class, LIST_END, 0);
     }
     if (heap->spare[class].head != 0) depot_push(class, heap->spare[class]);

@@ -85,6 +85,46 @@ static size_t os_address_space(void)
     return getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : (size_t)limit.rlim_cur;
 }
 
+/* --- the process, as the kernel counts it ------------------------------------------------------------------------------ */
+
+static uint64_t os_cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t os_faults(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_minflt : 0;
+}
+
+/* Resident bytes; 0 where /proc does not say. */
+static uint64_t os_rss(void)
+{
+    char text[64];
+    int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file >= 0 ? read(file, text, sizeof text - 1) : -1;
+    if (file >= 0) close(file);
+    if (length <= 0) return 0;
+    text[length] = 0;
+    const char *at = strchr(text, ' ');
+    return at != NULL ? strtoull(at, NULL, 10) * os_page : 0;
+}
+
+static int os_open_append(const char *path) { return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666); }
+static bool os_file_is_empty(int file) { return lseek(file, 0, SEEK_END) == 0; }
+
+static bool os_write(int file, const char *text, size_t length)
+{
+    for (ssize_t n; length > 0; text += n, length -= (size_t)n)
+        if ((n = write(file, text, length)) <= 0) return false;
+    return true;
+}
+
+static void os_close(int file) { close(file); }
+
 /* --- sleeping ------------------------------------------------------------------------------------------------------------- */
 
 static void os_futex_wake(_Atomic uint32_t *word, int threads) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, 0, 0, 0); }

@@ -188,6 +188,7 @@ struct heap {
     _Atomic uint64_t *stats;            /* see stats.c */
     uint32_t refills[CLASSES];          /* of each class since the thread began; read by observers */
     uint32_t spills[CLASSES];
+    int64_t moved[CLASSES];             /* blocks that came with refills minus those that went with spills */
 };
 
 enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };

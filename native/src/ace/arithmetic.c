@@ -9,8 +9,8 @@
 #include <emmintrin.h>
 #endif
 
-#define LN2_HIGH 0x1.62e42fefap-1           /* ln 2 in 37 bits, so that an exponent times it is exact */
-#define LN2_LOW 0x1.cf79abc9e3b3ap-40       /* the rest of it */
+#define LN2_HIGH 0x1.62e42fefap-1     /* ln 2 in 37 bits, so that an exponent times it is exact */
+#define LN2_LOW 0x1.cf79abc9e3b3ap-40 /* the rest of it */
 #define INFINITE __builtin_inf()
 
 /* One instruction. __builtin_sqrt would add a call of libm's sqrt for the sake of errno. */
@@ -75,10 +75,7 @@ static ALWAYS_INLINE double random_uniform(uint64_t *state) /* [0, 1), multiples
     return (double)(int64_t)(random_bits(state) >> 11) * 0x1p-53;
 }
 
-static int random_below(uint64_t *state, int n) /* 0 .. n - 1 */
-{
-    return (int)(random_uniform(state) * n);
-}
+static int random_below(uint64_t *state, int n) /* 0 .. n - 1 */ { return (int)(random_uniform(state) * n); }
 
 static double random_normal(uint64_t *state) /* mean 0, variance 1: Marsaglia's polar method, one of its two values */
 {

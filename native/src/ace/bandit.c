@@ -9,8 +9,21 @@
  * Neumann 1941), which a change of level hardly disturbs. */
 
 enum parameter { /* ORDER PARAMETER: rows of `bandit_parameters` */
-    P_SCALE, P_XI, P_TAU, P_GAMMA, P_C, P_EPSILON, P_ALPHA, P_MIX, P_K, P_BUDGET, P_ARM, P_BUSY, P_RESTART, P_SLACK,
-    P_COUNT
+                 P_SCALE,
+                 P_XI,
+                 P_TAU,
+                 P_GAMMA,
+                 P_C,
+                 P_EPSILON,
+                 P_ALPHA,
+                 P_MIX,
+                 P_K,
+                 P_BUDGET,
+                 P_ARM,
+                 P_BUSY,
+                 P_RESTART,
+                 P_SLACK,
+                 P_COUNT
 };
 _Static_assert((int)P_COUNT <= (int)HAK_BANDIT_PARAMETERS, "hak_bandit_t has room for every parameter");
 _Static_assert(HAK_BANDIT_ARMS <= 256, "window_arm is a byte");
@@ -19,7 +32,8 @@ static const struct {
     const char *name;
     double unused, minimum, maximum; /* unused: its value in policies that do not take it */
     const char *what;
-} bandit_parameters[P_COUNT] = { /* ORDER PARAMETER */
+} bandit_parameters[P_COUNT] = {
+    /* ORDER PARAMETER */
     {"scale", 1.0, 0.0, 1e9, "unit of the bonus in reward units; 0: the noise, estimated"},
     {"xi", 2.0, 0.0, 1e6, "exploration: factor before the logarithm"},
     {"tau", 0.0, 1.0, HAK_BANDIT_WINDOW, "plays the window remembers"},

@@ -1,0 +1,100 @@
+/* learner.c: ACE's life: started and stopped at run time, stepped by the helper thread, its history written when the
+ * program ends. Calls loop.c and nothing else. */
+
+static _Atomic bool ace_on;
+static const char *ace_history;  /* HAKMEM_ACE_EVENTS: where the events go; %p becomes the process number */
+
+/* Called by the helper between its rounds: nanoseconds until the next step, 0 while ACE is off. */
+static uint64_t ace_round(uint64_t now)
+{
+    if (!atomic_load_explicit(&ace_on, memory_order_relaxed)) return 0;
+    hak_ace_step(now);
+    uint64_t due = ace_due[0] < ace_due[1] ? ace_due[0] : ace_due[1];
+    return due > now ? due - now : 1;
+}
+
+static void ace_write_history(void)
+{
+    char path[512];
+    size_t n = 0;
+    if (ace_history == NULL) return;
+    for (const char *at = ace_history; *at != 0 && n < sizeof path - 24; at++) {
+        if (at[0] != '%' || at[1] != 'p') path[n++] = *at;
+        else n += (size_t)snprintf(path + n, 24, "%d", (int)getpid()), at++;
+    }
+    path[n] = 0;
+    if (hak_event_write(path) >= 0) return;
+    struct line line = {0};
+    line_text(&line, "hakmem: ace: the history cannot be written to ");
+    line_text(&line, path);
+    line_text(&line, "; set HAKMEM_ACE_EVENTS to a file in a folder that can be written");
+    line_end(&line);
+}
+
+static void ace_log(const char *what)
+{
+    if (knob(KNOB_ace_log_level) < 1) return;
+    struct line line = {0};
+    line_text(&line, "hakmem: ace: ");
+    line_text(&line, what);
+    line_end(&line);
+}
+
+int hak_ace_start(void)
+{
+    bool off = false;
+    if (!atomic_compare_exchange_strong(&ace_on, &off, true)) return -1;
+    ace_due[0] = ace_due[1] = 0;
+    ace_log("starts");
+    helper_start();
+    helper_poke();
+    return 0;
+}
+
+void hak_ace_stop(void)
+{
+    if (atomic_exchange(&ace_on, false)) ace_log("stops");
+}
+
+int hak_ace_running(void) { return atomic_load(&ace_on); }
+
+static void ace_complain_policy(const char *variable, size_t length, const char *name)
+{
+    struct line line = {0};
+    line_text(&line, "hakmem: HAKMEM_");
+    line_bytes(&line, variable, length);
+    line_text(&line, "=");
+    line_text(&line, name);
+    line_text(&line, " is not a policy; allowed:");
+    for (int i = 0; i < POLICIES; i++) {
+        line_text(&line, " ");
+        line_text(&line, policies[i].row.name);
+    }
+    line_end(&line);
+}
+
+/* Before knobs are read. */
+static void ace_prepare(void)
+{
+    knob_policy_of_name = hak_policy_find;
+    knob_policy_complain = ace_complain_policy;
+    helper_ace = ace_round;
+}
+
+static void ace_begin(void)
+{
+    ace_history = getenv("HAKMEM_ACE_EVENTS");
+    if (knob(KNOB_ace_enabled)) hak_ace_start();
+}
+
+/* The child starts with what its parent had learned; its thread is its own. */
+static void ace_child(void)
+{
+    lock_reset(&ace_lock);
+    if (atomic_load(&ace_on)) helper_start();
+}
+
+__attribute__((destructor)) static void ace_end(void)
+{
+    if (learners != NULL) ace_write_history();
+}

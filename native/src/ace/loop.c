@@ -1,0 +1,266 @@
+/* loop.c: one step of the fast and of the slow loop. Time is an argument and every decision is an event, so a notebook can
+ * replay what happened: the same rewards into the same policy with the same seed choose the same arms. */
+
+struct learner {
+    enum knob knob;
+    uint8_t class;               /* fast: the size class */
+    bool outside;                /* chosen from outside */
+    int arms, arm;
+    int64_t settings[HAK_BANDIT_ARMS];
+    uint64_t windows, seed;
+    double reward, kept_reward;
+    hak_window_t before;         /* counts when the window began */
+    hak_bandit_t bandit;
+};
+
+enum { LEARNERS_SLOW = 3, LEARNERS_MAX = LEARNERS_SLOW + CLASSES, TRAFFIC_MIN = 4 };
+
+static const int64_t arms_magazine[] = {16, 32, 64, 128, 256, 512};
+static const int64_t arms_superslab[] = {SUPERSLAB_SMALL, SUPERSLAB_LARGE};
+static const int64_t arms_delay[] = {50, 100, 250, 500, 1000, 2000, 5000, 10000};
+static const int64_t arms_threshold[] = {512 * KIB, 768 * KIB, 1 * MIB,  1536 * KIB, 2 * MIB,  3 * MIB,
+                                         4 * MIB,   6 * MIB,   8 * MIB,  12 * MIB,   16 * MIB, 32 * MIB};
+
+static struct lock ace_lock;
+static struct learner *learners;              /* LEARNERS_MAX of them, mapped when ACE first runs */
+static _Atomic int learner_count;
+static int8_t learner_of_class[CLASSES];      /* number; 0: none */
+static uint64_t ace_fired[2], ace_due[2];     /* fast, slow */
+static _Atomic uint32_t ace_phase;
+static struct {
+    double value;
+    bool set;
+} ace_parameters[P_COUNT];     /* what hak_ace_parameter said, for learners yet to come */
+
+#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
+
+static void learner_settle(struct learner *learner, int arm)
+{
+    learner->arm = arm;
+    if (learner->knob == KNOB_magazine_blocks)
+        atomic_store_explicit(&class_capacity[learner->class], (uint16_t)learner->settings[arm], memory_order_relaxed);
+    else
+        knob_write(learner->knob, learner->settings[arm]);
+}
+
+static int learner_arm_of(const struct learner *learner, int64_t setting)
+{
+    int best = 0;
+    for (int arm = 1; arm < learner->arms; arm++)
+        if (learner->settings[arm] <= setting) best = arm;
+    return best;
+}
+
+static void learner_teach(struct learner *learner)
+{
+    for (int id = 0; id < P_COUNT; id++)
+        if (ace_parameters[id].set) hak_bandit_set(&learner->bandit, bandit_parameters[id].name, ace_parameters[id].value);
+}
+
+static int learner_add(enum knob row, unsigned class, const int64_t *settings, int arms, enum knob policy)
+{
+    int number = atomic_load(&learner_count);
+    struct learner *learner = &learners[number];
+    *learner = (struct learner){.knob = row, .class = (uint8_t)class, .arms = arms, .seed = (uint64_t)knob(KNOB_ace_seed) + (uint64_t)number};
+    memcpy(learner->settings, settings, (size_t)arms * sizeof *settings);
+    int chosen = (int)knob(policy);
+    hak_bandit_init(&learner->bandit, chosen < POLICIES ? chosen : 0, arms, learner->seed);
+    if (row == KNOB_magazine_blocks) hak_bandit_set(&learner->bandit, "arm", (double)size_min((size_t)knob(KNOB_ace_arm), (size_t)arms - 1));
+    learner_teach(learner);
+    learner->arm = learner_arm_of(learner, row == KNOB_magazine_blocks ? magazine_capacity(class) : knob(row));
+    atomic_store_explicit(&learner_count, number + 1, memory_order_release);
+    return number;
+}
+
+static bool learners_ready(uint64_t now)
+{
+    if (learners != NULL) return true;
+    learners = os_map(LEARNERS_MAX * sizeof *learners);
+    if (learners == NULL) return false;
+    learner_add(KNOB_superslab_bytes, 0, arms_superslab, COUNT(arms_superslab), KNOB_ace_slow_policy);
+    learner_add(KNOB_purge_delay_ms, 0, arms_delay, COUNT(arms_delay), KNOB_ace_slow_policy);
+    learner_add(KNOB_large_threshold, 0, arms_threshold, COUNT(arms_threshold), KNOB_ace_slow_policy);
+    for (int i = 0; i < LEARNERS_SLOW; i++) learners[i].before = whole_read(now);
+    costs_measure();
+    return true;
+}
+
+static int learner_for_class(unsigned class, uint64_t now, uint64_t cpu_ns)
+{
+    if (learner_of_class[class] != 0) return learner_of_class[class];
+    int number = learner_add(KNOB_magazine_blocks, class, arms_magazine, COUNT(arms_magazine), KNOB_ace_policy);
+    learner_of_class[class] = (int8_t)number;
+    learners[number].before = class_window(class, now, cpu_ns);
+    return number;
+}
+
+/* --- one decision -------------------------------------------------------------------------------------------------------------------- */
+
+static void decision_record(int number, const hak_window_t *window, int arm, int reason, uint64_t rss)
+{
+    struct learner *learner = &learners[number];
+    hak_event_t event = {.time_ns = window->end_ns, .learner = number, .threads = atomic_load(&heaps_alive),
+                         .block_size = learner->knob == KNOB_magazine_blocks ? classes[learner->class].size : 0,
+                         .phase = atomic_load(&ace_phase), .policy = learner->outside ? -1 : learner->bandit.policy, .reason = reason,
+                         .arm = arm, .next_arm = learner->arm, .setting = learner->settings[arm],
+                         .pulls = hak_bandit_pulls(&learner->bandit, arm), .reward = learner->reward,
+                         .mean = hak_bandit_mean(&learner->bandit, arm), .bonus = hak_bandit_bonus(&learner->bandit, arm),
+                         .window = *window, .rss_bytes = rss, .seed = learner->seed};
+    for (int i = 0; i < learner->arms; i++) event.index[i] = hak_bandit_index(&learner->bandit, i);
+    event_append(&event);
+    if (knob(KNOB_ace_log_level) < 2) return;
+    struct line line = {0};
+    line_text(&line, "hakmem: ace: ");
+    line_text(&line, knob_rows[learner->knob].name);
+    line_text(&line, " of ");
+    line_number(&line, event.block_size);
+    line_text(&line, " B: ");
+    line_number(&line, event.setting);
+    line_text(&line, " -> ");
+    line_number(&line, learner->settings[learner->arm]);
+    line_text(&line, ", reward ppm ");
+    line_number(&line, (int64_t)(event.reward * 1e6));
+    line_end(&line);
+}
+
+/* The window ends: its arm is rewarded, the next one put into force. */
+static void learner_decide(int number, const hak_window_t *window, uint64_t rss)
+{
+    struct learner *learner = &learners[number];
+    int arm = learner->arm, reason = HAK_REASON_POLICY;
+    uint64_t visits = window->refills + window->spills, restarts = learner->bandit.restarts;
+    learner->reward = window_reward(window);
+    learner->windows++;
+    double told = learner->reward;
+    if (knob(KNOB_ace_shuffled)) { /* told the reward of some earlier window: what there is to learn is gone, the rest is the same */
+        told = learner->windows > 1 ? learner->kept_reward : told;
+        if (learner->windows % 7 != 0) learner->kept_reward = learner->reward;
+    }
+    hak_bandit_update_busy(&learner->bandit, arm, told, visits != 0 ? (double)window->contended / (double)visits : 0.0);
+    if (learner->outside) reason = HAK_REASON_OUTSIDE;
+    else if (knob(KNOB_ace_frozen)) reason = HAK_REASON_FROZEN;
+    else learner_settle(learner, hak_bandit_select(&learner->bandit));
+    if (reason == HAK_REASON_POLICY && learner->bandit.restarts != restarts) reason = HAK_REASON_RESTART;
+    decision_record(number, window, arm, reason, rss);
+}
+
+static int fast_step(uint64_t now)
+{
+    int decisions = 0;
+    uint64_t cpu_ns = os_cpu_ns(), rss = 0;
+    for (unsigned class = 1; class < CLASSES; class++) {
+        if (classes[class].size == 0) continue;
+        hak_window_t after = class_window(class, now, cpu_ns);
+        if (learner_of_class[class] == 0 && after.refills + after.spills < TRAFFIC_MIN) continue;
+        struct learner *learner = &learners[learner_for_class(class, now, cpu_ns)];
+        hak_window_t window = window_between(&learner->before, &after);
+        if (window.refills + window.spills < TRAFFIC_MIN) { /* nothing was tried, nothing is learned */
+            learner->before = after;
+            continue;
+        }
+        learner->before = after;
+        if (rss == 0) rss = os_rss();
+        learner_decide(learner_of_class[class], &window, rss);
+        decisions++;
+    }
+    return decisions;
+}
+
+static int slow_step(uint64_t now)
+{
+    hak_window_t after = whole_read(now);
+    for (int number = 0; number < LEARNERS_SLOW; number++) {
+        hak_window_t window = window_between(&learners[number].before, &after);
+        learners[number].before = after;
+        learner_decide(number, &window, os_rss());
+    }
+    return LEARNERS_SLOW;
+}
+
+static uint64_t ace_interval(int slow)
+{
+    return (uint64_t)knob(slow ? KNOB_ace_slow_interval_ms : KNOB_ace_fast_interval_ms) * 1000000u;
+}
+
+int hak_ace_step(uint64_t now)
+{
+    int decisions = 0;
+    lock_take(&ace_lock);
+    if (learners_ready(now))
+        for (int slow = 0; slow < 2; slow++) {
+            if (ace_due[slow] == 0) ace_due[slow] = now + ace_interval(slow);
+            if (now < ace_due[slow]) continue;
+            decisions += slow ? slow_step(now) : fast_step(now);
+            ace_fired[slow]++;
+            ace_due[slow] = now + ace_interval(slow);
+        }
+    lock_drop(&ace_lock);
+    return decisions;
+}
+
+/* --- from outside --------------------------------------------------------------------------------------------------------------------- */
+
+uint64_t hak_ace_firings(int slow) { return __atomic_load_n(&ace_fired[slow != 0], __ATOMIC_RELAXED); }
+hak_ace_costs_t hak_ace_costs(void) { return ace_costs; }
+int hak_ace_learner_count(void) { return atomic_load_explicit(&learner_count, memory_order_acquire); }
+void hak_ace_phase(uint32_t mark) { atomic_store(&ace_phase, mark); }
+
+int hak_ace_learner_read(int number, hak_learner_t *out)
+{
+    if (number < 0 || number >= hak_ace_learner_count()) return -1;
+    lock_take(&ace_lock);
+    const struct learner *learner = &learners[number];
+    *out = (hak_learner_t){.knob = knob_rows[learner->knob].name, .arms = learner->arms, .arm = learner->arm,
+                           .block_size = learner->knob == KNOB_magazine_blocks ? classes[learner->class].size : 0,
+                           .policy = learner->outside ? -1 : learner->bandit.policy, .windows = learner->windows,
+                           .reward = learner->reward, .noise = hak_bandit_noise(&learner->bandit)};
+    memcpy(out->settings, learner->settings, sizeof out->settings);
+    lock_drop(&ace_lock);
+    return 0;
+}
+
+int hak_ace_learner_of(uint32_t block_size)
+{
+    if (block_size < 1 || block_size > L2_MAX) return -1;
+    int number = -1;
+    lock_take(&ace_lock);
+    if (learners_ready(os_now_ns())) number = learner_for_class(small_class(block_size), os_now_ns(), os_cpu_ns());
+    lock_drop(&ace_lock);
+    return number;
+}
+
+int hak_ace_choose(int number, int arm)
+{
+    if (number < 0 || number >= hak_ace_learner_count() || arm < 0 || arm >= learners[number].arms) return -1;
+    lock_take(&ace_lock);
+    learners[number].outside = true;
+    learner_settle(&learners[number], arm);
+    lock_drop(&ace_lock);
+    return 0;
+}
+
+int hak_ace_observe(int number, uint64_t now, hak_window_t *window, double *reward)
+{
+    if (number < 0 || number >= hak_ace_learner_count()) return -1;
+    lock_take(&ace_lock);
+    struct learner *learner = &learners[number];
+    hak_window_t after = number < LEARNERS_SLOW ? whole_read(now) : class_window(learner->class, now, os_cpu_ns());
+    *window = window_between(&learner->before, &after);
+    learner->before = after;
+    bool traffic = number < LEARNERS_SLOW || window->refills + window->spills >= TRAFFIC_MIN;
+    if (traffic) learner_decide(number, window, os_rss());
+    *reward = traffic ? learner->reward : 0.0;
+    lock_drop(&ace_lock);
+    return traffic;
+}
+
+int hak_ace_parameter(const char *name, double value)
+{
+    int took = 0;
+    lock_take(&ace_lock);
+    for (int id = 0; id < P_COUNT; id++)
+        if (strcmp(bandit_parameters[id].name, name) == 0) ace_parameters[id].value = value, ace_parameters[id].set = true;
+    for (int i = 0; i < atomic_load(&learner_count); i++) took += hak_bandit_set(&learners[i].bandit, name, value) == 0;
+    lock_drop(&ace_lock);
+    return took;
+}

@@ -1,0 +1,115 @@
+/* metrics.c: two snapshots -> one window -> one reward. Reads counters that slow paths keep and levels that are derived;
+ * the program's threads are read through the registry and never stopped. */
+
+struct class_counts {
+    uint64_t refills, spills, contended, cached_bytes, live_bytes;
+};
+
+/* Sums over all heaps, for one class. */
+static struct class_counts class_read(unsigned class)
+{
+    struct class_counts sum = {.contended = atomic_load_explicit(&depots[class].contended, memory_order_relaxed)};
+    int64_t out = 0, held = __atomic_load_n(&depots[class].blocks, __ATOMIC_RELAXED);
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
+        sum.refills += __atomic_load_n(&heap->refills[class], __ATOMIC_RELAXED);
+        sum.spills += __atomic_load_n(&heap->spills[class], __ATOMIC_RELAXED);
+        out += __atomic_load_n(&heap->moved[class], __ATOMIC_RELAXED);
+        if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL) continue;
+        int64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
+        out -= loaded;
+        held += loaded + spare_blocks(heap, class);
+    }
+    sum.cached_bytes = (uint64_t)held * classes[class].size;
+    sum.live_bytes = out > 0 ? (uint64_t)out * classes[class].size : 0;
+    return sum;
+}
+
+static uint64_t syscalls_read(void)
+{
+    uint64_t sum = 0;
+    for (enum shared_stat row = STAT_sys_mmap; row <= STAT_sys_mbind; row++) sum += stat_shared_read(row);
+    return sum;
+}
+
+/* What a slow learner looks at: the allocator as a whole. */
+static hak_window_t whole_read(uint64_t now)
+{
+    struct levels levels;
+    levels_read(&levels);
+    hak_window_t window = {.end_ns = now, .cpu_ns = os_cpu_ns(), .faults = os_faults(), .syscalls = syscalls_read(),
+                           .cached_bytes = levels.value[STAT_cached_bytes] + levels.value[STAT_dirty_bytes],
+                           .live_bytes = levels.value[STAT_in_use_bytes]};
+    window.refills = heap_stat_total(STAT_refills);
+    window.spills = heap_stat_total(STAT_spills);
+    window.contended = stat_shared_read(STAT_depot_contended);
+    return window;
+}
+
+static hak_window_t class_window(unsigned class, uint64_t now, uint64_t cpu_ns)
+{
+    struct class_counts counts = class_read(class);
+    return (hak_window_t){.end_ns = now, .cpu_ns = cpu_ns, .refills = counts.refills, .spills = counts.spills,
+                          .contended = counts.contended, .cached_bytes = counts.cached_bytes, .live_bytes = counts.live_bytes};
+}
+
+/* Counts become differences, levels stay as they are at the end. */
+static hak_window_t window_between(const hak_window_t *before, const hak_window_t *after)
+{
+    hak_window_t w = *after;
+    w.begin_ns = before->end_ns;
+    w.cpu_ns -= before->cpu_ns;
+    w.refills -= before->refills;
+    w.spills -= before->spills;
+    w.contended -= before->contended;
+    w.faults -= before->faults;
+    w.syscalls -= before->syscalls;
+    return w;
+}
+
+/* --- what events cost on this machine ------------------------------------------------------------------------------------------- */
+
+static hak_ace_costs_t ace_costs;
+
+static double probe(void (*once)(void), int times)
+{
+    uint64_t begin = os_now_ns();
+    for (int i = 0; i < times; i++) once();
+    return (double)(os_now_ns() - begin) / times;
+}
+
+static void *probe_page;
+static void probe_fault(void)
+{
+    os_purge(probe_page, os_page);
+    *(volatile char *)probe_page = 1;
+}
+static void probe_call(void) { os_purge(probe_page, os_page); }
+static void probe_exchange(void)
+{
+    static struct chain chain;
+    static uintptr_t words[2];
+    chain = (struct chain){(uintptr_t)words, 1};
+    depot_push(0, chain); /* class 0 is nobody's */
+    depot_pop(0);
+}
+
+/* Once, in the thread that learns. An exchange with the depot is the cheap part of a refill or spill; the rest is the call
+ * and the lines that come with another magazine, which make it about four of these. */
+static void costs_measure(void)
+{
+    if (ace_costs.refill != 0 || (probe_page = os_map(os_page)) == NULL) return;
+    double exchange = probe(probe_exchange, 2000) / 2;
+    double call = probe(probe_call, 200), fault = probe(probe_fault, 200);
+    ace_costs = (hak_ace_costs_t){.refill = 4 * exchange, .spill = 4 * exchange, .contention = 8 * exchange,
+                                  .fault = fault > call ? fault - call : fault, .syscall = call};
+    os_unmap(probe_page, os_page);
+}
+
+static double window_reward(const hak_window_t *w)
+{
+    double cost = (double)w->refills * ace_costs.refill + (double)w->spills * ace_costs.spill + (double)w->contended * ace_costs.contention +
+                  (double)w->faults * ace_costs.fault + (double)w->syscalls * ace_costs.syscall;
+    double memory = (double)w->cached_bytes / ((double)w->live_bytes + (double)os_page);
+    double price = (double)knob(KNOB_ace_price_ppm) * 1e-6;
+    return 1.0 - cost / ((double)w->cpu_ns + 1.0) - price * (memory < 100.0 ? memory : 100.0);
+}

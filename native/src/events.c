@@ -1,0 +1,85 @@
+/* events.c: the event ring: what ACE saw and did. One writer at a time (who holds ACE's lock), any number of readers, each
+ * with a cursor of its own; the oldest rows are overwritten, and a reader is told how many it missed. */
+
+#include <stdio.h>
+
+enum { EVENT_ROWS = 4096 };
+static hak_event_t *event_rows;             /* mapped when the first event comes */
+static _Atomic uint64_t event_last;         /* number of the newest complete row */
+
+static void event_append(hak_event_t *event)
+{
+    if (event_rows == NULL && (event_rows = os_map(EVENT_ROWS * sizeof *event_rows)) == NULL) return;
+    event->number = atomic_load_explicit(&event_last, memory_order_relaxed) + 1;
+    hak_event_t *row = &event_rows[event->number % EVENT_ROWS];
+    __atomic_store_n(&row->number, 0, __ATOMIC_RELEASE); /* being written */
+    atomic_thread_fence(memory_order_release);
+    memcpy((char *)row + sizeof row->number, (char *)event + sizeof event->number, sizeof *row - sizeof row->number);
+    __atomic_store_n(&row->number, event->number, __ATOMIC_RELEASE);
+    atomic_store_explicit(&event_last, event->number, memory_order_release);
+}
+
+size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity, uint64_t *lost)
+{
+    size_t n = 0;
+    uint64_t last = atomic_load_explicit(&event_last, memory_order_acquire), missed = 0;
+    if (last > EVENT_ROWS && *cursor < last - EVENT_ROWS) {
+        missed = last - EVENT_ROWS - *cursor;
+        *cursor = last - EVENT_ROWS;
+    }
+    for (; n < capacity && *cursor < last; ++*cursor) {
+        uint64_t number = *cursor + 1;
+        const hak_event_t *row = &event_rows[number % EVENT_ROWS];
+        memcpy(&rows[n], row, sizeof *row);
+        atomic_thread_fence(memory_order_acquire);
+        if (rows[n].number == number && __atomic_load_n(&row->number, __ATOMIC_ACQUIRE) == number) n++;
+        else missed++;
+    }
+    if (lost != NULL) *lost += missed;
+    return n;
+}
+
+/* --- the history on disk -------------------------------------------------------------------------------------------------------- */
+
+static uint64_t event_written;              /* cursor of the file */
+static uint64_t event_unwritten;            /* lost to the file */
+
+static int event_header(char *text, size_t room)
+{
+    int n = snprintf(text, room, "number,time_ns,learner,block_size,threads,phase,policy,reason,arm,next_arm,setting,pulls,reward,mean,bonus,");
+    for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += snprintf(text + n, room - (size_t)n, "index_%d,", arm);
+    return n + snprintf(text + n, room - (size_t)n,
+                        "begin_ns,end_ns,cpu_ns,refills,spills,contended,faults,syscalls,cached_bytes,live_bytes,rss_bytes,seed,lost\n");
+}
+
+#define U(x) ((unsigned long long)(x))
+static int event_row(char *text, size_t room, const hak_event_t *e)
+{
+    const hak_window_t *w = &e->window;
+    int n = snprintf(text, room, "%llu,%llu,%d,%u,%u,%u,%d,%d,%d,%d,%lld,%llu,%.9g,%.9g,%.9g,", U(e->number), U(e->time_ns), e->learner,
+                     e->block_size, e->threads, e->phase, e->policy, e->reason, e->arm, e->next_arm, (long long)e->setting, U(e->pulls),
+                     e->reward, e->mean, e->bonus);
+    for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += snprintf(text + n, room - (size_t)n, "%.9g,", e->index[arm]);
+    return n + snprintf(text + n, room - (size_t)n, "%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu\n", U(w->begin_ns),
+                        U(w->end_ns), U(w->cpu_ns), U(w->refills), U(w->spills), U(w->contended), U(w->faults), U(w->syscalls),
+                        U(w->cached_bytes), U(w->live_bytes), U(e->rss_bytes), U(e->seed), U(event_unwritten));
+}
+#undef U
+
+int hak_event_write(const char *path)
+{
+    static struct lock writing;
+    char text[2048];
+    hak_event_t event;
+    int rows = 0, file = os_open_append(path);
+    if (file < 0) return -1;
+    lock_take(&writing);
+    bool good = !os_file_is_empty(file) || os_write(file, text, (size_t)event_header(text, sizeof text));
+    while (good && hak_event_read(&event_written, &event, 1, &event_unwritten) == 1) {
+        good = os_write(file, text, (size_t)event_row(text, sizeof text, &event));
+        rows++;
+    }
+    lock_drop(&writing);
+    os_close(file);
+    return good ? rows : -1;
+}
