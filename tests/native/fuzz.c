@@ -1,0 +1,260 @@
+/* fuzz SECONDS THREADS SEED: random calls against a model that knows what every block must be.
+ *
+ * The model is a bitmap over the address space, one bit a granule of 8 bytes: set while a live block covers it. A bit
+ * found set by an allocation is an overlap, whoever the two owners are. Contents are a function of the block's number,
+ * written at fixed offsets and checked at every realloc and free. Blocks wander between threads through mailboxes, and
+ * workers are replaced by fresh threads all the time. Ends with one line of figures, or with the first violation.
+ * With HAK_DIRECT the calls are hak_ ones of a hakmem linked in (sanitizer builds). */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef HAK_DIRECT
+#include "hakmem.h"
+#define malloc hak_malloc
+#define calloc hak_calloc
+#define realloc hak_realloc
+#define free hak_free
+#define posix_memalign hak_posix_memalign
+#define malloc_usable_size hak_usable_size
+#endif
+
+enum {
+    GRANULE = 8,
+    LEAF_SHIFT = 26,                              /* a leaf of the bitmap covers 64 MiB */
+    LEAF_WORDS = (1 << LEAF_SHIFT) / GRANULE / 64,
+    ADDRESS_BITS = 48,
+    HEAD = 512, TAIL = 64, PAGE = 4096, MARK = 8, /* patterned: first 512 bytes, 8 bytes a page, last 64 */
+    SLOTS = 1024,                                 /* blocks a worker may own */
+    MAILBOXES = 256,
+    THREADS_MAX = 64,
+    LIFE = 30000,                                 /* calls until a worker is replaced by a fresh thread */
+    SIZE_BITS = 23,                               /* sizes up to 8 MiB, log-uniform */
+};
+static const size_t live_max = (size_t)512 << 20;  /* of all threads together */
+
+typedef _Atomic uint64_t leaf[LEAF_WORDS];
+struct block {
+    unsigned char *start; /* NULL: no block */
+    size_t size, usable;
+    uint64_t number;
+};
+struct worker {
+    pthread_t thread;
+    struct block blocks[SLOTS];
+    uint64_t random, calls;
+};
+
+static _Atomic(leaf *) leaves[(size_t)1 << (ADDRESS_BITS - LEAF_SHIFT)];
+static struct { pthread_mutex_t lock; struct block block; } mailboxes[MAILBOXES];
+static struct worker workers[THREADS_MAX];
+static atomic_size_t live_bytes, live_peak;
+static atomic_ullong numbers;
+static _Atomic int stop;
+
+#define VIOLATION(...) (dprintf(2, "fuzz: " __VA_ARGS__), dprintf(2, "\n"), abort())
+
+static uint64_t next_random(struct worker *worker) {
+    worker->random ^= worker->random << 13;
+    worker->random ^= worker->random >> 7;
+    return worker->random ^= worker->random << 17;
+}
+
+static size_t random_size(struct worker *worker) {
+    unsigned bits = (unsigned)(next_random(worker) % (SIZE_BITS + 1));
+    return next_random(worker) & (((size_t)1 << bits) - 1);
+}
+
+/* ---- the bitmap ---- */
+
+static leaf *leaf_of(uintptr_t address) {
+    _Atomic(leaf *) *slot = &leaves[address >> LEAF_SHIFT];
+    leaf *found = atomic_load(slot);
+    if (found) return found;
+    leaf *fresh = mmap(NULL, sizeof(leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fresh == MAP_FAILED) VIOLATION("no memory for the model");
+    if (atomic_compare_exchange_strong(slot, &found, fresh)) return fresh;
+    munmap(fresh, sizeof(leaf));
+    return found;
+}
+
+/* Sets or clears the bits of [start, start + size), a word at a time; each must have had the other value. */
+static void mark(const struct block *block, int live) {
+    uintptr_t granule = (uintptr_t)block->start / GRANULE;
+    uintptr_t end = ((uintptr_t)block->start + block->usable + GRANULE - 1) / GRANULE;
+    while (granule < end) {
+        unsigned bit = granule % 64, count = end - granule < 64 - bit ? (unsigned)(end - granule) : 64 - bit;
+        uint64_t bits = (count == 64 ? ~0ull : (1ull << count) - 1) << bit;
+        _Atomic uint64_t *word = &(*leaf_of(granule * GRANULE))[granule / 64 % LEAF_WORDS];
+        uint64_t before = live ? atomic_fetch_or(word, bits) : atomic_fetch_and(word, ~bits);
+        if ((before & bits) != (live ? 0 : bits))
+            VIOLATION("%s overlaps a live block: %p, %zu bytes", live ? "new block" : "freed block",
+                      (void *)block->start, block->usable);
+        granule += count;
+    }
+}
+
+/* ---- contents ---- */
+
+static unsigned char pattern(uint64_t number, size_t offset) {
+    return (unsigned char)((number * 0x9e3779b97f4a7c15u >> 40) + offset * 7 + (offset >> 12));
+}
+
+/* The next patterned offset at or after `offset` in a block of this size. */
+static size_t next_marked(size_t offset, size_t size) {
+    if (offset < HEAD || offset % PAGE < MARK || offset + TAIL >= size) return offset;
+    size_t page = (offset / PAGE + 1) * PAGE;
+    return page + TAIL < size ? page : size - TAIL;
+}
+
+#define EACH_MARKED(i, size) (size_t i = 0; (i = next_marked(i, size)) < (size); i++)
+
+static void write_pattern(struct block *block) {
+    for EACH_MARKED (i, block->usable) block->start[i] = pattern(block->number, i);
+}
+
+/* Checks what the first `kept` bytes must hold. */
+static void check_pattern(const struct block *block, size_t kept, const char *when) {
+    for EACH_MARKED (i, block->usable) {
+        if (i >= kept) break;
+        if (block->start[i] != pattern(block->number, i))
+            VIOLATION("%s: byte %zu of %p (%zu bytes) changed", when, i, (void *)block->start, block->size);
+    }
+}
+
+static void check_zero(const struct block *block) {
+    for (size_t i = 0; i < block->size; i++)
+        if (block->start[i]) VIOLATION("calloc: byte %zu of %p is not zero", i, (void *)block->start);
+}
+
+/* ---- calls ---- */
+
+static void adopt(struct block *block, unsigned char *start, size_t size, size_t alignment) {
+    *block = (struct block){start, size, malloc_usable_size(start), atomic_fetch_add(&numbers, 1)};
+    if (block->usable < size) VIOLATION("usable size %zu of %p below the size %zu", block->usable, (void *)start, size);
+    if ((uintptr_t)start % alignment) VIOLATION("%p is not aligned to %zu", (void *)start, alignment);
+    mark(block, 1);
+    write_pattern(block);
+    size_t live = atomic_fetch_add(&live_bytes, block->usable) + block->usable, peak = live_peak;
+    while (live > peak && !atomic_compare_exchange_weak(&live_peak, &peak, live)) {}
+}
+
+static void let_go(struct block *block, const char *when) {
+    if (malloc_usable_size(block->start) != block->usable)
+        VIOLATION("%s: usable size of %p changed", when, (void *)block->start);
+    check_pattern(block, block->usable, when);
+    mark(block, 0);
+    atomic_fetch_sub(&live_bytes, block->usable);
+}
+
+static void fuzz_free(struct block *block) {
+    let_go(block, "free");
+    errno = 4711;
+    free(block->start);
+    if (errno != 4711) VIOLATION("free changed errno to %d", errno);
+    block->start = NULL;
+}
+
+static void fuzz_malloc(struct worker *worker, struct block *block) {
+    size_t size = random_size(worker), alignment = 1, kind = next_random(worker) % 8;
+    void *start = NULL;
+    if (kind == 0) {
+        alignment = (size_t)16 << next_random(worker) % (next_random(worker) % 16 ? 8 : 14);
+        if (posix_memalign(&start, alignment, size) != 0) start = NULL;
+    } else {
+        start = kind <= 2 ? calloc(1, size) : malloc(size);
+        while (alignment < 16 && alignment * 2 <= size) alignment *= 2;
+    }
+    if (start == NULL) VIOLATION("no block of %zu bytes, errno %d", size, errno);
+    if (kind == 1 || kind == 2) check_zero(&(struct block){start, size, size, 0});
+    adopt(block, start, size, alignment);
+}
+
+static void fuzz_realloc(struct worker *worker, struct block *block) {
+    size_t size = random_size(worker) + 1;
+    if (next_random(worker) % 2) size = block->size + block->size / 4 + 1; /* growth, as a vector does it */
+    if (size > (size_t)1 << SIZE_BITS) size = 1;
+    struct block old = *block;
+    let_go(&old, "realloc");
+    unsigned char *start = realloc(old.start, size);
+    if (start == NULL) VIOLATION("realloc to %zu bytes refused", size);
+    *block = old;
+    block->start = start;
+    check_pattern(block, old.size < size ? old.size : size, "after realloc");
+    adopt(block, start, size, 1);
+}
+
+static void swap_with_mailbox(struct worker *worker, struct block *block) {
+    size_t i = next_random(worker) % MAILBOXES;
+    pthread_mutex_lock(&mailboxes[i].lock);
+    struct block received = mailboxes[i].block;
+    mailboxes[i].block = *block;
+    *block = received;
+    pthread_mutex_unlock(&mailboxes[i].lock);
+}
+
+static void one_call(struct worker *worker) {
+    struct block *block = &worker->blocks[next_random(worker) % SLOTS];
+    uint64_t choice = next_random(worker) % 16;
+    if (choice < 4) swap_with_mailbox(worker, block);
+    else if (block->start == NULL) {
+        if (atomic_load(&live_bytes) < live_max) fuzz_malloc(worker, block);
+    } else if (choice < 6) fuzz_realloc(worker, block);
+    else fuzz_free(block);
+    worker->calls++;
+}
+
+/* Now and then a worker empties its hands, so that slabs and regions become free as a whole. */
+static void *live_a_life(void *argument) {
+    struct worker *worker = argument;
+    for (int i = 0; i < LIFE && !stop; i++) one_call(worker);
+    for (int i = 0; next_random(worker) % 4 == 0 && i < SLOTS; i++)
+        if (worker->blocks[i].start) fuzz_free(&worker->blocks[i]);
+    return NULL;
+}
+
+static void *replace_forever(void *argument) {
+    struct worker *worker = argument;
+    while (!stop) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, live_a_life, worker) != 0) VIOLATION("no thread");
+        pthread_join(thread, NULL);
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4 || atoi(argv[2]) < 1 || atoi(argv[2]) > THREADS_MAX) {
+        dprintf(2, "usage: fuzz SECONDS THREADS SEED (1 to %d threads)\n", THREADS_MAX);
+        return 2;
+    }
+    int threads = atoi(argv[2]);
+    for (int i = 0; i < MAILBOXES; i++) pthread_mutex_init(&mailboxes[i].lock, NULL);
+    for (int i = 0; i < threads; i++) {
+        workers[i].random = (strtoull(argv[3], NULL, 10) * THREADS_MAX + (uint64_t)i + 1) * 0x9e3779b97f4a7c15u;
+        pthread_create(&workers[i].thread, NULL, replace_forever, &workers[i]);
+    }
+    unsigned long long calls = 0;
+    struct timespec duration = {atoi(argv[1]), 0};
+    nanosleep(&duration, NULL);
+    stop = 1;
+    for (int i = 0; i < threads; i++) pthread_join(workers[i].thread, NULL);
+    for (int i = 0; i < threads; i++) {
+        for (int j = 0; j < SLOTS; j++)
+            if (workers[i].blocks[j].start) fuzz_free(&workers[i].blocks[j]);
+        calls += workers[i].calls;
+    }
+    for (int i = 0; i < MAILBOXES; i++)
+        if (mailboxes[i].block.start) fuzz_free(&mailboxes[i].block);
+    if (live_bytes != 0) VIOLATION("%zu bytes left over", (size_t)live_bytes);
+    printf("seed %s: %llu calls, %zu MiB live at most, no violation\n", argv[3], calls, (size_t)live_peak >> 20);
+    return 0;
+}

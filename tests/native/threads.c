@@ -1,0 +1,416 @@
+/* What the allocator owes to threads, forks and signals. Every promise ends by itself: a deadlock is found by the
+ * alarm that each of them sets, in the parent and in the children alike. */
+#include "promise.h"
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+enum { KIB = 1 << 10, MIB = 1 << 20, DEADLOCK_S = 40, WORKERS = 4 };
+
+typedef void *(*thread_main)(void *);
+
+static pthread_t start(thread_main run, void *argument) {
+    pthread_t thread;
+    HOLDS(pthread_create(&thread, NULL, run, argument) == 0);
+    return thread;
+}
+
+static void start_all(pthread_t threads[WORKERS], thread_main run) {
+    for (size_t i = 0; i < WORKERS; i++) threads[i] = start(run, (void *)i);
+}
+
+static void join_all(pthread_t threads[WORKERS]) {
+    for (int i = 0; i < WORKERS; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
+}
+
+/* Some of every pool's blocks, each touched and checked: 16 B ... 2 MiB. */
+static void *churn(void *seed) {
+    unsigned char *blocks[64] = {0};
+    size_t random = (size_t)seed * 2654435761u + 1;
+    for (int i = 0; i < 400; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        unsigned char **block = &blocks[(random >> 33) % 64];
+        size_t size = (size_t)16 << (random >> 40) % (i % 40 == 0 ? 18 : 12);
+        free(*block);
+        *block = i % 3 ? malloc(size) : calloc(1, size);
+        HOLDS(*block != NULL);
+        (*block)[0] = (*block)[size - 1] = (unsigned char)i;
+        if (i % 7 == 0) HOLDS((*block = realloc(*block, size / 2 + 1)) && (*block)[0] == (unsigned char)i);
+    }
+    for (int i = 0; i < 64; i++) free(blocks[i]);
+    return NULL;
+}
+
+/* The n-th number in /proc/self/statm: 0 size, 1 resident, in pages. */
+static long pages(int field) {
+    long values[2];
+    FILE *statm = fopen("/proc/self/statm", "r");
+    HOLDS(statm && fscanf(statm, "%ld %ld", &values[0], &values[1]) == 2);
+    fclose(statm);
+    return values[field];
+}
+
+static int mappings(void) {
+    int lines = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    for (int c; (c = getc(maps)) != EOF;) lines += c == '\n';
+    fclose(maps);
+    return lines;
+}
+
+static void wait_for(pid_t child) {
+    int status;
+    HOLDS(waitpid(child, &status, 0) == child);
+    HOLDS(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* A full process: every pool, a thread of its own, blocks of its parent, stdio and exit handlers. */
+static void live_as_child(void *inherited) {
+    alarm(DEADLOCK_S / 2);
+    free(inherited);
+    churn((void *)1);
+    pthread_t threads[WORKERS];
+    start_all(threads, churn);
+    join_all(threads);
+    exit(0);
+}
+
+/* ---- threads come and go ---- */
+
+static void come_and_go(int count) {
+    pthread_t threads[WORKERS];
+    for (int i = 0; i < count; i += WORKERS) {
+        start_all(threads, churn);
+        join_all(threads);
+    }
+}
+
+PROMISE(ten_thousand_threads_leave_nothing_behind) {
+    alarm(2 * DEADLOCK_S);
+    come_and_go(500);
+    long size = pages(0), resident = pages(1);
+    int maps = mappings();
+    come_and_go(10000);
+    long page = sysconf(_SC_PAGESIZE);
+    HOLDS((pages(1) - resident) * page < 32L * MIB);
+    HOLDS((pages(0) - size) * page < 512L * MIB);
+    HOLDS(mappings() - maps < 200);
+}
+
+/* ---- a thousand threads at a time ---- */
+
+static pthread_barrier_t crowd;
+
+static void *hold_and_leave(void *argument) {
+    void *block = malloc(1000);
+    pthread_barrier_wait(&crowd);
+    free(block);
+    return argument;
+}
+
+PROMISE(a_crowd_of_threads_is_served_and_forgotten) {
+    enum { CROWD = 1000 };
+    static pthread_t threads[CROWD];
+    pthread_attr_t small_stacks;
+    pthread_attr_init(&small_stacks);
+    pthread_attr_setstacksize(&small_stacks, 64 * KIB);
+    alarm(DEADLOCK_S);
+    pthread_barrier_init(&crowd, NULL, CROWD);
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < CROWD; i++)
+            HOLDS(pthread_create(&threads[i], &small_stacks, hold_and_leave, NULL) == 0);
+        for (int i = 0; i < CROWD; i++) pthread_join(threads[i], NULL);
+    }
+    HOLDS(pages(1) * sysconf(_SC_PAGESIZE) < 256L * MIB);
+}
+
+/* ---- blocks cross threads ---- */
+
+enum { PIPES = 1024, PASSED = 400000 };
+static _Atomic(size_t *) pipes[PIPES];
+static atomic_long produced, consumed;
+
+static void *produce_and_consume(void *index) {
+    size_t random = (size_t)index + 1;
+    for (int i = 0; i < PASSED; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        size_t words = 2 + (random >> 40) % (i % 100 == 0 ? 20000 : 60);
+        size_t *mine = malloc(words * sizeof *mine);
+        mine[0] = words;
+        mine[words - 1] = words;
+        produced += (long)words;
+        size_t *theirs = atomic_exchange(&pipes[(random >> 20) % PIPES], mine);
+        if (theirs == NULL) continue;
+        HOLDS(theirs[theirs[0] - 1] == theirs[0]);
+        consumed += (long)theirs[0];
+        free(theirs);
+    }
+    return NULL;
+}
+
+PROMISE(blocks_are_freed_by_other_threads) {
+    alarm(DEADLOCK_S);
+    pthread_t threads[WORKERS];
+    start_all(threads, produce_and_consume);
+    join_all(threads);
+    for (int i = 0; i < PIPES; i++) {
+        consumed += pipes[i] ? (long)pipes[i][0] : 0;
+        free(pipes[i]);
+    }
+    HOLDS(produced == consumed);
+    HOLDS(pages(1) * sysconf(_SC_PAGESIZE) < 200L * MIB);
+}
+
+enum { LEGACY = 5000 };
+static char *legacy[WORKERS][LEGACY];
+
+static void *leave_legacy(void *index) {
+    for (int i = 0; i < LEGACY; i++)
+        legacy[(size_t)index][i] = memset(malloc(16 + i % 3000), 0x20 + (int)(size_t)index, 16);
+    return NULL;
+}
+
+PROMISE(blocks_of_dead_threads_live_on_and_are_used_again) {
+    pthread_t threads[WORKERS];
+    long resident = 0;
+    alarm(DEADLOCK_S);
+    for (int round = 0; round < 30; round++) {
+        start_all(threads, leave_legacy);
+        join_all(threads);
+        for (size_t i = 0; i < WORKERS; i++)
+            for (int j = 0; j < LEGACY; j++) {
+                HOLDS(legacy[i][j][0] == 0x20 + (char)i && legacy[i][j][15] == 0x20 + (char)i);
+                if (j % 500 || round % 2) free(legacy[i][j]); /* a few outlive every round */
+            }
+        if (round == 5) resident = pages(1);
+    }
+    HOLDS((pages(1) - resident) * sysconf(_SC_PAGESIZE) < 64L * MIB);
+}
+
+/* One thread only allocates, another only frees: memory must circulate. */
+static void *only_frees(void *argument) {
+    for (long i = 0; i < 2000000; i++) {
+        size_t *block;
+        while ((block = atomic_exchange(&pipes[i % PIPES], NULL)) == NULL) sched_yield();
+        free(block);
+    }
+    return argument;
+}
+
+PROMISE(memory_circulates_from_consumer_to_producer) {
+    alarm(DEADLOCK_S);
+    pthread_t consumer = start(only_frees, NULL);
+    for (long i = 0; i < 2000000; i++) {
+        size_t *block = malloc(64 + (i & 7) * 16), *empty = NULL;
+        *block = 1;
+        while (!atomic_compare_exchange_weak(&pipes[i % PIPES], &empty, block)) empty = NULL, sched_yield();
+    }
+    pthread_join(consumer, NULL);
+    HOLDS(pages(1) * sysconf(_SC_PAGESIZE) < 64L * MIB);
+}
+
+/* ---- thread exit ---- */
+
+static pthread_key_t late_key;
+
+static void allocate_late(void *left) {
+    churn(left);
+    free(malloc(100));
+    if ((size_t)left > 1) pthread_setspecific(late_key, (void *)((size_t)left - 1));
+}
+
+static void *exit_with_destructors(void *argument) {
+    pthread_setspecific(late_key, (void *)(size_t)PTHREAD_DESTRUCTOR_ITERATIONS);
+    void *block = malloc(5000);
+    free(block);
+    return argument;
+}
+
+PROMISE(tls_destructors_may_allocate_in_every_round) {
+    alarm(DEADLOCK_S);
+    /* Keys are destroyed in order of creation: whichever the allocator's own key is, one of these comes later. */
+    for (int i = 0; i < 8; i++) pthread_key_create(&late_key, allocate_late);
+    long resident = 0;
+    for (int i = 0; i < 3000; i += WORKERS) {
+        pthread_t threads[WORKERS];
+        start_all(threads, exit_with_destructors);
+        join_all(threads);
+        if (i == 600) resident = pages(1);
+    }
+    HOLDS((pages(1) - resident) * sysconf(_SC_PAGESIZE) < 16L * MIB);
+}
+
+static void *churn_forever(void *seed) {
+    while (churn(seed) == NULL) {}
+    return NULL;
+}
+
+PROMISE(a_process_may_exit_while_its_threads_allocate) {
+    for (int i = 0; i < 30; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(DEADLOCK_S / 2);
+            for (size_t j = 0; j < WORKERS; j++) start(churn_forever, (void *)j);
+            usleep(2000);
+            exit(0);
+        }
+        wait_for(child);
+    }
+}
+
+/* ---- fork ---- */
+
+static void *fork_often(void *index) {
+    for (int i = 0; i < 40; i++) {
+        void *inherited = malloc((size_t)100 << (i % 12));
+        pid_t child = fork();
+        HOLDS(child >= 0);
+        if (child == 0) live_as_child(inherited);
+        free(inherited);
+        wait_for(child);
+        churn(index);
+    }
+    return NULL;
+}
+
+PROMISE(fork_is_safe_from_any_thread_at_any_time) {
+    alarm(DEADLOCK_S);
+    pthread_t threads[WORKERS];
+    start(churn_forever, (void *)77);
+    start(churn_forever, (void *)78);
+    start_all(threads, fork_often);
+    join_all(threads);
+}
+
+PROMISE(grandchildren_are_full_processes_too) {
+    alarm(DEADLOCK_S);
+    start(churn_forever, (void *)5);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(DEADLOCK_S / 2);
+        start(churn_forever, (void *)6);
+        pid_t grandchild = fork();
+        if (grandchild == 0) live_as_child(malloc(50));
+        wait_for(grandchild);
+        live_as_child(malloc(50));
+    }
+    wait_for(child);
+}
+
+/* getline allocates under its stream's lock, fork takes the list of streams, fflush(NULL) wants both: an allocator
+ * that takes its own locks before fork takes the list closes the circle. Long lines leave the allocator's fast path. */
+static void *read_lines(void *argument) {
+    enum { LENGTH = 300 * KIB };
+    FILE *stream = fmemopen(NULL, LENGTH, "w+");
+    for (int i = 0; i < LENGTH - 1; i++) putc('x', stream);
+    for (;; rewind(stream)) {
+        char *line = NULL;
+        size_t capacity = 0;
+        rewind(stream);
+        HOLDS(getline(&line, &capacity, stream) >= LENGTH - 1);
+        free(line);
+    }
+    return argument;
+}
+
+static void *flush_all(void *argument) {
+    for (;;) {
+        fflush(NULL);
+        free(malloc(300));
+    }
+    return argument;
+}
+
+PROMISE(fork_with_getline_and_fflush_does_not_deadlock) {
+    alarm(DEADLOCK_S);
+    start(read_lines, NULL);
+    start(read_lines, NULL);
+    start(flush_all, NULL);
+    for (int i = 0; i < 25; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(DEADLOCK_S / 2);
+            fflush(NULL);
+            churn((void *)3);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+    _exit(0);
+}
+
+static void allocate_around_fork(void) { free(realloc(malloc(200), 20000)); }
+
+PROMISE(atfork_handlers_may_allocate) {
+    alarm(DEADLOCK_S);
+    for (int i = 0; i < 3; i++)
+        pthread_atfork(allocate_around_fork, allocate_around_fork, allocate_around_fork);
+    start(churn_forever, (void *)9);
+    start(churn_forever, (void *)10);
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        if (child == 0) live_as_child(malloc(10));
+        wait_for(child);
+    }
+}
+
+/* A handler registered before main, thus outside the allocator's own handlers whatever its order of start. */
+__attribute__((constructor(101))) static void register_early(void) {
+    pthread_atfork(allocate_around_fork, allocate_around_fork, allocate_around_fork);
+}
+
+PROMISE(vfork_and_system_work_beside_allocating_threads) {
+    alarm(DEADLOCK_S);
+    start(churn_forever, (void *)11);
+    for (int i = 0; i < 20; i++) HOLDS(system("exit 0") == 0);
+}
+
+/* ---- signals and cancellation ---- */
+
+static atomic_int ticks;
+
+static void count_tick(int signal) {
+    (void)signal;
+    ticks++;
+}
+
+PROMISE(signals_interrupt_nothing) {
+    struct sigaction action = {.sa_handler = count_tick};
+    struct itimerval each_200_us = {{0, 200}, {0, 200}}, off = {{0, 0}, {0, 0}};
+    alarm(DEADLOCK_S);
+    sigaction(SIGVTALRM, &action, NULL);
+    setitimer(ITIMER_VIRTUAL, &each_200_us, NULL);
+    pthread_t threads[WORKERS];
+    for (int i = 0; i < 10 || (ticks < 50 && i < 1000); i++) {
+        start_all(threads, churn);
+        join_all(threads);
+        for (size_t size = 1; size < 64u * MIB; size *= 8) free(calloc(1, size)); /* system calls under fire */
+    }
+    setitimer(ITIMER_VIRTUAL, &off, NULL);
+    HOLDS(ticks > 0);
+}
+
+static atomic_int passed_cancellation;
+
+static void *churn_while_cancelled(void *argument) {
+    while (!atomic_load((atomic_int *)argument)) sched_yield();
+    churn((void *)1);
+    for (size_t size = 1; size < 64u * MIB; size *= 2) free(realloc(malloc(size), size * 2));
+    passed_cancellation = 1;
+    pthread_testcancel();
+    promise_end(EXIT_BROKEN, "pthread_testcancel returned", __LINE__);
+}
+
+PROMISE(nothing_is_a_cancellation_point) {
+    static atomic_int cancelled;
+    void *result;
+    pthread_t thread = start(churn_while_cancelled, &cancelled);
+    pthread_cancel(thread);
+    cancelled = 1;
+    pthread_join(thread, &result);
+    HOLDS(result == PTHREAD_CANCELED && passed_cancellation);
+}
