@@ -1,6 +1,6 @@
 """The laboratory around HAKMEM: build it, run it against its peers, judge the samples, draw them.
 
-Names load on first use, so that a reader without a compiler can still open the samples and redraw every figure.
+Names load on first use, so that a reader without a compiler can open the samples and redraw every figure.
 """
 
 from importlib import import_module
@@ -8,9 +8,7 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 
-ROOT = (
-    Path(__file__).resolve().parent.parent
-)  # the repository: native/, data/, notebooks/, reports/ stand here
+ROOT = Path(__file__).resolve().parent.parent  # the repository, with native/, data/, ...
 
 _HOME = {  # public name -> the module that owns it; a module's own name gives the module
     "ensure": "runner",

@@ -1,4 +1,4 @@
-"""The command line. Each subcommand lives beside what it drives, as `add_NAME(subparsers)`; this file only collects them."""
+"""The command line: each subcommand lives beside what it drives, as `add_NAME(subparsers)`."""
 
 import argparse
 import sys
@@ -46,7 +46,7 @@ def main(argv=None):
         OSError,
         RuntimeError,
         ValueError,
-    ) as error:  # what a user can mend is one line; a defect keeps its trace
+    ) as error:  # a defect of ours keeps its trace
         print(f"hakmem {args.command}: {error}", file=sys.stderr)
         return 1
 

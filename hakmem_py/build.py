@@ -1,0 +1,281 @@
+"""Builds: native library, cffi module and bench, in one folder for each content of sources, flags, compiler.
+
+A variant is named NAME, NAME:SPEC for a profile-guided build trained by that experiment, NAME@K for the same
+code in another layout (K steps of padding in front of it). The library and the module come from the same
+sources with the same flags.
+"""
+
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import ROOT
+from .spec import load_spec
+
+NATIVE = ROOT / "native"
+BUILDS = NATIVE / "build"
+
+COMMON = (
+    "-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec", "-pthread",
+    "-fno-builtin-malloc",  # else calloc's malloc and memset become a call of calloc
+    "-Wall", "-Wextra", "-Werror=implicit-function-declaration",
+)  # fmt: skip
+SANITIZE = ("-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-DHAK_CHECKED=1", "-UNDEBUG")
+VARIANTS = {
+    "release": (),
+    "pgo": (),  # its flags depend on the stage, see _train
+    "checked": ("-g", "-DHAK_CHECKED=1", "-UNDEBUG"),
+    "asan": ("-fsanitize=address", *SANITIZE),
+    "ubsan": ("-fsanitize=undefined", *SANITIZE),
+    "tsan": ("-fsanitize=thread", *SANITIZE),
+    "noace": ("-DHAK_ACE=0",),
+    "slab16": ("-DHAK_SLAB_SHIFT=14",),
+    "published8": ("-DHAK_TINY_PUBLISHED8=1",),
+}
+UNIMPORTABLE = ("asan", "tsan")  # their runtime must come first in a process: preloaded only, no module
+BENCH = ("-std=gnu11", "-O2", "-fno-builtin", "-pthread", "-Wall", "-Wextra")
+HARDEN = ("-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack")
+LAYOUT_STEP = 80  # bytes: shifts cache lines and, over some steps, pages
+TRAINING = "04_patterns"  # what a plain "pgo" is trained by
+TRAINING_SCALE = 0.05  # of a sample; a profile needs branches seen, not times
+
+
+class BuildError(RuntimeError):
+    """The build failed; the message carries the compiler's own text."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One finished build. hash: 12 hex digits of its sources, flags and compiler."""
+
+    variant: str
+    hash: str
+    folder: Path
+
+    @property
+    def library(self):
+        return self.folder / "libhakmem.so"
+
+    @property
+    def bench(self):
+        return self.folder / "bench"
+
+    @property
+    def module(self):
+        return "_hakmem_" + re.sub(r"\W", "_", f"{self.variant}_{self.hash}")
+
+    def facts(self):
+        """What build.json holds: variant, hash, flags, compiler, library_sha256, text_bytes."""
+        return json.loads((self.folder / "build.json").read_text())
+
+
+def build(variant="release", native=NATIVE):
+    """The Build of a variant, compiled where it is not there yet. native: another tree's native/ folder.
+
+    Raises BuildError. Callers in other processes wait for each other; a killed build leaves nothing behind.
+    """
+    name, training, layout = parse_variant(variant)
+    done = Build(
+        variant, content_hash(variant, native), BUILDS / f"{variant}-{content_hash(variant, native)}"
+    )
+    if (done.folder / "build.json").exists():
+        return done
+    with _serial():
+        if not (done.folder / "build.json").exists():
+            with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as folder:
+                stage = Path(folder, "stage")
+                stage.mkdir()
+                flags = VARIANTS[name] + (_train(training, native, Path(folder)) if name == "pgo" else ())
+                _compile(Build(variant, done.hash, stage), native, flags, layout)
+                shutil.rmtree(done.folder, ignore_errors=True)
+                stage.rename(done.folder)
+    return done
+
+
+def parse_variant(variant):
+    """("pgo", "07_pgo", 3) of "pgo:07_pgo@3". Raises BuildError with the allowed names."""
+    match = re.fullmatch(r"(\w+)(?::(\w+))?(?:@(\d+))?", variant)
+    name = match and match[1]
+    if name not in VARIANTS or (match[2] and name != "pgo"):
+        raise BuildError(
+            f"variant {variant!r} is unknown; allowed: {', '.join(VARIANTS)}, pgo:SPEC, NAME@K for layout K"
+        )
+    return name, match[2] or TRAINING, int(match[3] or 0)
+
+
+def content_hash(variant="release", native=NATIVE):
+    """12 hex digits over sources, flags, compiler and, for a profile-guided build, its training."""
+    name, training, _ = parse_variant(variant)
+    digest = hashlib.sha256(
+        repr((variant, COMMON, VARIANTS[name], BENCH, HARDEN, compiler_version())).encode()
+    )
+    for path in source_files(native):
+        digest.update(f"{path.relative_to(native)}\0".encode() + path.read_bytes())
+    if name == "pgo":
+        digest.update(repr(load_spec(training).cases).encode())
+    return digest.hexdigest()[:12]
+
+
+def source_files(native=NATIVE):
+    """Every source of library and bench, sorted."""
+    files = [path for part in ("include", "src", "bench") for path in (native / part).rglob("*.[chS]")]
+    if not any(path.name == "preload.c" for path in files):
+        raise BuildError(
+            f"no sources in {native}: the native library is built from a clone of the repository"
+        )
+    return sorted(files)
+
+
+def compiler():
+    """The compiler's command; CC chooses another (conda's environments set it)."""
+    return shlex.split(os.environ.get("CC", "gcc"))
+
+
+@functools.cache
+def compiler_version():
+    return _call([*compiler(), "--version"]).splitlines()[0]
+
+
+def cdef(native=NATIVE):
+    """The declarations for cffi: hakmem.h between its markers, as it is."""
+    text = (native / "include" / "hakmem.h").read_text()
+    return text.partition("/* cdef begin */")[2].partition("/* cdef end */")[0]
+
+
+# ---------------------------------------------------------------- steps
+
+
+@contextmanager
+def _serial():
+    """One build at a time on this clone: the holder of the lock, who also sweeps up after killed ones."""
+    BUILDS.mkdir(parents=True, exist_ok=True)
+    with (BUILDS / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in BUILDS.glob("tmp-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+
+
+def _compile(out, native, flags, layout=0):
+    """Library, module, bench and build.json of `out`, in its folder."""
+    flags = [*flags, f'-DHAK_VARIANT="{out.variant}"', f'-DHAK_BUILD_HASH="{out.hash}"']
+    core, preload = _objects(out.folder, native, flags, layout)
+    link = [flag for flag in flags if flag.startswith(("-fsanitize", "-fprofile-generate"))]
+    _cc([*preload, "-shared", *HARDEN, *link, "-pthread", "-o", out.library], out.folder)
+    if parse_variant(out.variant)[0] not in UNIMPORTABLE:
+        _module(out, native, [*core, *link])
+    include = f"-I{native / 'include'}"
+    benches = sorted((native / "bench").glob("*.c"))
+    if "hak_malloc_inline" in (native / "include" / "hakmem.h").read_text():
+        benches.append("-DHAK_BENCH_DIRECT")
+    _cc([*BENCH, include, *benches, *core, *link, "-lm", "-o", out.bench], out.folder)
+    facts = {
+        "variant": out.variant,
+        "hash": out.hash,
+        "flags": [*COMMON, *flags],
+        "compiler": compiler_version(),
+        "library_sha256": hashlib.sha256(out.library.read_bytes()).hexdigest(),
+        "text_bytes": _text_bytes(out.library),
+    }
+    (out.folder / "build.json").write_text(json.dumps(facts, indent=1))
+
+
+def _objects(folder, native, flags, layout=0):
+    """The core (for module and bench) and the core with the malloc family (for preloading), as link lines."""
+    pad = []
+    if layout:
+        (folder / "pad.S").write_text(
+            f'.text\n.skip {layout * LAYOUT_STEP}, 0x90\n.section .note.GNU-stack,"",@progbits\n'
+        )
+        _cc(["-c", "pad.S", "-o", "pad.o"], folder)
+        pad = ["pad.o"]
+    for name in ("hakmem", "preload"):
+        _cc([*COMMON, *flags, "-c", native / "src" / f"{name}.c", "-o", f"{name}.o"], folder)
+    return [*pad, "hakmem.o"], [*pad, "preload.o"]
+
+
+def _module(out, native, objects):
+    """The cffi module: cffi writes it, we compile it, for cffi would add the interpreter's flags to ours."""
+    from cffi import FFI
+
+    ffi = FFI()
+    ffi.cdef(cdef(native))
+    ffi.set_source(out.module, '#include "hakmem.h"')
+    with redirect_stdout(None):
+        ffi.emit_c_code(str(out.folder / "module.c"))
+    python = sysconfig.get_path("include")
+    if not Path(python, "Python.h").exists():
+        raise BuildError("Python.h is missing. Install it by: sudo apt install python3-dev")
+    target = out.module + sysconfig.get_config_var("EXT_SUFFIX")
+    warn = ["-Werror=implicit-function-declaration", "-Werror=incompatible-pointer-types"]
+    include = [f"-I{python}", f"-I{native / 'include'}"]
+    _cc(
+        ["-O2", "-fPIC", "-shared", *warn, *include, "module.c", *objects, "-pthread", "-o", target],
+        out.folder,
+    )
+
+
+def _train(training, native, folder):
+    """The flags of a build that uses a profile: builds an instrumented one, runs the training's cases on it.
+
+    The profile of a file is found by its name below the folder it was compiled in, hence
+    -fprofile-prefix-path on both sides; -Werror=missing-profile says when it was not found. Sources cannot
+    differ between the two stages, so a coverage mismatch is the compiler's doubt and only warned of.
+    """
+    work, profile = folder / "instrumented", folder / "profile"
+    work.mkdir()
+    instrument = (f"-fprofile-generate={profile}", "-fprofile-update=atomic", f"-fprofile-prefix-path={work}")
+    instrumented = Build("pgo", "training", work)
+    _compile(instrumented, native, instrument)
+    for case in load_spec(training).cases:
+        command = [instrumented.bench, *case.arguments(case.quick_scale * TRAINING_SCALE)]
+        _call([*command, "--backend", "direct"])
+        _call(command, env={**os.environ, "LD_PRELOAD": str(instrumented.library)})
+    use = (f"-fprofile-use={profile}", f"-fprofile-prefix-path={folder / 'stage'}")
+    return (*use, "-fprofile-partial-training", "-Werror=missing-profile", "-Wno-error=coverage-mismatch")
+
+
+def _text_bytes(library):
+    """Bytes of code: the .text column of size(1)."""
+    return int(_call(["size", library]).splitlines()[1].split()[0])
+
+
+def _cc(arguments, folder):
+    return _call([*compiler(), *arguments], folder)
+
+
+def _call(command, folder=None, env=None):
+    try:
+        done = subprocess.run(list(map(str, command)), cwd=folder, env=env, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise BuildError(f"{command[0]} is missing. Install it by: sudo apt install gcc libc6-dev") from None
+    if done.returncode:
+        raise BuildError(f"{Path(command[0]).name} failed ({done.returncode}):\n{done.stderr.strip()}")
+    return done.stdout
+
+
+def add_build(subparsers):
+    sub = subparsers.add_parser("build")
+    sub.add_argument(
+        "variants", nargs="*", default=["release"], help=f"{', '.join(VARIANTS)}; default release"
+    )
+    sub.set_defaults(run=_run)
+    return sub
+
+
+def _run(args):
+    for variant in args.variants:
+        done = build(variant)
+        print(f"{variant:12} {done.hash}  {os.path.relpath(done.folder, Path.cwd())}", file=sys.stdout)

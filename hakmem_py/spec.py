@@ -1,0 +1,287 @@
+"""Experiments as frozen values, read strictly from TOML; the order of runs is a pure function of the seed."""
+
+import hashlib
+import itertools
+import random
+import re
+import tomllib
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+
+from . import ROOT
+
+SPECS = ROOT / "data" / "specs"
+USES = ("hakmem", "system", "mimalloc", "jemalloc", "tcmalloc", "floor", "direct")
+METRICS = ("cpu_ns_per_op", "ns_per_op", "min_cpu_ns_per_op", "min_ns_per_op")
+FAMILIES = ("holm", "bh")
+
+
+class SpecError(ValueError):
+    """A specification cannot be meant; one line that names file, key and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Allocator:
+    """One side of the comparison."""
+
+    label: str
+    use: str
+    variant: str = "release"  # of the build; hakmem and direct only
+    env: tuple[tuple[str, str], ...] = ()  # sorted
+    slowdown: float = 0.0  # percent of work done and not counted: an exact injected difference
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload at one point. None leaves the workload's own default."""
+
+    workload: str
+    size: int | None = None  # bytes
+    threads: int | None = None
+    slots: int | None = None
+    scale: float = 1.0  # factor on the workload's iterations, full mode
+    quick_scale: float = 1.0  # the same, quick mode
+    options: tuple[tuple[str, str], ...] = ()  # further arguments of the bench, sorted
+    label: str | None = None
+
+    @property
+    def name(self):
+        """ "lifo-32", "larson-4t", "random_mixed": how tables and figures call the case."""
+        parts = [self.label or self.workload, self.size]
+        parts += [
+            f"{value}{unit}" for value, unit in ((self.threads, "t"), (self.slots, "s")) if (value or 0) > 1
+        ]
+        return "-".join(str(part) for part in parts if part is not None)
+
+    def arguments(self, scale):
+        """The bench's arguments for this case; scale is a factor on the workload's own iterations."""
+        named = {"workload": self.workload, "size": self.size, "threads": self.threads, "slots": self.slots}
+        named |= {"scale": f"{scale:g}", **dict(self.options)}
+        return [
+            text for key, value in named.items() if value is not None for text in (f"--{key}", str(value))
+        ]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    title: str
+    baseline: str
+    allocators: tuple[Allocator, ...]
+    cases: tuple[Case, ...]
+    metric: str = "cpu_ns_per_op"
+    blocks: int = 30
+    quick_blocks: int = 6
+    seed: int = 42
+    timeout_s: float = 60.0
+    family: str = "holm"
+
+    def block_count(self, quick):
+        return self.quick_blocks if quick else self.blocks
+
+
+@dataclass(frozen=True)
+class Run:
+    """One planned run: its place in the block, and the seed and core draw that its rivals share."""
+
+    block: int
+    position: int
+    case: Case
+    allocator: Allocator
+    scale: float
+    seed: int
+
+
+# ---------------------------------------------------------------- reading
+
+
+def whole(low, high):
+    return int, lambda v: isinstance(v, int) and low <= v <= high, f"a whole number from {low} to {high}"
+
+
+def number(low, high):
+    allowed = f"a number from {low:g} to {high:g}"
+    return (int, float), lambda v: isinstance(v, int | float) and low <= v <= high, allowed
+
+
+def text(*words):
+    return str, lambda v: bool(v) and (not words or v in words), " | ".join(words) or "a text, not empty"
+
+
+TABLE = dict, lambda v: all(isinstance(x, str | int | float) for x in v.values()), "a table of plain values"
+RULES = {  # table -> key -> (type, test, what is allowed); a case's lists are multiplied out before
+    "experiment": {
+        "name": text(),
+        "title": text(),
+        "baseline": text(),
+        "metric": text(*METRICS),
+        "blocks": whole(1, 100_000),
+        "quick_blocks": whole(1, 100_000),
+        "seed": whole(0, 2**32 - 1),
+        "timeout_s": number(0.1, 86_400),
+        "family": text(*FAMILIES),
+    },
+    "allocator": {
+        "label": text(),
+        "use": text(*USES),
+        "variant": text(),
+        "env": TABLE,
+        "slowdown": number(0, 1000),
+    },
+    "case": {
+        "workload": text(),
+        "size": whole(1, 2**30),
+        "threads": whole(1, 1024),
+        "slots": whole(1, 2**26),
+        "scale": number(1e-9, 1e6),
+        "quick_scale": number(1e-9, 1e6),
+        "options": TABLE,
+        "label": text(),
+    },
+}
+
+
+def load_spec(name):
+    """The Experiment of data/specs/NAME.toml, or of a path that ends in .toml. Raises SpecError."""
+    path = Path(name) if str(name).endswith(".toml") else SPECS / f"{name}.toml"
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = ", ".join(sorted(p.stem for p in SPECS.glob("*.toml")))
+        raise SpecError(f"no specification {path.name}; there are {known}") from None
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path.name}: cannot be read: {error}") from None
+    experiment = read_spec(tables, path.name)
+    if experiment.name != path.stem:
+        raise SpecError(
+            f"{path.name}: [experiment] name = {experiment.name!r} must be the file's {path.stem!r}"
+        )
+    return experiment
+
+
+def read_spec(tables, where="spec"):
+    """The Experiment of parsed tables. where: what an error calls them. Raises SpecError."""
+    unknown = sorted(set(tables) - set(RULES))
+    if unknown:
+        raise SpecError(
+            f"{where}: table {unknown[0]!r} is unknown; allowed: experiment, [[allocator]], [[case]]"
+        )
+    head = _checked(tables.get("experiment", {}), "experiment", f"{where}: [experiment]", Experiment)
+    sides = tables.get("allocator", [])
+    allocators = tuple(_allocator(row, f"{where}: [[allocator]] {i}") for i, row in enumerate(sides, 1))
+    rows = tables.get("case", [])
+    cases = tuple(case for i, row in enumerate(rows, 1) for case in _cases(row, f"{where}: [[case]] {i}"))
+    _one_each([a.label for a in allocators], f"{where}: [[allocator]] label")
+    _one_each([c.name for c in cases], f"{where}: [[case]] (give one of them a label)")
+    if head["baseline"] not in [a.label for a in allocators]:
+        raise SpecError(f"{where}: [experiment] baseline = {head['baseline']!r} is no [[allocator]]'s label")
+    return Experiment(**head, allocators=allocators, cases=cases)
+
+
+def _checked(row, table, where, kind):
+    """The row itself, where each key is known, typed and in range, and none that is needed is absent."""
+    rules = RULES[table]
+    for key, value in row.items():
+        if key not in rules:
+            raise SpecError(f"{where}: key {key!r} is unknown; allowed: {', '.join(rules)}")
+        types, test, allowed = rules[key]
+        if isinstance(value, bool) or not isinstance(value, types) or not test(value):
+            raise SpecError(f"{where}: {key} = {value!r} must be {allowed}")
+    needed = {field.name for field in fields(kind) if field.default is MISSING} & set(rules)
+    absent = sorted(needed - set(row))
+    if absent:
+        raise SpecError(f"{where}: key {absent[0]!r} is missing; it is {rules[absent[0]][2]}")
+    return row
+
+
+def _allocator(row, where):
+    checked = _checked(row, "allocator", where, Allocator)
+    if "variant" in row and row.get("use") not in ("hakmem", "direct"):
+        raise SpecError(f"{where}: variant = {row['variant']!r} is for use = hakmem or direct only")
+    return Allocator(**checked | {"env": _pairs(row.get("env"))})
+
+
+def _cases(row, where):
+    """The cases of one table: every key that holds a list is multiplied out, the last key fastest."""
+    lists = {key: value if isinstance(value, list) else [value] for key, value in row.items()}
+    for values in itertools.product(*lists.values()):
+        point = _checked(dict(zip(lists, values, strict=True)), "case", where, Case)
+        yield Case(**point | {"options": _pairs(row.get("options"))})
+
+
+def _pairs(table):
+    return tuple(sorted((key, str(value)) for key, value in (table or {}).items()))
+
+
+def _one_each(names, where):
+    if not names:
+        raise SpecError(f"{where}: at least one is needed")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SpecError(f"{where}: {twice[0]!r} occurs twice")
+
+
+# ---------------------------------------------------------------- choosing and ordering
+
+
+def narrow(experiment, blocks=None, sizes=None, allocators=None, workloads=None):
+    """The experiment with fewer (or more) blocks and only these sizes, allocators (labels), workloads.
+
+    The baseline always stays. Raises SpecError where nothing is left or a name is unknown.
+    """
+    sides, cases = experiment.allocators, experiment.cases
+    if allocators is not None:
+        _known(allocators, [a.label for a in sides], "allocators")
+        sides = tuple(a for a in sides if a.label in {*allocators, experiment.baseline})
+    if workloads is not None:
+        _known(workloads, [c.workload for c in cases], "workloads")
+        cases = tuple(c for c in cases if c.workload in workloads)
+    if sizes is not None:
+        _known(sizes, [c.size for c in cases], "sizes")
+        cases = tuple(c for c in cases if c.size in sizes)
+    if blocks is not None:
+        blocks = _checked({"blocks": blocks}, "experiment", "override", Overrides)["blocks"]
+        experiment = replace(experiment, blocks=blocks, quick_blocks=blocks)
+    return replace(experiment, allocators=sides, cases=cases)
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What a notebook or the command line may ask of an experiment beyond choosing from it."""
+
+    blocks: int | None = None
+
+
+def _known(chosen, there, what):
+    strange = [value for value in chosen if value not in there]
+    if strange or not chosen:
+        allowed = ", ".join(str(value) for value in dict.fromkeys(there) if value is not None)
+        raise SpecError(f"{what} = {list(chosen)!r} must be chosen from: {allowed}")
+
+
+def schedule(experiment, block, quick):
+    """The Runs of one block in their order: the cases shuffled, and within a case the allocators.
+
+    The runs of one case stand together, so that a pair is as close in time as it can be. Pure in
+    (experiment.seed, block): which cases are asked for does not change the order of the others' allocators.
+    """
+    cases = list(experiment.cases)
+    _draw(experiment.seed, block, "cases").shuffle(cases)
+    runs = []
+    for case in cases:
+        draw = _draw(experiment.seed, block, case.name)
+        sides, seed = list(experiment.allocators), draw.randrange(1, 2**31)
+        draw.shuffle(sides)
+        scale = case.quick_scale if quick else case.scale
+        runs += [Run(block, len(runs) + i, case, side, scale, seed) for i, side in enumerate(sides)]
+    return runs
+
+
+def _draw(*parts):
+    """A random generator of its own for each question, the same on every machine."""
+    return random.Random(hashlib.sha256(repr(parts).encode()).digest())
+
+
+def stem(name):
+    """The experiment's name of a spec's name or path."""
+    return re.sub(r"\.toml$", "", Path(name).name)
