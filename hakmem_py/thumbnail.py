@@ -1,6 +1,6 @@
 """A plotly figure as a small SVG without axes or words, made without a browser.
 
-Knows the traces that this project uses: points, lines, bars, heat maps and boxes (as their points).
+Knows the traces that this project uses: points, lines, bars and heat maps; and vertical lines.
 """
 
 import base64
@@ -12,6 +12,25 @@ WIDTH, HEIGHT, MARGIN = 320, 160, 12
 MOST_POINTS = 400  # a trace with more is thinned: nobody sees them at this size
 
 
+def svg(spec):
+    """SVG text of a figure given as plotly JSON (a dict with data and layout)."""
+    layout, panels, words, shapes = spec["layout"], {}, {}, []
+    for trace in spec["data"]:
+        panel = (trace.get("xaxis", "x"), trace.get("yaxis", "y"))
+        if trace["type"] == "heatmap":
+            shapes.append(_heat(trace, _box(layout, panel)))
+        elif trace["type"] in ("scatter", "scattergl", "bar") and trace.get("mode") != "none":
+            x, y = (_places(trace, layout, axis, words.setdefault(axis, {})) for axis in panel)
+            panels.setdefault(panel, []).append((x if len(x) else np.arange(len(y), dtype=float), y, trace))
+    shapes += [_panel(layout, panel, traces) for panel, traces in panels.items()]
+    head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" xmlns="http://www.w3.org/2000/svg" role="presentation">'
+    return f"{head}{''.join(shapes)}</svg>"
+
+
+def _settings(layout, axis):
+    return layout.get(f"{axis[0]}axis{axis[1:]}", {})
+
+
 def _values(data):
     """A column of a figure as an array; plotly packs numbers as base64."""
     if isinstance(data, dict):
@@ -20,140 +39,114 @@ def _values(data):
     return np.asarray([] if data is None else data)
 
 
-def _places(values, axis, order):
-    """Values on an axis as numbers: logarithms on a log axis, ranks where they are words."""
-    if values.dtype.kind in "OUS":
-        for value in values.tolist():
-            order.setdefault(str(value), len(order))
-        return np.array([order[str(value)] for value in values.tolist()], float)
+def _places(trace, layout, axis, words):
+    """A trace's values on one axis as numbers: logarithms on a log axis, ranks where they are words."""
+    values, settings = _values(trace.get(axis[0])), _settings(layout, axis)
+    if settings.get("type") == "category" or values.dtype.kind in "OUS":
+        return np.array([words.setdefault(str(value), len(words)) for value in values.tolist()], float)
     values = values.astype(float)
-    return np.log10(np.where(values > 0, values, np.nan)) if axis.get("type") == "log" else values
+    return np.log10(np.where(values > 0, values, np.nan)) if settings.get("type") == "log" else values
 
 
-def _axis(layout, reference, letter):
-    return layout.get(f"{letter}axis{(reference or letter)[1:]}", {})
-
-
-def _trace(trace, layout, orders):
-    """(panel, x, y, trace) with x and y as numbers."""
-    columns = []
-    for letter in "xy":
-        reference = trace.get(f"{letter}axis", letter)
-        values = _values(trace.get(letter))
-        columns.append(_places(values, _axis(layout, reference, letter), orders.setdefault(reference, {})))
-    x, y = columns
-    if not len(x):
-        x = np.arange(len(y), dtype=float)
-    return (trace.get("xaxis", "x"), trace.get("yaxis", "y")), x, y, trace
-
-
-def _domains(layout, panel):
-    """(left, right, top, bottom) of a panel in pixels."""
-    spans = [
-        _axis(layout, reference, letter).get("domain", [0, 1])
-        for reference, letter in zip(panel, "xy", strict=True)
-    ]
-    (left, right), (low, high) = spans
+def _box(layout, panel):
+    """(left, right, bottom, top) of a panel in pixels."""
+    (left, right), (low, high) = (_settings(layout, axis).get("domain", [0, 1]) for axis in panel)
     width, height = WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN
     return (
         MARGIN + left * width,
         MARGIN + right * width,
+        HEIGHT - MARGIN - low * height,
         MARGIN + (1 - high) * height,
-        MARGIN + (1 - low) * height,
     )
 
 
-def _scale(values, start, end, zero):
+def _scale(values, start, end, zero, pad):
+    """Function from values to pixels; `zero`: the scale starts there, `pad`: room on both sides, in values."""
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if len(known) else (0, 1)
-    low = min(low, 0) if zero else low
-    pad = 0.06 * (high - low) or 0.5
-    low, high = low - (0 if zero else pad), high + pad
-    return lambda v: start + (v - low) / (high - low) * (end - start)
+    low, high = (min(low, 0) if zero else low - pad), high + pad
+    return lambda v: start + (v - low) / (high - low or 1) * (end - start)
 
 
-def _colour(trace):
-    for part in ("marker", "line"):
-        colour = (trace.get(part) or {}).get("color")
-        if isinstance(colour, str):
-            return html.escape(colour, quote=True)
-    return "currentColor"
-
-
-def _points(xs, ys, trace, colour):
-    lines = "lines" in trace.get("mode", "lines") and trace["type"] == "scatter"
-    if lines:
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
-        return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-    return "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{colour}"/>' for x, y in zip(xs, ys, strict=True)
+def _panel(layout, panel, traces):
+    """All traces of one panel on one pair of scales, and the vertical lines among the figure's shapes."""
+    left, right, bottom, top = _box(layout, panel)
+    bars = [trace for _, _, trace in traces if trace["type"] == "bar"]
+    flat = bool(bars) and bars[0].get("orientation") == "h"
+    if _settings(layout, panel[1]).get("autorange") == "reversed":
+        bottom, top = top, bottom
+    xs, ys = (np.concatenate([trace[i] for trace in traces]) for i in (0, 1))
+    to_x = _scale(
+        xs, left, right, bars and flat, 0.5 if bars and not flat else 0.03 * np.ptp(xs[np.isfinite(xs)])
     )
+    to_y = _scale(ys, bottom, top, bars and not flat, 0.5 if flat else 0)
+    shapes = _lines(layout, panel, to_x)
+    for x, y, trace in traces:
+        if trace["type"] == "bar":
+            shapes.append(_bar(x, y, trace, to_x, to_y, bars.index(trace), len(bars)))
+        else:
+            known = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+            known = known[:: max(1, len(known) // MOST_POINTS)]
+            shapes.append(_points(to_x(x[known]), to_y(y[known]), trace))
+    return "".join(shapes)
 
 
-def _bars(xs, ys, trace, colour, base, count):
-    """One rectangle a bar; `base` is the pixel of zero, `count` how many bars share the axis."""
+def _lines(layout, panel, to_x):
+    """The vertical lines among the figure's shapes."""
+    upright = [
+        s for s in layout.get("shapes", []) if s.get("x0") == s.get("x1") and s.get("xref", "x") == panel[0]
+    ]
+    log = _settings(layout, panel[0]).get("type") == "log"
+    places = [to_x(np.log10(shape["x0"]) if log else shape["x0"]) for shape in upright]
+    return [
+        f'<path d="M{x:.1f} {MARGIN}V{HEIGHT - MARGIN}" stroke="currentColor" stroke-opacity=".6"/>'
+        for x in places
+    ]
+
+
+def _colours(trace, count):
+    """One colour for each of `count` marks."""
+    found = next(
+        (part["color"] for part in (trace.get("marker"), trace.get("line")) if part and "color" in part), None
+    )
+    each = found if isinstance(found, (list, tuple)) else [found] * count
+    return [html.escape(colour) if isinstance(colour, str) else "currentColor" for colour in each]
+
+
+def _points(xs, ys, trace):
+    colours = _colours(trace, len(xs))
+    if "lines" in trace.get("mode", "lines") and len(xs):
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
+        return f'<polyline points="{path}" fill="none" stroke="{colours[0]}" stroke-width="1.6"/>'
+    places = zip(xs, ys, colours, strict=False)
+    return "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{paint}"/>' for x, y, paint in places)
+
+
+def _bar(x, y, trace, to_x, to_y, place, count):
+    """The rectangles of one bar trace, the `place`-th of `count` that stand side by side."""
     flat = trace.get("orientation") == "h"
-    thick = 0.7 * (HEIGHT if flat else WIDTH) / max(count, 1) / 1.2
+    rank, length, to_rank, to_length = (y, x, to_y, to_x) if flat else (x, y, to_x, to_y)
+    start, step = -0.36 + 0.72 * place / count, 0.72 / count
     shapes = []
-    for x, y in zip(xs, ys, strict=True):
-        box = (
-            (min(base, x), y - thick / 2, abs(x - base), thick)
-            if flat
-            else (x - thick / 2, min(base, y), thick, abs(base - y))
-        )
+    for r, size, paint in zip(rank, length, _colours(trace, len(x)), strict=True):
+        a, b = sorted((to_rank(r + start), to_rank(r + start + step)))
+        c, d = sorted((to_length(0), to_length(size)))
+        box = (c, a, d - c, b - a) if flat else (a, c, b - a, d - c)
         shapes.append(
-            '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" fill="{}"/>'.format(*box, colour)
+            '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" fill="{}"/>'.format(*box, paint)
         )
     return "".join(shapes)
 
 
 def _heat(trace, box):
-    """Cells in shades of the text colour: strong is high."""
-    left, right, top, bottom = box
+    """Cells in shades of the text colour, the first row on top: strong is high."""
+    left, right, bottom, top = box
     z = _values(trace["z"]).astype(float)
-    rows, columns = z.shape
     low, high = np.nanmin(z), np.nanmax(z)
     shade = np.nan_to_num((z - low) / (high - low or 1)) * 0.85 + 0.1
-    w, h = (right - left) / columns, (bottom - top) / rows
+    w, h = (right - left) / z.shape[1], (bottom - top) / z.shape[0]
     return "".join(
-        f'<rect x="{left + j * w:.1f}" y="{bottom - (i + 1) * h:.1f}" '
-        f'width="{w - 1:.1f}" height="{h - 1:.1f}" '
+        f'<rect x="{left + j * w:.1f}" y="{top + i * h:.1f}" width="{w - 1:.1f}" height="{h - 1:.1f}" '
         f'fill="currentColor" fill-opacity="{shade[i, j]:.2f}"/>'
-        for i in range(rows)
-        for j in range(columns)
+        for i, j in np.ndindex(z.shape)
     )
-
-
-def _panel(traces, box):
-    """All traces of one panel on one pair of scales."""
-    left, right, top, bottom = box
-    flat = any(t.get("orientation") == "h" for _, _, t in traces)
-    bars = [t for _, _, t in traces if t["type"] == "bar"]
-    to_x = _scale(np.concatenate([x for x, _, _ in traces]), left, right, bool(bars) and flat)
-    to_y = _scale(np.concatenate([y for _, y, _ in traces]), bottom, top, bool(bars) and not flat)
-    shapes = []
-    for x, y, trace in traces:
-        step = max(1, len(x) // MOST_POINTS)
-        known = np.isfinite(x) & np.isfinite(y)
-        xs, ys = to_x(x[known][::step]), to_y(y[known][::step])
-        if trace["type"] == "bar":
-            count = sum(len(_values(t.get("x"))) for t in bars)
-            shapes.append(_bars(xs, ys, trace, _colour(trace), to_x(0) if flat else to_y(0), count))
-        else:
-            shapes.append(_points(xs, ys, trace, _colour(trace)))
-    return "".join(shapes)
-
-
-def svg(spec):
-    """SVG text of a figure given as plotly JSON (a dict with data and layout)."""
-    layout, orders, panels, shapes = spec["layout"], {}, {}, []
-    for trace in spec["data"]:
-        if trace["type"] == "heatmap":
-            panel = (trace.get("xaxis", "x"), trace.get("yaxis", "y"))
-            shapes.append(_heat(trace, _domains(layout, panel)))
-        elif trace["type"] in ("scatter", "scattergl", "bar", "box"):
-            panel, x, y, trace = _trace(trace, layout, orders)
-            panels.setdefault(panel, []).append((x, y, trace))
-    shapes += [_panel(traces, _domains(layout, panel)) for panel, traces in panels.items()]
-    head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" xmlns="http://www.w3.org/2000/svg" role="presentation">'
-    return f"{head}{''.join(shapes)}</svg>"

@@ -2,6 +2,7 @@
 const dark = matchMedia('(prefers-color-scheme: dark)');
 const plots = [...document.querySelectorAll('figure.plot')];
 const PRINT_WIDTH = 680; // px, what an A4 page holds
+const NARROW = 560; // px
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function coloured(layout, light) {
@@ -18,12 +19,20 @@ function coloured(layout, light) {
   return {...layout, template, ...(light ? {width: PRINT_WIDTH} : {})};
 }
 
+// On a phone the legend goes below the panels, where it can take as many lines as it needs.
+function fitted(layout, width) {
+  if (width > NARROW) return layout;
+  const below = {...layout.legend, orientation: 'h', x: 0, yref: 'container', y: 0, yanchor: 'bottom', font: {size: 11}};
+  const title = {...layout.title, font: {size: 13}}, margin = {...layout.margin, t: 48};
+  return {...layout, title, margin, legend: below, font: {...layout.font, size: 11}};
+}
+
 async function draw(light = false) {
   for (const figure of plots) {
     const spec = figure.spec ??= JSON.parse(figure.querySelector('script').textContent);
     const canvas = figure.querySelector('.canvas');
     const config = {...spec.config, responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: ''};
-    await Plotly.react(canvas, {data: spec.data, layout: coloured(spec.layout, light), config});
+    await Plotly.react(canvas, {data: spec.data, layout: fitted(coloured(spec.layout, light), canvas.clientWidth), config});
     if (spec.frames && !figure.dataset.drawn) await Plotly.addFrames(canvas, spec.frames);
     figure.dataset.drawn = canvas.data.length;
   }

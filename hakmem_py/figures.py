@@ -1,0 +1,380 @@
+"""Figures, one function each: tables come in, plotly figures go out, with a text of what is to be seen."""
+
+from math import ceil
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from .style import INK, bars, colour, finish, in_order, looks, marker, ratio_axis
+
+ROW = 9  # px of height for one marker of a case
+MOST_COLUMNS = 2  # panels side by side: three are unreadable on a phone
+CASES = {"autorange": "reversed", "type": "category"}  # an axis of cases, the first on top
+
+
+def measured(table):
+    """Rows of a comparison that have a ratio."""
+    return table[np.isfinite(table["ratio"].astype(float))]
+
+
+def absent(table):
+    """What was not measured and why, as a sentence; "" where all was."""
+    missing = table[table["status"] != "ok"].drop_duplicates("allocator")
+    said = [f"{row.allocator} ({row.error or row.status})" for row in missing.itertuples()]
+    return f" Not wholly measured: {'; '.join(said)}." if said else ""
+
+
+def _listed(series, form):
+    return ", ".join(f"{name} {form.format(value)}" for name, value in series.items())
+
+
+# ---------------------------------------------------------------- comparisons
+
+
+def ratio_forest(table, baseline="hakmem", title=None):
+    """Time over the baseline's time with its interval, one row a case, one marker an allocator.
+
+    table: `stats.compare`. Right of the line at 1 the baseline is faster.
+    """
+    known = measured(table)
+    fig, names, look = go.Figure(), in_order(known["allocator"]), looks(known["allocator"].unique())
+    for name in names:
+        rows = known[known["allocator"] == name]
+        fig.add_scatter(
+            x=rows["ratio"],
+            y=rows["case"],
+            name=name,
+            mode="markers",
+            marker=marker(look[name]),
+            error_x=bars(rows),
+            orientation="h",
+            offsetgroup=name,
+            customdata=rows[["low", "high", "n", "median_ns", "verdict"]],
+            hovertemplate="%{y}: %{x:.3f}× [%{customdata[0]:.3f}, %{customdata[1]:.3f}], n = %{customdata[2]}"
+            "<br>%{customdata[3]:.3g} ns per operation, %{customdata[4]}",
+        )
+    fig.add_vline(x=1)
+    cases = known["case"].nunique()
+    alt = (
+        f"Time of {', '.join(names)} divided by that of {baseline}, {cases} cases: {_sides(known, baseline)}."
+    )
+    axis = ratio_axis([*known["ratio"], *known["low"], *known["high"]])
+    return finish(
+        fig,
+        alt + absent(table),
+        title or f"Time ÷ time of {baseline}",
+        110 + cases * (10 + ROW * len(names)),
+        scattermode="group",
+        scattergap=0.3,
+        xaxis=axis | {"title_text": f"right of 1: {baseline} is faster"},
+        yaxis=CASES,
+    )
+
+
+def _sides(table, baseline):
+    """How often the interval lies wholly on one side of 1, in words."""
+    faster, slower = (table["low"] > 1).sum(), (table["high"] < 1).sum()
+    rest = len(table) - faster - slower
+    return f"{baseline} is faster in {faster} comparisons, slower in {slower}, undecided in {rest}"
+
+
+def share_bars(table, reference="mimalloc", milestones=(), published=None, title=None):
+    """Throughput of each allocator in percent of the reference's, with interval, the fastest on top.
+
+    table: `stats.compare(samples, baseline=reference)` of one case. milestones: percentages to reach.
+    published: {allocator: percentage} of earlier reports, drawn as diamonds.
+    """
+    rows = measured(table).sort_values("ratio", ascending=False)
+    share, low, high = (100 / rows[name] for name in ("ratio", "high", "low"))
+    look = looks(rows["allocator"])
+    fig = go.Figure()
+    fig.add_bar(
+        x=share,
+        y=rows["allocator"],
+        orientation="h",
+        marker_color=[look[name][0] for name in rows["allocator"]],
+        error_x={"type": "data", "array": high - share, "arrayminus": share - low, "color": INK, "width": 4},
+        customdata=np.column_stack([low, high, rows["median_ns"]]),
+        hovertemplate="%{y}: %{x:.1f} % [%{customdata[0]:.1f}, %{customdata[1]:.1f}], %{customdata[2]:.3g} ns"
+        "<extra></extra>",
+    )
+    if published:
+        fig.add_scatter(
+            x=list(published.values()),
+            y=list(published),
+            mode="markers",
+            marker={
+                "symbol": "diamond",
+                "size": 11,
+                "color": "white",
+                "line": {"color": "black", "width": 1.5},
+            },
+            hovertemplate="%{y}: %{x:.1f} % published<extra></extra>",
+        )
+    fig.add_vline(x=100)
+    for value in milestones:
+        fig.add_vline(x=value, line={"dash": "dot", "width": 1.2})
+    said = _listed(pd.Series(share.to_numpy(), rows["allocator"]), "{:.0f} %")
+    marks = f" (dotted: {', '.join(f'{value:g}' for value in milestones)})" if milestones else ""
+    earlier = f" Published: {_listed(pd.Series(published), '{:.0f} %')}." if published else ""
+    return finish(
+        fig,
+        f"Throughput in percent of {reference}: {said}.{earlier}{absent(table)}",
+        title or f"Throughput, {reference} = 100 %" + (", ◇ published" if published else ""),
+        130 + 34 * len(rows),
+        bargap=0.35,
+        showlegend=False,
+        xaxis={"title_text": f"% of {reference}{marks}", "rangemode": "tozero"},
+        yaxis={"type": "category"},
+    )
+
+
+def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the case"):
+    """Heat map, cases by allocators: median time over the best of the case (the floor does not compete)."""
+    good = samples[samples["status"] == "ok"]
+    times = good.groupby(["case", "allocator"], sort=False)[metric].median().unstack()
+    times = times.drop(columns="floor", errors="ignore").reindex(samples["case"].unique())
+    times = times[in_order(times.columns)]
+    factor = times.div(times.min(axis=1), axis=0)
+    fig = go.Figure(
+        go.Heatmap(
+            z=np.log2(factor),
+            x=list(factor.columns),
+            y=list(factor.index),
+            text=factor,
+            customdata=times,
+            texttemplate="%{text:.2f}",
+            hovertemplate="%{y}, %{x}: %{text:.2f}× the record, %{customdata:.3g} ns<extra></extra>",
+            hoverongaps=False,
+            colorscale="Blues",
+            zmin=0,
+            zmax=2,
+            showscale=False,
+            xgap=2,
+            ygap=2,
+        )
+    )
+    wins = _listed(times.idxmin(axis=1).value_counts(), "{}")
+    alt = f"Time over the best time of each of {len(factor)} cases. Records held: {wins}. "
+    alt += f"Worst case: {_listed(factor.max(), '{:.2f}×')}."
+    return finish(fig, alt, title, 90 + 24 * len(factor), xaxis={"side": "top"}, yaxis=CASES)
+
+
+def patterns(samples, metric="cpu_ns_per_op", title="Million operations/s by block size"):
+    """Small multiples: one panel a workload, block size across, millions of operations per second up."""
+    good = samples[samples["status"] == "ok"]
+    speed = 1000 / good.groupby(["workload", "allocator", "size_bytes"])[metric].median()
+    workloads, names = list(good["workload"].unique()), in_order(good["allocator"])
+    columns, look = min(MOST_COLUMNS, len(workloads)), looks(names)
+    rows = ceil(len(workloads) / columns)
+    fig = make_subplots(
+        rows, columns, subplot_titles=workloads, shared_yaxes="all", vertical_spacing=0.3 / rows
+    )
+    for place, workload in enumerate(workloads):
+        for name in names:
+            line = speed.loc[workload].get(name, pd.Series(dtype=float))
+            fig.add_scatter(
+                x=[f"{size} B" for size in line.index],
+                y=line.to_numpy(),
+                name=name,
+                legendgroup=name,
+                showlegend=place == 0,
+                mode="lines+markers",
+                marker=marker(look[name]),
+                line={"color": look[name][0], "width": 1.5},
+                hovertemplate=f"{name}, {workload}, " + "%{x}: %{y:.0f} M/s<extra></extra>",
+                row=place // columns + 1,
+                col=place % columns + 1,
+            )
+    said = _listed(speed.groupby("allocator").median().reindex(names), "{:.0f}")
+    alt = f"Millions of operations per second by block size for {', '.join(workloads)}. Medians: {said}."
+    fig.update_yaxes(rangemode="tozero")
+    return finish(fig, alt, title, 100 + 210 * rows, legend_y=1 + 0.12 / rows)
+
+
+# ---------------------------------------------------------------- how the samples lie
+
+
+def raw_samples(samples, metric="cpu_ns_per_op", title="Every sample"):
+    """Strips: each point one process, one row an allocator; nothing is left out but what failed."""
+    good = samples[samples["status"] == "ok"]
+    fig, names, look = go.Figure(), in_order(good["allocator"]), looks(good["allocator"].unique())
+    for place, name in enumerate(names):
+        rows = good[good["allocator"] == name]
+        lift = rows["block"] * 0.618 % 1 - 0.5  # spread by block, the same at every drawing
+        fig.add_scatter(
+            x=rows[metric],
+            y=place + 0.6 * lift,
+            name=name,
+            mode="markers",
+            marker=marker(look[name], 6) | {"opacity": 0.6},
+            customdata=rows[["case", "block", "load1"]],
+            hovertemplate="%{x:.3f} ns, %{customdata[0]}, block %{customdata[1]}, load %{customdata[2]:.1f}",
+        )
+    said = _listed(good.groupby("allocator")[metric].median().reindex(names), "{:.3g}")
+    return finish(
+        fig,
+        f"{len(good)} samples, one point a process. Medians in ns: {said}.",
+        title,
+        90 + 60 * len(names),
+        xaxis={"type": "log", "title_text": "ns per operation"},
+        yaxis={"tickvals": list(range(len(names))), "ticktext": names, "autorange": "reversed"},
+        showlegend=False,
+    )
+
+
+def variation(samples, metric="cpu_ns_per_op", title="Spread from run to run"):
+    """Coefficient of variation (standard deviation over mean) of the runs, case by case."""
+    groups = samples[samples["status"] == "ok"].groupby(["case", "allocator"], sort=False)[metric]
+    table = (100 * groups.std() / groups.mean()).rename("cv").reset_index()
+    fig, look = go.Figure(), looks(table["allocator"].unique())
+    for name in in_order(table["allocator"]):
+        rows = table[table["allocator"] == name]
+        fig.add_scatter(
+            x=rows["cv"],
+            y=rows["case"],
+            name=name,
+            mode="markers",
+            marker=marker(look[name]),
+            hovertemplate="%{y}: CV %{x:.1f} %",
+        )
+    middle, most = table["cv"].median(), table["cv"].max()
+    alt = f"Coefficient of variation of {len(table)} series: median {middle:.1f} %, largest {most:.1f} %."
+    height = 110 + 20 * table["case"].nunique()
+    return finish(fig, alt, title, height, xaxis={"title_text": "CV, %", "rangemode": "tozero"}, yaxis=CASES)
+
+
+def timeline(samples, metric="cpu_ns_per_op", title="Runs over their median, block by block"):
+    """Each run over the median of its own series, block by block: drift and disturbances of the machine."""
+    good = samples[samples["status"] == "ok"]
+    relative = good[metric] / good.groupby(["case", "allocator"])[metric].transform("median")
+    blocks = relative.groupby([good["allocator"], good["block"]]).median()
+    fig, look = go.Figure(), looks(good["allocator"].unique())
+    for name in in_order(good["allocator"]):
+        fig.add_scatter(
+            x=blocks[name].index,
+            y=blocks[name].to_numpy(),
+            name=name,
+            mode="lines+markers",
+            marker=marker(look[name], 6),
+            line={"color": look[name][0], "width": 1.2},
+            hovertemplate="block %{x}: %{y:.3f}×",
+        )
+    fig.add_hline(y=1)
+    alt = f"Median run of each block over the median of its series: {blocks.min():.2f} to {blocks.max():.2f}."
+    return finish(fig, alt, title, 320, xaxis={"title_text": "block"}, yaxis=ratio_axis(blocks))
+
+
+# ---------------------------------------------------------------- curves and memory
+
+
+def curves(table, x, y, by, low=None, high=None, title="", x_title="", y_title="", alt=None, x_log=False):
+    """One line for each value of column `by`; `low` and `high` name the columns of a band around it."""
+    fig, look = go.Figure(), looks(table[by].unique())
+    for name, rows in table.groupby(by, sort=False):
+        line = {"color": look[name][0], "width": 2}
+        if low:
+            _band(fig, rows, x, low, high, str(name), line["color"])
+        fig.add_scatter(
+            x=rows[x],
+            y=rows[y],
+            name=str(name),
+            legendgroup=str(name),
+            mode="lines",
+            line=line,
+            hovertemplate="%{y:.4g}",
+        )
+    said = _listed(table.groupby(by, sort=False)[y].last(), "{:.3g}")
+    return finish(
+        fig,
+        alt or f"{y_title or y} over {x_title or x}. At the end: {said}.",
+        title,
+        380,
+        xaxis={"title_text": x_title or x, "type": "log" if x_log else "-"},
+        yaxis={"title_text": y_title or y},
+        hovermode="x unified",
+    )
+
+
+def _band(fig, rows, x, low, high, name, paint):
+    fig.add_scatter(
+        x=pd.concat([rows[x], rows[x][::-1]]),
+        y=pd.concat([rows[high], rows[low][::-1]]),
+        legendgroup=name,
+        mode="none",
+        fill="toself",
+        fillcolor=paint,
+        opacity=0.18,
+        showlegend=False,
+        hoverinfo="skip",
+    )
+
+
+def memory(table, title="Resident memory over time"):
+    """Resident memory in MB over seconds, one line a label. table: columns label, seconds, rss_bytes."""
+    table = table.assign(megabytes=table["rss_bytes"] / 1e6)
+    return curves(
+        table, "seconds", "megabytes", "label", title=title, x_title="seconds", y_title="resident, MB"
+    )
+
+
+def peaks(samples, title="Peak resident memory"):
+    """Peak resident memory of the process, one bar an allocator and case; live bytes at the peak on hover."""
+    good = samples[samples["status"] == "ok"]
+    table = (
+        good.groupby(["case", "allocator"], sort=False)[["peak_rss_bytes", "live_peak_bytes"]].median() / 1e6
+    )
+    fig, names, cases = go.Figure(), in_order(good["allocator"]), good["case"].nunique()
+    for name in names:
+        rows = table.xs(name, level="allocator")
+        fig.add_bar(
+            x=rows["peak_rss_bytes"],
+            y=rows.index,
+            name=name,
+            orientation="h",
+            marker_color=colour(name),
+            customdata=rows["live_peak_bytes"],
+            hovertemplate="%{y}: %{x:.1f} MB for %{customdata:.1f} MB live",
+        )
+    least = table["peak_rss_bytes"].groupby("case").idxmin().map(lambda key: key[1]).value_counts()
+    alt = f"Peak resident memory in {cases} cases. Least memory, number of cases: {_listed(least, '{}')}."
+    height = 110 + cases * (14 + ROW * len(names))
+    return finish(fig, alt, title, height, xaxis={"title_text": "MB"}, barmode="group", yaxis=CASES)
+
+
+# ---------------------------------------------------------------- claims
+
+
+def claims(table, title="Published and measured"):
+    """Published ratio (open diamond) and measured ratio with its interval, one row a claim.
+
+    table: columns claim, claimed, ratio, low, high, verdict; a claim that was not measured keeps its diamond.
+    """
+    known = measured(table)
+    fig, look = go.Figure(), looks(["published", *known["verdict"].unique()])
+    fig.add_scatter(
+        x=table["claimed"],
+        y=table["claim"],
+        name="published",
+        mode="markers",
+        marker=marker(look["published"], 11),
+        hovertemplate="%{y}: %{x:.3g}×",
+    )
+    for verdict, rows in known.groupby("verdict", sort=False):
+        fig.add_scatter(
+            x=rows["ratio"],
+            y=rows["claim"],
+            name=verdict,
+            mode="markers",
+            marker=marker(look[verdict]),
+            error_x=bars(rows),
+            customdata=rows[["low", "high"]],
+            hovertemplate="%{y}: %{x:.3f}× [%{customdata[0]:.3f}, %{customdata[1]:.3f}]",
+        )
+    fig.add_vline(x=1)
+    counts = _listed(table["verdict"].value_counts(), "{}")
+    axis = ratio_axis([*table["claimed"], *table["ratio"], *table["low"], *table["high"]])
+    alt = f"{len(table)} published ratios and what was measured here: {counts}."
+    return finish(fig, alt, title, 120 + 24 * len(table), xaxis=axis, yaxis=CASES)

@@ -1,0 +1,131 @@
+"""The one style of all figures: colours and symbols of names, axes of ratios, the last step of each.
+
+The same name has the same colour and symbol everywhere, and never a colour alone (palette after Okabe & Ito
+2008, darkened where it was too faint on white). Paper is transparent and text has no colour of its own, so
+that a page can be light or dark.
+"""
+
+from zlib import crc32
+
+import numpy as np
+import plotly.graph_objects as go
+import plotly.io as pio
+
+# (colour, symbol); contrast at least 3 to 1 on white and on the dark page.
+KNOWN = {
+    "hakmem": ("#d55e00", "circle"),
+    "hakmem-baseline": ("#d55e00", "circle"),
+    "hakmem-evolving": ("#b88a00", "star"),
+    "system": ("#7d838c", "square"),
+    "mimalloc": ("#2a7fc1", "diamond"),
+    "jemalloc": ("#0a9468", "triangle-up"),
+    "tcmalloc": ("#b65aa0", "triangle-down"),
+    "floor": ("#8c7a3c", "line-ns-open"),
+    "published": ("#2a9db0", "diamond-open"),
+    "replicated": ("#0a9468", "circle"),
+    "replicated, smaller": ("#5a8f29", "triangle-down"),
+    "not replicated": ("#c0504d", "x"),
+    "undecided": ("#b88a00", "square"),
+    "void": ("#7d838c", "cross"),
+}
+OTHERS = [
+    ("#2a7fc1", "circle"),
+    ("#d55e00", "diamond"),
+    ("#0a9468", "square"),
+    ("#b65aa0", "cross"),
+    ("#2a9db0", "x"),
+    ("#b88a00", "pentagon"),
+    ("#7d6bd0", "hexagon"),
+    ("#c0504d", "star"),
+    ("#5a8f29", "triangle-up"),
+]
+INK = "#767b85"  # readable on white and on black, for JupyterLab; pages put their own ink in its place
+TICKS = {  # ratios to mark, by how many times the largest is above the smallest
+    1.5: [0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3],
+    3: [0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5],
+    10: [0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7],
+    100: [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50],
+    1e9: [0.001, 0.01, 0.1, 1, 10, 100, 1000, 10000],
+}
+
+_AXIS = {"gridcolor": "rgba(128,134,144,0.25)", "linecolor": INK, "zeroline": False, "automargin": True}
+_LAYOUT = {
+    "font": {"family": "system-ui, Segoe UI, Roboto, DejaVu Sans, sans-serif", "size": 13, "color": INK},
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "colorway": [colour for colour, _ in OTHERS],
+    "margin": {"l": 8, "r": 12, "t": 40, "b": 8},
+    "title": {"x": 0, "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 6}, "font": {"size": 15}},
+    "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+    "xaxis": _AXIS | {"title": {"font": {"size": 13}}},
+    "yaxis": _AXIS | {"title": {"font": {"size": 13}}},
+    "hoverlabel": {"align": "left"},
+    "shapedefaults": {"line": {"color": INK, "width": 1.5}},
+    "annotationdefaults": {"showarrow": False, "font": {"size": 13}},
+}
+pio.templates["hakmem"] = go.layout.Template(layout=_LAYOUT)
+pio.templates.default = "hakmem"
+pio.renderers.default = "plotly_mimetype"  # drawn by JupyterLab and by our pages; notebooks stay small
+
+
+def finish(fig, alt, title="", height=None, **layout):
+    """The last step of every figure: title, height, and the text for those who cannot see it.
+
+    alt: one or two sentences on what is drawn, with its main number; a page shows it as caption. Raises
+    ValueError where it is missing.
+    """
+    if not alt or not alt.strip():
+        raise ValueError("a figure needs alt text: one sentence on what is drawn and its main number")
+    fig.update_layout(title_text=title, meta={"alt": " ".join(alt.split())}, height=height, **layout)
+    return fig.update_layout(margin_t=40 + 26 * _has_legend(fig))
+
+
+def _has_legend(fig):
+    shown = {trace.name for trace in fig.data if trace.name and trace.showlegend is not False}
+    return fig.layout.showlegend is not False and len(shown) > 1
+
+
+def looks(names):
+    """{name: (colour, symbol)}: the known ones as everywhere, the others distinct within one figure."""
+    found = {name: KNOWN[name] for name in names if name in KNOWN}
+    for name in names:
+        if name not in found:
+            start = crc32(str(name).encode())
+            ring = [OTHERS[(start + i) % len(OTHERS)] for i in range(len(OTHERS))]
+            free = [look for look in ring if look not in found.values()]
+            found[name] = (free or ring)[0]
+    return found
+
+
+def colour(name):
+    """The colour of one name."""
+    return looks([name])[name][0]
+
+
+def marker(look, size=8):
+    """Marker settings of a (colour, symbol)."""
+    return {"color": look[0], "symbol": look[1], "size": size, "line": {"width": 1.5, "color": look[0]}}
+
+
+def in_order(names):
+    """Names in the order of every figure: the known ones first, then the others as they come."""
+    found = list(dict.fromkeys(names))
+    return [name for name in KNOWN if name in found] + [name for name in found if name not in KNOWN]
+
+
+def ratio_axis(values):
+    """Settings of a logarithmic axis that holds the given ratios, with readable ticks."""
+    known = np.asarray(values, float)
+    known = known[np.isfinite(known) & (known > 0)]
+    low, high = min([*known, 0.97]) / 1.03, max([*known, 1.03]) * 1.03
+    ticks = next(ticks for span, ticks in TICKS.items() if high / low <= span)
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    axis = {"type": "log", "range": [float(np.log10(low)), float(np.log10(high))]}
+    return axis | {"tickvals": ticks, "ticktext": [f"{tick:g}×" for tick in ticks]}
+
+
+def bars(rows):
+    """Error bars of rows with ratio, low, high; none where the interval is unbounded."""
+    ratio, low, high = (rows[name].to_numpy(float) for name in ("ratio", "low", "high"))
+    above, below = np.where(np.isfinite(high), high - ratio, 0), np.where(low > 0, ratio - low, 0)
+    return {"type": "data", "array": above, "arrayminus": below, "thickness": 1.3, "width": 0}
