@@ -358,6 +358,62 @@ int hak_event_write(const char *path);           /* appends what is new as CSV: 
 
 /* --- inline: malloc and free ---------------------------------------------------------------------------------------- */
 
+/* For programs that link hakmem: the hit of malloc and free without the call into the library; everything else is that
+ * call. The same checks are made. Not part of the stable interface: compile against the header the library came with. */
+
+#ifndef HAK_SLAB_SHIFT
+#define HAK_SLAB_SHIFT 16 /* of the library linked: 14 for the variant slab16 */
+#endif
+#define HAK_INLINE_MAX 1024u
+#define HAK_INLINE_MASK (((size_t)1 << 22) - 1)
+#define HAK_INLINE_TAG 0xA5C3u
+
+struct hak_bin_t {
+    uintptr_t head;
+    int32_t room;
+    uint32_t magic;
+};
+
+struct hak_front_t {
+    struct hak_bin_t bins[65];
+    uintptr_t key;
+    const uint16_t *map;
+};
+
+extern __thread struct hak_front_t hak_front __attribute__((tls_model("initial-exec")));
+
+static inline void *hak_malloc_inline(size_t size)
+{
+    size_t rounded = (size + 15) & ~(size_t)15;
+    if (__builtin_expect(rounded > HAK_INLINE_MAX, 0)) return hak_malloc(size);
+    struct hak_bin_t *bin = &hak_front.bins[rounded / 16];
+    uintptr_t *block = (uintptr_t *)bin->head;
+    if (__builtin_expect(*block >> 48 != HAK_INLINE_TAG, 0)) return hak_malloc(size);
+    bin->head = *block ^ hak_front.key;
+    bin->room++;
+    *block = 0;
+    return block;
+}
+
+static inline void hak_free_inline(void *block)
+{
+    const uint16_t *map = hak_front.map;
+    if (__builtin_expect(map == NULL, 0)) {
+        hak_free(block);
+        return;
+    }
+    size_t offset = map[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
+    struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + offset);
+    uint32_t product = (uint32_t)((uintptr_t)block & (((size_t)1 << HAK_SLAB_SHIFT) - 1)) * bin->magic;
+    if (__builtin_expect(product >= bin->magic || bin->room <= 0, 0)) {
+        hak_free(block);
+        return;
+    }
+    bin->room--;
+    *(uintptr_t *)block = bin->head ^ hak_front.key;
+    bin->head = (uintptr_t)block;
+}
+
 /* --- inline: stack pool --------------------------------------------------------------------------------------------- */
 
 /* What a hit needs. Everything unusual makes `owner` NULL, so one comparison tells the owner from another thread, from a

@@ -11,7 +11,7 @@
 THREAD_LOCAL struct front front __attribute__((used, visibility("hidden"))) = {
     .bins = {[0 ... TINY_CLASSES - 1] = {.head = LIST_END}},
 };
-extern THREAD_LOCAL __typeof(front) hak_front __attribute__((alias("front"), visibility("default")));
+extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), visibility("default")));
 
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
 #define FRONT_SEGMENT 1

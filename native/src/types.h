@@ -19,10 +19,7 @@
 
 /* --- units and classes: sizes derive from the shifts ---------------------------------------------------------------- */
 
-#ifndef HAK_SLAB_SHIFT
-#define HAK_SLAB_SHIFT 16 /* the variant slab16 is built with 14 */
-#endif
-#define UNIT_SHIFT HAK_SLAB_SHIFT
+#define UNIT_SHIFT HAK_SLAB_SHIFT                             /* 16; the variant slab16 is built with 14 */
 #define UNIT_BYTES ((size_t)1 << UNIT_SHIFT)                  /* 64 KiB: a slab, and the step of runs */
 #define MAP_BITS 22                                           /* units that can be told apart */
 #define MAP_MASK (((size_t)1 << MAP_BITS) - 1)
@@ -201,6 +198,10 @@ struct front {
     uint32_t state;                     /* enum front_state */
 };
 
+_Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK && HAK_INLINE_TAG == LINK_TAG &&
+                   sizeof(struct bin) == sizeof(struct hak_bin_t) && offsetof(struct front, key) == offsetof(struct hak_front_t, key) &&
+                   offsetof(struct front, map) == offsetof(struct hak_front_t, map),
+               "code inlined from the header sees the same front");
 _Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of its bin");
 _Static_assert(sizeof(struct front) <= 1100, "static TLS is scarce for libraries loaded late");
 _Static_assert(sizeof(struct span) == 64, "one cache line a descriptor");

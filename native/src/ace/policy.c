@@ -18,8 +18,7 @@ struct policy {
     } takes[7]; /* row.parameters of them */
 };
 
-/* --- indices ---------------------------------------------------------------------------------------------------------
- */
+/* --- indices ----------------------------------------------------------------------------------------------------- */
 
 static ALWAYS_INLINE double ucb_bonus(double scale, double log_term, double weight)
 {
@@ -130,8 +129,7 @@ static ALWAYS_INLINE int highest(const hak_bandit_t *b, double (*index)(const ha
 static int tuned_pick(hak_bandit_t *b) { return highest(b, tuned_index); }
 static int kl_pick(hak_bandit_t *b) { return highest(b, kl_index); }
 
-/* --- epsilon-greedy --------------------------------------------------------------------------------------------------
- */
+/* --- epsilon-greedy ---------------------------------------------------------------------------------------------- */
 
 static ALWAYS_INLINE int greedy(hak_bandit_t *b, double (*index)(const hak_bandit_t *, int))
 {
@@ -150,8 +148,7 @@ static void average_learn(hak_bandit_t *b, int arm, double reward, double busy)
     b->state[arm] += weight * (reward - b->state[arm]);
 }
 
-/* --- Thompson sampling: state holds the samples of the last selection ------------------------------------------------
- */
+/* --- Thompson sampling: state holds the samples of the last selection -------------------------------------------- */
 
 static int beta_pick(hak_bandit_t *b)
 {
@@ -175,8 +172,7 @@ static int gauss_pick(hak_bandit_t *b) /* flat prior: posterior of arm i is N(me
     return highest(b, state_index);
 }
 
-/* --- Exp3: state holds the logarithms of the weights -----------------------------------------------------------------
- */
+/* --- Exp3: state holds the logarithms of the weights ------------------------------------------------------------- */
 
 static double exp3_index(const hak_bandit_t *b, int arm) /* the probability of playing the arm */
 {
@@ -203,8 +199,7 @@ static void exp3_learn(hak_bandit_t *b, int arm, double reward, double busy)
     b->state[arm] += b->parameter[P_MIX] / b->arms * gain / exp3_index(b, arm);
 }
 
-/* --- a trial, then its winner: Elo and successive halving ------------------------------------------------------------
- */
+/* --- a trial, then its winner: Elo and successive halving -------------------------------------------------------- */
 
 #define ELO_START 1500.0 /* points */
 
@@ -279,8 +274,7 @@ static int halving_pick(hak_bandit_t *b)
     }
 }
 
-/* --- rules without statistics ----------------------------------------------------------------------------------------
- */
+/* --- rules without statistics ------------------------------------------------------------------------------------ */
 
 static int current_pick(hak_bandit_t *b) { return b->current; }
 static int random_pick(hak_bandit_t *b) { return random_below(&b->random, b->arms); }
@@ -305,133 +299,56 @@ static void doubling_learn(hak_bandit_t *b, int arm, double reward, double busy)
     b->previous = reward;
 }
 
-/* --- the table -------------------------------------------------------------------------------------------------------
- */
+/* --- the table --------------------------------------------------------------------------------------------------- */
 
 #define RESTART(threshold) {P_RESTART, threshold}, {P_SLACK, 0.5}
 
+/* clang-format off */
 static const struct policy policies[] = {
     {{"ucb1", "mean + sqrt(2 ln t / n) (Auer, Cesa-Bianchi, Fischer 2002)", 2},
-     ucb_pick,
-     ucb_index,
-     NULL,
-     1.0,
-     true,
-     {RESTART(0)}},
+     ucb_pick, ucb_index, NULL, 1.0, true, {RESTART(0)}},
     {{"ucb1-tuned", "UCB1 with the variance's upper bound for the 2, at most 1/4 (the same paper, section 4)", 2},
-     tuned_pick,
-     tuned_index,
-     NULL,
-     0.0,
-     true,
-     {RESTART(0)}},
+     tuned_pick, tuned_index, NULL, 0.0, true, {RESTART(0)}},
     {{"ucb-scaled", "mean + s sqrt(2 ln t / n), s the noise of the rewards", 4},
-     ucb_pick,
-     ucb_index,
-     NULL,
-     1.0,
-     true,
-     {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0)}},
+     ucb_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0)}},
     {{"ucb-restart", "ucb-scaled that forgets all when a change is detected", 4},
-     ucb_pick,
-     ucb_index,
-     NULL,
-     1.0,
-     true,
-     {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(8)}},
+     ucb_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(8)}},
     /* tau = 4 sqrt(T ln T) and gamma = 1 - 1 / (4 sqrt T) of the paper for T = 1e4 */
     {{"sw-ucb", "window mean + B sqrt(xi ln min(t, tau) / N), B = scale (Garivier, Moulines 2011)", 3},
-     ucb_pick,
-     ucb_index,
-     NULL,
-     1.0,
-     true,
-     {{P_TAU, 1214}, {P_XI, 0.5}, {P_SCALE, 1.0}}},
+     ucb_pick, ucb_index, NULL, 1.0, true, {{P_TAU, 1214}, {P_XI, 0.5}, {P_SCALE, 1.0}}},
     {{"d-ucb", "discounted mean + 2 B sqrt(xi ln n / N), B = scale (Garivier, Moulines 2011)", 3},
-     ucb_pick,
-     ucb_index,
-     NULL,
-     4.0,
-     true,
-     {{P_GAMMA, 0.9975}, {P_XI, 0.5}, {P_SCALE, 1.0}}},
+     ucb_pick, ucb_index, NULL, 4.0, true, {{P_GAMMA, 0.9975}, {P_XI, 0.5}, {P_SCALE, 1.0}}},
     {{"kl-ucb", "largest q with n kl(mean, q) <= ln t + c ln ln t (Garivier, Cappe 2011)", 3},
-     kl_pick,
-     kl_index,
-     NULL,
-     0.0,
-     true,
-     {{P_C, 0.0}, RESTART(0)}},
+     kl_pick, kl_index, NULL, 0.0, true, {{P_C, 0.0}, RESTART(0)}},
     {{"epsilon-greedy", "the best mean, a random arm with probability epsilon", 3},
-     epsilon_pick,
-     mean_index,
-     NULL,
-     0.0,
-     false,
-     {{P_EPSILON, 0.1}, RESTART(0)}},
+     epsilon_pick, mean_index, NULL, 0.0, false, {{P_EPSILON, 0.1}, RESTART(0)}},
     {{"epsilon-ema", "the best moving average, a random arm with probability epsilon", 2},
-     average_pick,
-     state_index,
-     average_learn,
-     0.0,
-     false,
-     {{P_EPSILON, 0.1}, {P_ALPHA, 0.1}}},
+     average_pick, state_index, average_learn, 0.0, false, {{P_EPSILON, 0.1}, {P_ALPHA, 0.1}}},
     {{"thompson", "the best of one draw an arm from Beta(1 + wins, 1 + losses) (Thompson 1933)", 3},
-     beta_pick,
-     state_index,
-     NULL,
-     0.0,
-     false,
-     {{P_GAMMA, 1.0}, RESTART(0)}},
+     beta_pick, state_index, NULL, 0.0, false, {{P_GAMMA, 1.0}, RESTART(0)}},
     {{"thompson-gaussian", "the best of one draw an arm from N(mean, s^2 / n), s the noise of the rewards", 4},
-     gauss_pick,
-     state_index,
-     NULL,
-     0.0,
-     false,
-     {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0)}},
+     gauss_pick, state_index, NULL, 0.0, false, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0)}},
     {{"exp3", "exponential weights on rewards over probabilities (Auer et al. 2002, adversarial)", 1},
-     exp3_pick,
-     exp3_index,
-     exp3_learn,
-     0.0,
-     false,
-     {{P_MIX, 0.1}}},
+     exp3_pick, exp3_index, exp3_learn, 0.0, false, {{P_MIX, 0.1}}},
     {{"elo", "matches of two random arms rated by Elo for `budget` plays, then the highest rated", 4},
-     elo_pick,
-     elo_index,
-     elo_learn,
-     0.0,
-     false,
-     {{P_BUDGET, 600}, {P_K, 32}, RESTART(0)}},
+     elo_pick, elo_index, elo_learn, 0.0, false, {{P_BUDGET, 600}, {P_K, 32}, RESTART(0)}},
     {{"halving", "successive halving over `budget` plays, then the winner (Karnin et al. 2013)", 3},
-     halving_pick,
-     mean_index,
-     NULL,
-     0.0,
-     false,
-     {{P_BUDGET, 600}, RESTART(0)}},
+     halving_pick, mean_index, NULL, 0.0, false, {{P_BUDGET, 600}, RESTART(0)}},
     {{"doubling", "one arm further in the same direction, turning round when the reward fell", 1},
-     current_pick,
-     mean_index,
-     doubling_learn,
-     0.0,
-     false,
-     {{P_ARM, 0}}},
+     current_pick, mean_index, doubling_learn, 0.0, false, {{P_ARM, 0}}},
     {{"bonwick", "one arm larger when the depot was busy, never smaller (Bonwick, Adams 2001)", 2},
-     current_pick,
-     mean_index,
-     busy_learn,
-     0.0,
-     false,
-     {{P_BUSY, 0.01}, {P_ARM, 0}}},
-    {{"fixed", "always the same arm", 1}, current_pick, mean_index, NULL, 0.0, false, {{P_ARM, 0}}},
-    {{"random", "every arm with the same probability", 0}, random_pick, mean_index, NULL, 0.0, false, {{0}}},
-    {{"round-robin", "the arms in turn", 0}, robin_pick, mean_index, NULL, 0.0, false, {{0}}},
+     current_pick, mean_index, busy_learn, 0.0, false, {{P_BUSY, 0.01}, {P_ARM, 0}}},
+    {{"fixed", "always the same arm", 1},
+     current_pick, mean_index, NULL, 0.0, false, {{P_ARM, 0}}},
+    {{"random", "every arm with the same probability", 0},
+     random_pick, mean_index, NULL, 0.0, false, {{0}}},
+    {{"round-robin", "the arms in turn", 0},
+     robin_pick, mean_index, NULL, 0.0, false, {{0}}},
 };
+/* clang-format on */
 #define POLICIES ((int)(sizeof policies / sizeof *policies))
 
-/* --- verbs -----------------------------------------------------------------------------------------------------------
- */
+/* --- verbs ------------------------------------------------------------------------------------------------------- */
 
 int hak_policy_count(void) { return POLICIES; }
 
