@@ -34,7 +34,8 @@ PROMISE(logarithm_and_exponential_agree_with_libm)
 {
     uint64_t random = 1;
     for (int i = 0; i < 1000000; i++) {
-        double whole = (double)(i + 2), any = exp(1400 * random_uniform(&random) - 700), x = 1400 * random_uniform(&random) - 700;
+        double whole = (double)(i + 2), any = exp(1400 * random_uniform(&random) - 700),
+               x = 1400 * random_uniform(&random) - 700;
         HOLDS(relative_error(natural_log(whole), log(whole)) < 4e-16);
         HOLDS(relative_error(natural_log(any), log(any)) < 4e-16);
         HOLDS(relative_error(exponential(x), exp(x)) < 4e-16);
@@ -107,7 +108,8 @@ PROMISE(a_window_remembers_exactly_its_plays)
         hak_bandit_update(&b, arm[t], reward[t] = random_uniform(&random) * 1e6);
         double count[5] = {0}, sum[5] = {0};
         for (int s = t < TAU ? 0 : t - TAU + 1; s <= t; s++) count[arm[s]]++, sum[arm[s]] += reward[s];
-        for (int i = 0; i < 5; i++) HOLDS(b.weight[i] == count[i] && fabs(b.mean[i] * count[i] - sum[i]) <= 1e-15 * 1e6 * TAU);
+        for (int i = 0; i < 5; i++)
+            HOLDS(b.weight[i] == count[i] && fabs(b.mean[i] * count[i] - sum[i]) <= 1e-15 * 1e6 * TAU);
     }
 }
 
@@ -182,9 +184,12 @@ PROMISE(the_rules_without_statistics_follow_their_rule)
 PROMISE(misuse_is_refused_and_harmless)
 {
     hak_bandit_t b = bandit("ucb1", 2), before = b;
-    HOLDS(hak_bandit_init(&b, 0, 17, 0) == -1 && hak_bandit_init(&b, 0, 0, 0) == -1 && hak_bandit_init(&b, 99, 2, 0) == -1);
-    HOLDS(hak_bandit_set(&b, "tau", 5) == -1 && hak_bandit_set(&b, "restart", -1) == -2 && hak_bandit_set(&b, "restart", NAN) == -2);
-    hak_bandit_update(&b, 2, 1), hak_bandit_update(&b, -1, 1), hak_bandit_update(&b, 0, NAN), hak_bandit_update(&b, 0, INFINITY);
+    HOLDS(hak_bandit_init(&b, 0, 17, 0) == -1 && hak_bandit_init(&b, 0, 0, 0) == -1 &&
+          hak_bandit_init(&b, 99, 2, 0) == -1);
+    HOLDS(hak_bandit_set(&b, "tau", 5) == -1 && hak_bandit_set(&b, "restart", -1) == -2 &&
+          hak_bandit_set(&b, "restart", NAN) == -2);
+    hak_bandit_update(&b, 2, 1), hak_bandit_update(&b, -1, 1), hak_bandit_update(&b, 0, NAN),
+        hak_bandit_update(&b, 0, INFINITY);
     HOLDS(memcmp(&b, &before, sizeof b) == 0);
     for (int p = 0; p < hak_policy_count(); p++)
         for (int arms = 1; arms <= HAK_BANDIT_ARMS; arms++) {
@@ -208,7 +213,8 @@ PROMISE(a_simulation_may_be_cut_in_any_way)
     hak_outcome_t whole = {3, point, regret[0], best[0], pulls[0], restarts[0], NULL, NULL};
     HOLDS(hak_simulate(&b, &problem, 200, 0, 4, 9, &whole) == 0);
     for (uint64_t r = 0; r < 4; r++) {
-        hak_outcome_t one = {3, point, regret[1] + 3 * r, best[1] + 3 * r, pulls[1] + 2 * r, restarts[1] + r, NULL, NULL};
+        hak_outcome_t one = {3,    point, regret[1] + 3 * r, best[1] + 3 * r, pulls[1] + 2 * r, restarts[1] + r,
+                             NULL, NULL};
         HOLDS(hak_simulate(&b, &problem, 200, r, 1, 9, &one) == 0);
     }
     HOLDS(memcmp(regret[0], regret[1], sizeof *regret) == 0 && memcmp(pulls[0], pulls[1], sizeof *pulls) == 0);

@@ -1,0 +1,423 @@
+"""Bandit policies in simulated environments: the C policies that ship, against means that are known.
+
+A policy picks one of `arms` arms a play and is told its reward. Where the means are known, so is the
+*pseudo-regret*: the sum over the plays of the best mean at that time minus the mean of the arm played (Auer,
+Cesa-Bianchi, Fischer, Machine Learning 47, 2002). Arms count from 0; curves are read after that many plays.
+
+    simulate("ucb1", [.1, .2, .3, .4, .5, .6], rewards="bernoulli", horizon=10_000, replications=1000)
+    contest(["ucb1", "ucb-scaled", "round-robin"], [.90, .94, .97, 1.0, .98, .95], rewards="gaussian:0.02")
+
+Means that change: `changes` = {plays made: means}, or a file (see `problems.read_changes`).
+"""
+
+import json
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import pandas as pd
+from scipy import stats as distributions
+
+from .problems import REWARDS, BanditError, Problem, problem, read_changes
+
+FIRST_ARMS = 100  # plays of the first replication that are printed
+CHUNK = 16  # replications a thread takes at a time
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Mean over replications with its 95 % interval (Student's t); NaN for a single replication."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values):
+        values = np.asarray(values, dtype=float)
+        n = len(values)
+        mean = math.fsum(values) / n
+        half = distributions.t.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n) if n > 1 else math.nan
+        return cls(mean, float(mean - half), float(mean + half))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a simulation; arrays have one row a replication."""
+
+    policy: str
+    parameters: dict
+    problem: Problem
+    horizon: int
+    replications: int
+    seed: int
+    points: np.ndarray  # [points] plays at which the curves are read; horizon // 2 and horizon are among them
+    regret: np.ndarray = field(repr=False)  # [replications][points] pseudo-regret so far
+    best: np.ndarray = field(repr=False)  # [replications][points] plays of an arm with the best mean so far
+    pulls: np.ndarray = field(repr=False)  # [replications][arms]
+    restarts: np.ndarray = field(repr=False)  # [replications]
+    arms_played: np.ndarray = field(repr=False)  # [horizon] of the first replication
+    rewards_seen: np.ndarray = field(repr=False)  # [horizon] likewise
+
+    @property
+    def total_regret(self):
+        return Interval.of(self.regret[:, -1])
+
+    @property
+    def share_best(self):
+        """Share of the plays that went to an arm with the best mean."""
+        return Interval.of(self.best[:, -1] / self.horizon)
+
+    @property
+    def share_best_last_half(self):
+        half = self.horizon // 2
+        return Interval.of((self.best[:, -1] - self.best_after(half)) / (self.horizon - half))
+
+    def best_after(self, plays):
+        """[replications] plays of a best arm within the first `plays`, one of the points or 0."""
+        return self.best[:, np.searchsorted(self.points, plays)] if plays else np.zeros(len(self.best))
+
+    def regret_curve(self):
+        """DataFrame play, mean, low, high: the regret so far, with the middle 90 % of the replications."""
+        low, high = np.quantile(self.regret, [0.05, 0.95], axis=0)
+        return pd.DataFrame({"play": self.points, "mean": self.regret.mean(0), "low": low, "high": high})
+
+    def share_curve(self):
+        """DataFrame play, mean, low, high: the best arm's share of the plays between two points."""
+        steps = np.diff(self.points, prepend=0)
+        share = np.diff(self.best, prepend=0, axis=1) / steps
+        low, high = np.quantile(share, [0.05, 0.95], axis=0)
+        return pd.DataFrame({"play": self.points, "mean": share.mean(0), "low": low, "high": high})
+
+    def record(self):
+        """What `--json` prints."""
+        return {
+            "policy": self.policy,
+            "parameters": self.parameters,
+            "means": list(self.problem.means[0]),
+            "changes": [
+                {"step": s, "means": list(m)}
+                for s, m in zip(self.problem.starts[1:], self.problem.means[1:], strict=True)
+            ],
+            "rewards": self.problem.rewards_text,
+            "horizon": self.horizon,
+            "replications": self.replications,
+            "seed": self.seed,
+            "pulls": [_short(x) for x in self.pulls.mean(axis=0)],
+            "first_arms": "".join(f"{arm:x}" for arm in self.arms_played[:FIRST_ARMS]),
+            "mean_regret": _interval(self.total_regret),
+            "share_best": _interval(self.share_best),
+            "share_best_last_half": _interval(self.share_best_last_half),
+            "restarts": _short(self.restarts.mean()),
+        }
+
+
+def _interval(interval):
+    return {name: _short(getattr(interval, name)) for name in ("mean", "low", "high")}
+
+
+def _short(value):
+    """A float for JSON: whole numbers as such, NaN as null."""
+    if math.isnan(value):
+        return None
+    return int(value) if value == int(value) else float(value)
+
+
+# --- the C policies -----------------------------------------------------------------------------------------
+
+
+@cache
+def _core():
+    """(ffi, lib) of the release build."""
+    from . import native
+
+    module = native.load("release")
+    return module.ffi, module.lib
+
+
+@cache
+def policies():
+    """DataFrame of what ships: policy (index), what, parameters {name: (preset, minimum, maximum, what)}."""
+    ffi, lib = _core()
+    rows, row = [], ffi.new("hak_policy_t *")
+    for number in range(lib.hak_policy_count()):
+        lib.hak_policy_read(number, row)
+        rows.append((_text(row.name), _text(row.what), _parameters(number, row.parameters)))
+    return pd.DataFrame(rows, columns=["policy", "what", "parameters"]).set_index("policy")
+
+
+def _parameters(policy, count):
+    ffi, lib = _core()
+    found, p = {}, ffi.new("hak_parameter_t *")
+    for number in range(count):
+        lib.hak_policy_parameter(policy, number, p)
+        found[_text(p.name)] = (p.preset, p.minimum, p.maximum, _text(p.what))
+    return found
+
+
+def _text(pointer):
+    return _core()[0].string(pointer).decode()
+
+
+class Bandit:
+    """One C bandit with the select and update of any policy object; `table` shows what it thinks."""
+
+    def __init__(self, policy, arms, seed=0, **parameters):
+        self.policy, self.arms = policy, arms
+        self.c = _new_bandit(policy, arms, seed, parameters)
+
+    def select(self):
+        """The arm to play now, from 0."""
+        return _core()[1].hak_bandit_select(self.c)
+
+    def update(self, arm, reward):
+        """The arm was played and gave this reward, larger is better."""
+        _core()[1].hak_bandit_update(self.c, arm, reward)
+
+    def table(self):
+        """DataFrame, one row an arm: pulls, mean, bonus, index."""
+        lib = _core()[1]
+        columns = {
+            "pulls": lib.hak_bandit_pulls,
+            "mean": lib.hak_bandit_mean,
+            "bonus": lib.hak_bandit_bonus,
+            "index": lib.hak_bandit_index,
+        }
+        return pd.DataFrame({n: [read(self.c, i) for i in range(self.arms)] for n, read in columns.items()})
+
+
+def _new_bandit(policy, arms, seed, parameters):
+    ffi, lib = _core()
+    if policy not in policies().index:
+        raise BanditError(f"policy {policy!r} is not known; allowed: {', '.join(policies().index)}")
+    bandit = ffi.new("hak_bandit_t *")
+    if lib.hak_bandit_init(bandit, lib.hak_policy_find(policy.encode()), arms, seed) != 0:
+        raise BanditError(f"{arms} arms are not possible; allowed: 1 to {lib.HAK_BANDIT_ARMS}")
+    for name, value in parameters.items():
+        if lib.hak_bandit_set(bandit, name.encode(), float(value)) != 0:
+            raise BanditError(f"{policy} cannot take {name}={value:g}; allowed: {_allowed(policy)}")
+    return bandit
+
+
+def _allowed(policy):
+    takes = policies().parameters[policy].items()
+    return ", ".join(f"{name} {low:g} to {high:g}" for name, (_, low, high, _) in takes) or "no parameter"
+
+
+# --- playing ------------------------------------------------------------------------------------------------
+
+
+def simulate(
+    policy,
+    means,
+    rewards="bernoulli",
+    horizon=1000,
+    replications=100,
+    seed=1,
+    changes=None,
+    points=200,
+    **parameters,
+):
+    """Outcome of one policy, replications shared among all cores. Raises BanditError.
+
+    `changes`: {plays made: means}, or a path. `points`: at how many places the curves are read. Further
+    keywords are the policy's parameters. The same seed gives the same outcome on any number of cores, and the
+    same reward randomness to every policy.
+    """
+    return contest([(policy, parameters)], means, rewards, horizon, replications, seed, changes, points)[0]
+
+
+def contest(
+    entries, means, rewards="bernoulli", horizon=1000, replications=100, seed=1, changes=None, points=200
+):
+    """[Outcome] of several policies on one problem; an entry is a name or (name, {parameter: value})."""
+    entries = [(entry, {}) if isinstance(entry, str) else entry for entry in entries]
+    task = _checked_problem(means, rewards, changes, horizon, replications)
+    learners = [_new_bandit(name, task.arms, 0, parameters) for name, parameters in entries]
+    places = reading_points(horizon, points)
+    chunks = [(first, min(CHUNK, replications - first)) for first in range(0, replications, CHUNK)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # threads suffice: C runs without the interpreter's lock
+        jobs = [
+            [pool.submit(_run, b, task, horizon, *chunk, seed, places) for chunk in chunks] for b in learners
+        ]
+        parts = [_joined([job.result() for job in row]) for row in jobs]
+    return [
+        Outcome(name, parameters, task, horizon, replications, seed, places, *part)
+        for (name, parameters), part in zip(entries, parts, strict=True)
+    ]
+
+
+def _checked_problem(means, rewards, changes, horizon, replications):
+    task = problem(
+        means, rewards, changes if changes is None or isinstance(changes, dict) else read_changes(changes)
+    )
+    if horizon < 1 or replications < 1:
+        raise BanditError(f"horizon {horizon}, replications {replications}: allowed: 1 or more of each")
+    if task.starts[-1] >= horizon:
+        raise BanditError(f"a change at step {task.starts[-1]} is never reached; allowed: 1 to {horizon - 1}")
+    return task
+
+
+def contest_table(outcomes):
+    """DataFrame, one row an outcome, smallest regret first: regret and shares with their 95 % intervals."""
+    rows = []
+    for o in outcomes:
+        row = {"policy": label(o)}
+        for name in ("total_regret", "share_best", "share_best_last_half"):
+            value = getattr(o, name)
+            row |= {name: value.mean, f"{name}_low": value.low, f"{name}_high": value.high}
+        rows.append(row | {"restarts": o.restarts.mean()})
+    return pd.DataFrame(rows).sort_values("total_regret", ignore_index=True)
+
+
+def label(outcome):
+    """ "d-ucb gamma=0.98": the policy and the parameters that were set."""
+    return " ".join([outcome.policy, *(f"{k}={v:g}" for k, v in outcome.parameters.items())])
+
+
+def reading_points(horizon, points):
+    """Plays at which curves are read: about `points` evenly spaced ones, the half and the end."""
+    places = np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.uint64)
+    return np.setdiff1d(np.append(places, np.uint64(horizon // 2)), [0]).astype(np.uint64)
+
+
+def _joined(parts):
+    regret, best, pulls, restarts, arms, rewards = zip(*parts, strict=True)
+    return *(np.concatenate(a) for a in (regret, best, pulls, restarts)), arms[0], rewards[0]
+
+
+def _run(learner, task, horizon, first, count, seed, places):
+    """`count` replications in C: regret, best, pulls, restarts of each, arms and rewards of the first."""
+    ffi, lib = _core()
+    shape = (count, len(places))
+    regret, best = np.empty(shape), np.empty(shape, np.uint64)
+    pulls, restarts = np.empty((count, task.arms), np.uint64), np.empty(count, np.uint64)
+    arms, rewards = np.empty(horizon, np.uint8), np.empty(horizon)
+    means, starts = np.array(task.means), np.array(task.starts, np.uint64)
+    kind = getattr(lib, f"HAK_REWARDS_{task.rewards.upper()}")
+
+    def memory(ctype, array):
+        return ffi.cast(ctype, array.ctypes.data)
+
+    given = ffi.new("hak_problem_t *", {
+        "arms": task.arms, "segments": len(starts), "start": memory("uint64_t *", starts),
+        "mean": memory("double *", means), "rewards": kind, "deviation": task.deviation,
+    })  # fmt: skip
+    out = ffi.new("hak_outcome_t *", {
+        "points": len(places), "point": memory("uint64_t *", places), "regret": memory("double *", regret),
+        "best": memory("uint64_t *", best), "pulls": memory("uint64_t *", pulls),
+        "restarts": memory("uint64_t *", restarts), "arm": memory("unsigned char *", arms),
+        "reward": memory("double *", rewards),
+    })  # fmt: skip
+    lib.hak_simulate(learner, given, horizon, first, count, seed, out)
+    return regret, best, pulls, restarts, arms, rewards
+
+
+def play(make, means, rewards="bernoulli", horizon=1000, replications=20, seed=1, changes=None, points=200):
+    """Outcome of your own policy: `make(arms, seed)` gives an object with select() and update(arm, reward).
+
+    Runs in Python, so a thousand times slower than `simulate`; rewards come from NumPy's generator.
+    """
+    task = problem(means, rewards, changes)
+    places = reading_points(horizon, points)
+    parts = [_play_once(make, task, horizon, seed, r, places) for r in range(replications)]
+    name = getattr(make, "__name__", type(make).__name__)
+    return Outcome(name, {}, task, horizon, replications, seed, places, *_joined(parts))
+
+
+def _play_once(make, task, horizon, seed, replication, places):
+    random, policy = np.random.default_rng([seed, replication]), make(task.arms, seed + replication)
+    means = task.at(np.arange(horizon))
+    arms, rewards = np.empty(horizon, int), np.empty(horizon)
+    for t in range(horizon):
+        arms[t] = arm = policy.select()
+        rewards[t] = task.draw(means[t, arm], random)
+        policy.update(arm, rewards[t])
+    gaps = means.max(axis=1) - means[np.arange(horizon), arms]
+    at = places.astype(int) - 1
+    pulls = np.bincount(arms, minlength=task.arms)
+    return np.cumsum(gaps)[None, at], np.cumsum(gaps == 0)[None, at], pulls[None], np.zeros(1), arms, rewards
+
+
+# --- command line -------------------------------------------------------------------------------------------
+
+
+def add_simulate(subparsers):
+    parser = subparsers.add_parser(
+        "simulate", description="Play a bandit policy against arms of known means."
+    )
+    add = parser.add_argument
+    add("--policy", default="ucb1", help="a row of the policy table; an unknown one lists them")
+    add("--means", required=True, help="mean reward of each arm, separated by commas")
+    add("--rewards", default="bernoulli", help=f"one of {', '.join(REWARDS)}")
+    add("--horizon", type=int, default=1000, help="plays")
+    add("--replications", type=int, default=1000)
+    add("--seed", type=int, default=1)
+    add(
+        "--changes",
+        metavar="FILE",
+        help="later means: CSV lines step,mean,... or TOML [[change]] step, means",
+    )
+    add("--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the policy")
+    add("--json", action="store_true")
+    parser.error = lambda message: parser.exit(2, f"hakmem simulate: {message}\n")
+    parser.set_defaults(run=lambda args: _command(args, parser))
+    return parser
+
+
+def _command(args, parser):
+    try:
+        outcome = simulate(
+            args.policy, _numbers(args.means), args.rewards, args.horizon, args.replications,
+            _seed(args.seed), args.changes, **dict(_assignment(text) for text in args.param),
+        )  # fmt: skip
+    except BanditError as error:
+        parser.error(str(error))
+    print(json.dumps(outcome.record(), indent=2) if args.json else _report(outcome))
+
+
+def _numbers(text):
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise BanditError(f"means {text!r} cannot be read; allowed: numbers separated by commas") from None
+
+
+def _seed(number):
+    if not 0 <= number < 2**64:
+        raise BanditError(f"seed {number} is not possible; allowed: 0 to {2**64 - 1}")
+    return number
+
+
+def _assignment(text):
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise BanditError(f"parameter {text!r} cannot be read; allowed: NAME=NUMBER") from None
+
+
+def _report(outcome):
+    """The outcome as text for a reader."""
+
+    def words(interval):
+        return f"{interval.mean:.4g} [{interval.low:.4g}, {interval.high:.4g}]"
+
+    task, pulls = outcome.problem, outcome.pulls.mean(axis=0)
+    lines = [
+        f"{label(outcome)}: {outcome.horizon} plays, {task.rewards_text} rewards, "
+        f"{outcome.replications} replications, seed {outcome.seed}",
+        f"{'arm':>4} {'mean':>8} {'pulls':>10} {'share':>7}",
+    ]
+    for arm in range(task.arms):
+        share = pulls[arm] / outcome.horizon
+        lines.append(f"{arm:>4} {task.means[0][arm]:>8.4g} {pulls[arm]:>10.1f} {share:>7.1%}")
+    return "\n".join([
+        *lines,
+        f"first arms            {''.join(f'{arm:x}' for arm in outcome.arms_played[:FIRST_ARMS])}",
+        f"pseudo-regret         {words(outcome.total_regret)}",
+        f"share of the best arm {words(outcome.share_best)}, last half {words(outcome.share_best_last_half)}",
+    ])  # fmt: skip

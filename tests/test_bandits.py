@@ -1,0 +1,182 @@
+"""The simulator and its command: problems, changes, curves, what it prints, what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hakmem_py import bandits, cli
+from hakmem_py.problems import BanditError, problem, read_changes
+
+SIX = ".1,.2,.3,.4,.5,.6"
+
+
+def run(capsys, *words):
+    """(exit status, stdout, stderr) of `hakmem simulate WORDS`."""
+    try:
+        status = cli.main(["simulate", *words])
+    except SystemExit as end:
+        status = end.code
+    return status, *capsys.readouterr()
+
+
+def test_json_holds_what_the_command_promises(capsys):
+    status, out, _ = run(
+        capsys, "--policy", "ucb1", "--means", SIX, "--rewards", "exact", "--horizon", "100",
+        "--replications", "3", "--seed", "1", "--json",
+    )  # fmt: skip
+    record = json.loads(out)
+    assert status == 0
+    assert record["pulls"] == [9, 10, 13, 16, 22, 30]
+    assert record["first_arms"].startswith("012345543210543251405342531450")
+    assert record["mean_regret"]["mean"] == pytest.approx(0.5 * 9 + 0.4 * 10 + 0.3 * 13 + 0.2 * 16 + 0.1 * 22)
+    assert record["share_best"]["mean"] == pytest.approx(0.30)
+    assert 0 < record["share_best_last_half"]["mean"] < 1
+
+
+def test_the_text_is_for_readers(capsys):
+    status, out, _ = run(
+        capsys, "--means", SIX, "--horizon", "500", "--replications", "20", "--policy", "thompson"
+    )
+    assert status == 0
+    assert "pseudo-regret" in out
+    assert "last half" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (["--policy", "ucb9", "--means", SIX], "ucb1, ucb1-tuned"),
+        (["--means", "a,b"], "numbers separated by commas"),
+        (["--means", ".5,2"], "0 to 1"),
+        (["--means", SIX, "--rewards", "normal"], "exact, bernoulli, gaussian:SD"),
+        (["--means", SIX, "--rewards", "gaussian:-1"], "SD >= 0"),
+        (["--means", SIX, "--rewards", "gaussian"], "SD >= 0"),
+        (["--means", SIX, "--param", "tau=5"], "restart 0 to"),
+        (["--means", SIX, "--param", "tau"], "NAME=NUMBER"),
+        (["--means", SIX, "--policy", "sw-ucb", "--param", "tau=0"], "tau 1 to"),
+        (["--means", SIX, "--horizon", "0"], "1 or more"),
+        (["--means", SIX, "--replications", "-1"], "1 or more"),
+        (["--means", SIX, "--seed", "-1"], "0 to"),
+        (["--means", SIX, "--changes", "nowhere.toml"], "[[change]]"),
+        (["--means", ",".join(["1"] * 17)], "1 to 16"),
+        ([], "--means"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_what_is_allowed(capsys, words, allowed):
+    status, out, err = run(capsys, *words)
+    assert status == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert allowed in err
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.csv", "step,low,high\n50,0.9,0.1\n"),
+        ("c.csv", "50,0.9,0.1\n"),
+        ("c.toml", "[[change]]\nstep = 50\nmeans = [0.9, 0.1]\n"),
+    ],
+)
+def test_change_files_give_piecewise_means(capsys, tmp_path, name, text):
+    file = tmp_path / name
+    file.write_text(text)
+    assert read_changes(file) == {50: [0.9, 0.1]}
+    words = [
+        "--policy",
+        "fixed",
+        "--means",
+        "0,1",
+        "--rewards",
+        "exact",
+        "--horizon",
+        "100",
+        "--changes",
+        str(file),
+    ]
+    record = json.loads(run(capsys, *words, "--json")[1])
+    assert record["mean_regret"]["mean"] == pytest.approx(50 * 1.0 + 50 * 0.0)
+    assert record["share_best_last_half"]["mean"] == 1
+    assert record["changes"] == [{"step": 50, "means": [0.9, 0.1]}]
+
+
+def test_changes_that_cannot_be_are_refused():
+    for changes, words in (
+        ({0: [1, 0]}, "from 1"),
+        ({5: [1]}, "allowed: 2"),
+        ({100: [1, 0]}, "never reached"),
+    ):
+        with pytest.raises(BanditError, match=words):
+            bandits.simulate("ucb1", [0, 1], horizon=100, changes=changes)
+
+
+def test_means_over_time_follow_the_changes():
+    task = problem([0, 1], "exact", {10: [1, 0], 20: [2, 2]})
+    assert task.at(np.array([0, 9, 10, 19, 20, 99])).tolist() == [[0, 1]] * 2 + [[1, 0]] * 2 + [[2, 2]] * 2
+
+
+def test_a_seed_fixes_everything_and_replications_differ():
+    a, b, other = (
+        bandits.simulate("thompson", [0.4, 0.6], horizon=200, replications=40, seed=s) for s in (5, 5, 6)
+    )
+    assert (a.regret == b.regret).all()
+    assert (a.pulls == b.pulls).all()
+    assert (a.pulls != other.pulls).any()
+    assert len(np.unique(a.regret[:, -1])) > 10
+
+
+def test_a_part_of_the_replications_is_the_same_part():
+    few, many = (bandits.simulate("ucb1", [0.4, 0.6], horizon=200, replications=n) for n in (7, 50))
+    assert (few.pulls == many.pulls[:7]).all()
+
+
+def test_curves_end_where_the_totals_are():
+    outcome = bandits.simulate("ucb1", [0.2, 0.8], horizon=999, replications=30, points=50)
+    curve = outcome.regret_curve()
+    assert curve.play.iloc[-1] == 999
+    assert curve["mean"].iloc[-1] == pytest.approx(outcome.total_regret.mean)
+    assert (curve.low <= curve.high).all()
+    assert curve["mean"].is_monotonic_increasing
+    shares = outcome.share_curve()
+    weights = np.diff(outcome.points, prepend=0)
+    assert np.average(shares["mean"], weights=weights) == pytest.approx(outcome.share_best.mean)
+    assert outcome.pulls.sum(axis=1).tolist() == [999] * 30
+
+
+def test_contest_meets_every_policy_with_the_same_problem_and_orders_them():
+    outcomes = bandits.contest(
+        ["random", ("fixed", {"arm": 1}), "ucb1"], [0.2, 0.8], horizon=300, replications=20
+    )
+    table = bandits.contest_table(outcomes)
+    assert table.policy.tolist() == ["fixed arm=1", "ucb1", "random"]
+    assert table.total_regret[0] == 0
+
+
+def test_a_policy_of_ones_own_plays_in_ten_lines():
+    class Alternate:
+        def __init__(self, arms, seed):
+            self.arms, self.plays = arms, 0
+
+        def select(self):
+            return self.plays % self.arms
+
+        def update(self, arm, reward):
+            self.plays += 1
+
+    own = bandits.play(Alternate, [0.2, 0.8], horizon=100, replications=3, changes={50: [0.8, 0.2]})
+    assert own.pulls.tolist() == [[50, 50]] * 3
+    assert own.total_regret.mean == pytest.approx(0.6 * 50)
+    assert own.policy == "Alternate"
+
+
+def test_a_bandit_shows_what_it_thinks():
+    bandit = bandits.Bandit("ucb1", 2)
+    assert bandit.table()["index"].tolist() == [np.inf, np.inf]
+    for _ in range(10):
+        arm = bandit.select()
+        bandit.update(arm, [0.3, 0.7][arm])
+    table = bandit.table()
+    assert table.pulls.sum() == 10
+    np.testing.assert_allclose(table["index"], table["mean"] + table.bonus)
+    np.testing.assert_allclose(table.bonus, np.sqrt(2 * np.log(10) / table.pulls))
