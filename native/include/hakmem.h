@@ -421,8 +421,7 @@ static inline void hak_free_inline(void *block)
 struct hak_pool {
     void *owner;            /* __builtin_thread_pointer() of the only thread that may take the path below, or NULL */
     void **top;             /* freed objects; the first word of each links to the next */
-    uint64_t allocations;   /* one add a call is all that statistics cost; the rest is derived when they are read */
-    uint64_t deallocations;
+    uint64_t allocations;   /* one add is all that statistics cost a pair of calls; the rest is derived when read */
 };
 
 #define HAK_POOL_INLINE extern inline __attribute__((gnu_inline, always_inline))
@@ -443,19 +442,16 @@ HAK_POOL_INLINE void *hak_pool_take(hak_pool_t *pool, int counted)
     return object;
 }
 
-HAK_POOL_INLINE int hak_pool_give(hak_pool_t *pool, void *object, int counted)
+HAK_POOL_INLINE int hak_pool_deallocate(hak_pool_t *pool, void *object)
 {
     if (__builtin_expect(pool->owner != __builtin_thread_pointer() || !object, 0))
         return hak_pool_deallocate_whole(pool, object);
     *(void **)object = (void *)pool->top;
     pool->top = (void **)object;
-    if (counted)
-        pool->deallocations++;
     return HAK_POOL_OK;
 }
 
 HAK_POOL_INLINE void *hak_pool_allocate(hak_pool_t *pool) { return hak_pool_take(pool, 1); }
-HAK_POOL_INLINE int hak_pool_deallocate(hak_pool_t *pool, void *object) { return hak_pool_give(pool, object, 1); }
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -5,7 +5,9 @@
 
 static _Atomic bool started;
 static struct lock start_lock;
-static bool libc_mode;               /* HAKMEM_FORCE_LIBC_ALLOC=1 */
+
+/* How calls are served; fixed at start. In all but the first no thread has a heap, so every call gets here. */
+static enum { MODE_CACHED, MODE_GUARDED, MODE_LIBC } mode;
 
 extern void *__libc_malloc(size_t);
 extern void __libc_free(void *);
@@ -14,25 +16,31 @@ extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 extern char **environ;
 
-/* Before anything is handed out. Runs from the first slow path, which may be before the environment is there; then the
- * knobs are read by the next call that finds it, the constructor's at the latest. */
+extern void *__libc_stack_end __attribute__((weak));
+
+/* The environment, also before libc has set it: the loader asks for memory long before constructors run, and knows
+ * where the kernel left argc, argv and the environment. */
+static char **environment(void)
+{
+    if (environ != NULL || &__libc_stack_end == NULL || __libc_stack_end == NULL) return environ;
+    char **arguments = (char **)__libc_stack_end + 1;
+    while (*arguments != NULL) arguments++;
+    return arguments + 1;
+}
+
+/* Once, before anything is handed out. */
 static COLD void start(void)
 {
-    static bool set, tuned;
     lock_take(&start_lock);
-    if (!set) {
+    if (!atomic_load(&started)) {
         os_page = (size_t)sysconf(_SC_PAGESIZE);
         link_key = (os_random() >> 16) | (uintptr_t)LINK_TAG << POINTER_BITS;
         classes_init();
-        set = true;
-    }
-    if (!tuned && environ != NULL) {
         ace_prepare();
-        knobs_init(environ);
-        libc_mode = knob(KNOB_force_libc_alloc);
-        tuned = true;
+        knobs_init(environment());
+        mode = knob(KNOB_force_libc_alloc) ? MODE_LIBC : knob(KNOB_canaries) || knob(KNOB_quarantine) ? MODE_GUARDED : MODE_CACHED;
+        atomic_store_explicit(&started, true, memory_order_release);
     }
-    atomic_store_explicit(&started, true, memory_order_release);
     lock_drop(&start_lock);
 }
 
@@ -41,7 +49,7 @@ static struct heap *heap_here(void)
 {
     if (LIKELY(front.heap != NULL)) return front.heap;
     if (UNLIKELY(!atomic_load_explicit(&started, memory_order_acquire))) start();
-    return libc_mode || front.state == FRONT_EXITED ? NULL : heap_begin();
+    return mode != MODE_CACHED || front.state == FRONT_EXITED ? NULL : heap_begin();
 }
 
 /* Before a refusal: give back all that this thread and the depot hold, then the caller tries once more. */
@@ -78,17 +86,25 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
 static struct span *run_fetch(struct heap *heap, size_t size)
 {
     if (size > PTRDIFF_MAX) return NULL;
-    struct span *run = heap != NULL ? mid_refill(heap, size) : orphan_run(size);
+    struct span *run = heap != NULL ? mid_refill(heap, size) : orphan_run(size, 1);
     if (run != NULL) return run;
     scrape(heap);
-    return heap != NULL ? mid_refill(heap, size) : orphan_run(size);
+    return heap != NULL ? mid_refill(heap, size) : orphan_run(size, 1);
+}
+
+/* Guarded, or by libc. */
+static COLD void *allocate_otherwise(size_t alignment, size_t size)
+{
+    if (mode == MODE_LIBC) return alignment > GRANULE ? __libc_memalign(alignment, size) : __libc_malloc(size);
+    uintptr_t block = guard_allocate(alignment, size);
+    return block != 0 ? (void *)block : refuse();
 }
 
 /* Any size: the miss of a tiny one, and what the thread's caches do not have. */
 static NOINLINE void *allocate_slow(size_t size)
 {
     struct heap *heap = heap_here();
-    if (UNLIKELY(libc_mode)) return __libc_malloc(size);
+    if (UNLIKELY(mode != MODE_CACHED)) return allocate_otherwise(GRANULE, size);
     if (size <= L2_MAX) {
         uintptr_t block = small_allocate(heap, small_class(size_max(size, 1)));
         return block != 0 ? (void *)block : refuse();
@@ -122,6 +138,17 @@ static ALWAYS_INLINE void *allocate(size_t size)
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------------------------- */
 
+/* The live block that starts here; ends the program where there is none. */
+static struct span *span_of_block(void *p, const char *crime)
+{
+    uintptr_t block = (uintptr_t)p;
+    struct span *span = span_of(block);
+    bool good = span != NULL && (span->kind == SPAN_SLAB ? class_is_start(span->class, block - span->address)
+                                                         : span->kind == SPAN_RUN && span->live && span->address == block);
+    if (UNLIKELY(!good)) fatal(crime, block);
+    return span;
+}
+
 static void run_free(struct heap *heap, struct span *run, uintptr_t block)
 {
     if (UNLIKELY(block != run->address)) fatal("free of no block's start", block);
@@ -139,7 +166,7 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
 static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
 {
     unsigned class = slab->class;
-    if (UNLIKELY(!class_is_start(classes[class].magic, block - slab->address))) fatal("free of no block's start", block);
+    if (UNLIKELY(!class_is_start(class, block - slab->address))) fatal("free of no block's start", block);
     if (UNLIKELY(heap == NULL)) {
         orphan_free(class, block);
     } else if (class < TINY_CLASSES) {
@@ -156,7 +183,8 @@ static NOINLINE void free_slow(struct heap *heap, struct span *span, uintptr_t b
 {
     int saved = errno;
     if (UNLIKELY(span == NULL)) fatal("free of an address that is not ours,", block);
-    if (span->kind == SPAN_SLAB) small_free(heap, span, block);
+    if (UNLIKELY(mode == MODE_GUARDED)) guard_free(span_of_block((void *)block, "free of no block"), block);
+    else if (span->kind == SPAN_SLAB) small_free(heap, span, block);
     else if (span->kind == SPAN_RUN) run_free(heap, span, block);
     else fatal("free of memory that is free,", block);
     helper_consider();
@@ -176,7 +204,7 @@ static NOINLINE void free_big(void *p)
             mid_free(heap, span)) return;
     } else {
         heap = heap_here();
-        if (UNLIKELY(libc_mode)) {
+        if (UNLIKELY(mode == MODE_LIBC)) {
             __libc_free(p);
             return;
         }
@@ -191,32 +219,25 @@ static ALWAYS_INLINE void release(void *p)
 
 /* --- the rest of the family ------------------------------------------------------------------------------------------------------------ */
 
-/* The live block that starts here; ends the program where there is none. */
-static struct span *span_of_block(void *p, const char *crime)
+static size_t span_usable(const struct span *span, uintptr_t block)
 {
-    uintptr_t block = (uintptr_t)p;
-    struct span *span = span_of(block);
-    bool good = span != NULL && (span->kind == SPAN_SLAB ? class_is_start(classes[span->class].magic, block - span->address)
-                                                         : span->kind == SPAN_RUN && span->live && span->address == block);
-    if (UNLIKELY(!good)) fatal(crime, block);
-    return span;
-}
-
-static size_t span_usable(const struct span *span)
-{
+    if (UNLIKELY(mode == MODE_GUARDED)) return guard_size(span, block);
     return span->kind == SPAN_SLAB ? classes[span->class].size : align_up(span->size, os_page);
 }
+
+/* glibc exports no other name for it: the size stands before the block, its lowest three bits are flags. */
+static size_t libc_usable_size(void *p) { return (((size_t *)p)[-1] & ~(size_t)7) - ((((size_t *)p)[-1] & 2) ? 16 : 8); }
 
 size_t hak_usable_size(void *p)
 {
     if (p == NULL) return 0;
-    if (UNLIKELY(libc_mode)) return malloc_usable_size(p);
-    return span_usable(span_of_block(p, "usable size of no block"));
+    if (UNLIKELY(mode == MODE_LIBC)) return libc_usable_size(p);
+    return span_usable(span_of_block(p, "usable size of no block"), (uintptr_t)p);
 }
 
 static void *allocate_zeroed(size_t size)
 {
-    if (size <= L2_MAX || UNLIKELY(libc_mode)) {
+    if (size <= L2_MAX || UNLIKELY(mode != MODE_CACHED)) {
         void *p = allocate(size);
         return p != NULL ? memset(p, 0, size) : NULL;
     }
@@ -259,12 +280,13 @@ static void *reallocate_by_copy(void *p, size_t had, size_t size)
 void *hak_realloc(void *p, size_t size)
 {
     if (p == NULL) return allocate(size);
-    if (UNLIKELY(libc_mode)) return __libc_realloc(p, size);
+    if (UNLIKELY(mode == MODE_LIBC)) return __libc_realloc(p, size);
     if (size == 0) {
         release(p);
         return NULL;
     }
     struct span *span = span_of_block(p, "realloc of no block");
+    if (UNLIKELY(mode == MODE_GUARDED)) return reallocate_by_copy(p, guard_size(span, (uintptr_t)p), size);
     if (span->kind == SPAN_RUN && size > L2_MAX) {
         void *there = grow(heap_here(), span, size);
         if (there != NULL) return there;
@@ -278,18 +300,14 @@ void *hak_realloc(void *p, size_t size)
 static void *allocate_aligned(size_t alignment, size_t size)
 {
     if (alignment <= GRANULE) return allocate(size);
-    if (size > PTRDIFF_MAX - alignment) return refuse();
-    if (UNLIKELY(libc_mode)) return __libc_memalign(alignment, size);
+    if (alignment > PTRDIFF_MAX / 2 || size > PTRDIFF_MAX - alignment) return refuse();
+    if (UNLIKELY(mode != MODE_CACHED)) return allocate_otherwise(alignment, size);
     size_t rounded = align_up(size_max(size, 1), alignment);
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) return allocate(rounded);
     size = size_max(size, L2_MAX + 1);
     if (alignment <= UNIT_BYTES) return allocate_big(size);
-    lock_take(&arena_lock);
-    struct span *run = arena_take((uint32_t)run_units(size), (uint32_t)(alignment >> UNIT_SHIFT));
-    lock_drop(&arena_lock);
-    if (run == NULL) return refuse();
-    run_begin(run, size, run_units(size));
-    return (void *)run->address;
+    struct span *run = orphan_run(size, (uint32_t)(alignment >> UNIT_SHIFT));
+    return run != NULL ? (void *)run->address : refuse();
 }
 
 void *hak_aligned_alloc(size_t alignment, size_t size)
@@ -331,6 +349,7 @@ static void each_lock(void (*verb)(struct lock *))
     verb(&start_lock);
     verb(&heap_lock);
     verb(&orphan_lock);
+    verb(&guard_lock);
     for (unsigned class = 0; class < CLASSES; class++) {
         verb(&class_slabs[class].lock);
         verb(&depots[class].lock);
@@ -340,13 +359,30 @@ static void each_lock(void (*verb)(struct lock *))
 
 static void lock_take_out_of_line(struct lock *lock) { lock_take(lock); }
 static void lock_drop_out_of_line(struct lock *lock) { lock_drop(lock); }
-static void fork_prepare(void) { each_lock(lock_take_out_of_line); }
-static void fork_parent(void) { each_lock(lock_drop_out_of_line); }
+
+/* stdio's list of files, which fork takes after this: a thread that flushes holds it and waits for a file, whose owner
+ * may be waiting for memory. So it is taken first (it is recursive), and nobody waits for us who could stop fork. */
+extern void _IO_list_lock(void) __attribute__((weak));
+extern void _IO_list_unlock(void) __attribute__((weak));
+extern void _IO_list_resetlock(void) __attribute__((weak));
+
+static void fork_prepare(void)
+{
+    if (_IO_list_lock != NULL) _IO_list_lock();
+    each_lock(lock_take_out_of_line);
+}
+
+static void fork_parent(void)
+{
+    each_lock(lock_drop_out_of_line);
+    if (_IO_list_unlock != NULL) _IO_list_unlock();
+}
 
 /* Other threads' heaps stay behind: their magazines may have been in motion, so they are dropped, not reused. */
 static void fork_child(void)
 {
     each_lock(lock_reset);
+    if (_IO_list_resetlock != NULL) _IO_list_resetlock();
     atomic_store(&helper_state, HELPER_NONE);
     uint32_t alive = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
@@ -358,8 +394,8 @@ static void fork_child(void)
 
 __attribute__((constructor)) static void constructor(void)
 {
-    start();
-    if (libc_mode) return;
+    if (!atomic_load(&started)) start();
+    if (mode == MODE_LIBC) return;
     heap_here();
     heaps_init();
     pthread_atfork(fork_prepare, fork_parent, fork_child);

@@ -176,10 +176,17 @@ static bool arena_reach(struct arena *arena, size_t units)
     return true;
 }
 
+/* The first unit from `at` on whose address is a multiple of `alignment` units. */
+static size_t unit_aligned(const struct arena *arena, size_t at, size_t alignment)
+{
+    size_t base = arena->base >> UNIT_SHIFT;
+    return align_up(base + at, alignment) - base;
+}
+
 /* A span from beyond the frontier; the gap that alignment leaves becomes a clean free span. */
 static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t alignment)
 {
-    size_t start = align_up(arena->born, alignment);
+    size_t start = unit_aligned(arena, arena->born, alignment);
     if (start + units > arena->units || !arena_reach(arena, start + units)) return NULL;
     size_t gap = start - arena->born;
     struct span *hole = &arena->spans[arena->born];
@@ -200,7 +207,7 @@ static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t 
 static struct span *span_cut(struct span *span, uint32_t units, uint32_t alignment)
 {
     struct arena *arena = arena_of(span->address);
-    size_t at = (size_t)(span - arena->spans), start = align_up(at, alignment);
+    size_t at = (size_t)(span - arena->spans), start = unit_aligned(arena, at, alignment);
     if (start + units > at + span->units) return NULL;
     bool zeroed = span->zeroed;
     uint32_t before = (uint32_t)(start - at), after = span->units - before - units;

@@ -32,6 +32,7 @@
 
 #include "heap.c"       /* a thread's everything */
 #include "helper.c"     /* the background thread */
+#include "guard.c"      /* the hardened way of serving */
 #include "observe.c"    /* the heap read from outside */
 
 #include "ace/arithmetic.c" /* logarithms and chance without libm */

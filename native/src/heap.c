@@ -118,12 +118,13 @@ static void orphan_free(unsigned class, uintptr_t block)
     slabs_return(class, block, os_now_ns());
 }
 
-static struct span *orphan_run(size_t size)
+/* A run at an alignment in units; NULL where memory ends. */
+static struct span *orphan_run(size_t size, uint32_t alignment)
 {
-    lock_take(&orphan_lock);
-    orphan_heap.stats = orphan_stats;
-    struct span *run = mid_refill(&orphan_heap, size);
-    lock_drop(&orphan_lock);
+    lock_take(&arena_lock);
+    struct span *run = arena_take((uint32_t)run_units(size), alignment);
+    lock_drop(&arena_lock);
+    if (run != NULL) run_begin(run, size, run_units(size));
     return run;
 }
 

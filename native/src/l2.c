@@ -15,7 +15,7 @@ static ALWAYS_INLINE uintptr_t l2_allocate(struct heap *heap, unsigned class)
 static ALWAYS_INLINE bool l2_free(struct heap *heap, struct span *slab, uintptr_t block)
 {
     struct bin *bin = &heap->l2[slab->class - TINY_CLASSES];
-    if (UNLIKELY(!class_is_start(classes[slab->class].magic, block - slab->address))) fatal("free of no block's start", block);
+    if (UNLIKELY(!class_is_start(slab->class, block - slab->address))) fatal("free of no block's start", block);
     if (UNLIKELY(bin->room <= 0)) return false;
     bin->room--;
     link_set(block, bin->head);

@@ -1,8 +1,9 @@
 /* sizeclass.c: size -> class for tiny (one class a granule) and L2 (a table, no branch); runs go by units.
  *
  * Class numbers: 1 ... 64 tiny, 65 ... 104 L2. A class's blocks start at its slab's first byte and lie `size` apart, so
- * `offset mod size == 0` tells a block's start; that is tested without a division: with m = ceil(2^32 / size),
- * offset * m mod 2^32 < m exactly then (Lemire, Kaser, Kurz 2019, section 3.2; offsets below 2^18, sizes up to 2^15). */
+ * `offset mod size == 0` tells a block's start; that is tested without a division: with m = ceil(2^N / size),
+ * offset * m mod 2^N < m exactly then, where offset * size < 2^N (Lemire, Kaser, Kurz 2019, section 3.2). N is 32 on a hit
+ * of tiny (offsets below 2^16, sizes up to 2^10), else 64. */
 
 static struct size_class classes[CLASSES];
 static uint8_t l2_of_step[L2_MAX >> L2_TABLE_SHIFT]; /* (size - 1) / 128 -> class; the first steps belong to tiny */
@@ -27,6 +28,7 @@ static void class_define(unsigned class, size_t size, size_t slab_bytes)
 {
     classes[class].size = (uint32_t)size;
     classes[class].magic = (uint32_t)(UINT32_MAX / size + 1);
+    classes[class].start = UINT64_MAX / size + 1;
     classes[class].slab_units = (uint32_t)(slab_bytes / UNIT_BYTES);
     classes[class].slab_blocks = (uint32_t)(slab_bytes / size);
 }
@@ -44,8 +46,11 @@ static void classes_init(void)
     }
 }
 
-/* Is this offset in a slab the start of a block? */
-static ALWAYS_INLINE bool class_is_start(uint32_t magic, size_t offset) { return (uint32_t)offset * magic < magic; }
+/* Is this offset in a slab of the class the start of a block? */
+static ALWAYS_INLINE bool class_is_start(unsigned class, size_t offset)
+{
+    return (uint64_t)offset * classes[class].start < classes[class].start;
+}
 
 /* --- runs ------------------------------------------------------------------------------------------------------------------ */
 

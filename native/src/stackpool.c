@@ -1,9 +1,12 @@
 /* stackpool.c: StackPool, pools of objects of one size. Owns the verbs and the control blocks of all pools.
  *
- *   owner's variant: carved = live + length of the stack
+ *   owner's variant: carved = live + on the stack + counted
  *   shared variant:  carved = live + idle in lanes + idle in the depot
  * Fresh objects are carved only when nothing is idle, so the most that were ever carved is the peak and costs nothing to
- * keep. A control block is never unmapped and is reused late, so a stale handle finds a closed pool. */
+ * keep. How many are live is not kept: reading the statistics walks what was freed since the last reading and sets it
+ * aside, counted; it comes back in small steps when the stack runs dry. So nobody pays who never reads, and readers pay
+ * a constant for each call since. A control block is never unmapped and is reused late, so a stale handle finds a
+ * closed pool. */
 
 static THREAD_LOCAL int pool_code; /* of the last failure */
 
@@ -41,6 +44,46 @@ static int pool_check(struct pool *pool, const void *object, bool live)
     return code;
 }
 
+/* --- the owner's stack --------------------------------------------------------------------------------------------------------- */
+
+/* Moves the stack to the counted list; the order stays. A stack longer than what was carved is a circle made by a double
+ * deallocation. */
+static void owner_count(struct pool *pool)
+{
+    void **object = pool->hit.top, **last = NULL;
+    for (uint64_t left = pool->carved - pool->counted_objects; object != NULL && left > 0; left--) {
+        last = object;
+        object = *object;
+        pool->counted_objects++;
+    }
+    if (last == NULL) return;
+    *last = pool->counted;
+    pool->counted = pool->hit.top;
+    pool->hit.top = NULL;
+}
+
+/* The stack is empty: the upper objects of the counted list become the stack. */
+static void owner_recall(struct pool *pool)
+{
+    void **last = pool->counted;
+    uint32_t objects = 1;
+    for (; objects < POOL_RECALL && *last != NULL; objects++) last = *last;
+    pool->hit.top = pool->counted;
+    pool->counted = *last;
+    pool->counted_objects -= objects;
+    *last = NULL;
+}
+
+static void **owner_take(struct pool *pool)
+{
+    if (pool->hit.top == NULL && pool->counted != NULL) owner_recall(pool);
+    void **object = pool->hit.top;
+    if (object != NULL) pool->hit.top = *object;
+    else object = pool_carve(pool);
+    pool->hit.allocations += object != NULL;
+    return object;
+}
+
 /* --- the verbs ------------------------------------------------------------------------------------------------------------------ */
 
 void *hak_pool_allocate(hak_pool_t *handle)
@@ -48,15 +91,7 @@ void *hak_pool_allocate(hak_pool_t *handle)
     struct pool *pool = (struct pool *)handle;
     int code = pool_gate(pool);
     if (UNLIKELY(code != HAK_POOL_OK)) return pool_fail(code), NULL;
-    void **object;
-    if (pool->state == POOL_SHARED) {
-        object = shared_take(pool);
-    } else {
-        object = pool->hit.top;
-        if (LIKELY(object != NULL)) pool->hit.top = *object;
-        else object = pool_carve(pool);
-        pool->hit.allocations += object != NULL;
-    }
+    void **object = pool->state == POOL_SHARED ? shared_take(pool) : owner_take(pool);
     if (UNLIKELY(object == NULL)) return pool_fail(HAK_POOL_MEMORY), NULL;
     pool_check(pool, object, true);
     return object;
@@ -74,7 +109,6 @@ int hak_pool_deallocate(hak_pool_t *handle, void *object)
     }
     *(void **)object = pool->hit.top;
     pool->hit.top = object;
-    pool->hit.deallocations++;
     return HAK_POOL_OK;
 }
 
@@ -96,15 +130,20 @@ int hak_pool_preallocate(hak_pool_t *handle, size_t objects)
 }
 
 /* Deallocations first: what is deallocated was allocated before, so live is never negative. */
-static void pool_traffic(const struct pool *pool, uint64_t *allocations, uint64_t *deallocations)
+static void pool_traffic(struct pool *pool, uint64_t *allocations, uint64_t *live)
 {
-    *allocations = pool->hit.allocations;
-    *deallocations = pool->hit.deallocations;
-    if (pool->state != POOL_SHARED) return;
+    if (pool->state == POOL_OWNED) {
+        owner_count(pool);
+        *allocations = pool->hit.allocations;
+        *live = pool->carved - pool->counted_objects;
+        return;
+    }
+    uint64_t deallocations = *allocations = 0;
     for (unsigned i = 0; i < POOL_LANES; i++)
-        *deallocations += atomic_load_explicit(&pool->lanes[i].deallocations, memory_order_acquire);
+        deallocations += atomic_load_explicit(&pool->lanes[i].deallocations, memory_order_acquire);
     for (unsigned i = 0; i < POOL_LANES; i++)
         *allocations += atomic_load_explicit(&pool->lanes[i].allocations, memory_order_acquire);
+    *live = *allocations - deallocations;
 }
 
 int hak_pool_stats(hak_pool_t *handle, hak_pool_stats_t *stats)
@@ -112,15 +151,15 @@ int hak_pool_stats(hak_pool_t *handle, hak_pool_stats_t *stats)
     struct pool *pool = (struct pool *)handle;
     int code = pool_gate(pool);
     if (code != HAK_POOL_OK) return pool_fail(code);
-    uint64_t allocations, deallocations;
+    uint64_t allocations, live;
     pool_lock(pool);
-    pool_traffic(pool, &allocations, &deallocations);
+    pool_traffic(pool, &allocations, &live);
     uint64_t misses = size_min(pool->misses, allocations); /* shared: a batch is carved before it is asked for */
     *stats = (hak_pool_stats_t){
         .allocations = allocations,
         .hits = allocations - misses,
         .misses = misses,
-        .live = allocations - deallocations,
+        .live = live,
         .peak = pool->peak,
         .capacity = pool->capacity,
         .bytes_held = pool->bytes + (pool->lanes != NULL ? POOL_LANES * sizeof(struct pool_lane) : 0),
@@ -135,8 +174,10 @@ int hak_pool_stats(hak_pool_t *handle, hak_pool_stats_t *stats)
 /* Every idle object that this thread may touch, in one list. */
 static void **pool_gather(struct pool *pool)
 {
-    void **all = pool->hit.top, **next;
-    pool->hit.top = NULL;
+    owner_count(pool);
+    void **all = pool->counted, **next;
+    pool->counted = NULL;
+    pool->counted_objects = 0;
     if (pool->state != POOL_SHARED) return all;
     unsigned number;
     struct pool_lane *lane = lane_of(pool, &number);

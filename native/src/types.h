@@ -144,8 +144,9 @@ struct arena {
 /* --- one size class, shared part ------------------------------------------------------------------------------------------ */
 
 struct size_class {
+    uint64_t start;           /* ceil(2^64 / size): offset * start < start exactly when offset is a block's start */
     uint32_t size;            /* bytes a block; 0: the class is not used */
-    uint32_t magic;
+    uint32_t magic;           /* the same with 2^32, for bins; exact for tiny slabs */
     uint32_t slab_units;
     uint32_t slab_blocks;
 };
@@ -212,6 +213,7 @@ _Static_assert(sizeof(struct span) == 64, "one cache line a descriptor");
 #define POOL_CHUNK_MAX SUPERSLAB_LARGE     /* ... up to here; from here on aligned for huge pages */
 #define POOL_BATCH_MAX 64u                 /* objects that move between lane and depot at once ... */
 #define POOL_BATCH_BYTES ((size_t)64 << 10) /* ... and their bytes, one object excepted */
+#define POOL_RECALL 16u                    /* objects that come back at a time from the counted list to the stack */
 #define POOL_LANES 64u                     /* lane 0 serves, under the lock, threads that found none of their own */
 #define POOL_CONTROL_BYTES ((size_t)64 << 10) /* control blocks are mapped so many bytes at a time */
 #define POOL_CLOSED_MAX 1024u              /* closed pools kept recognisable before their control blocks are reused */
@@ -239,6 +241,8 @@ enum pool_state { POOL_CLOSED, POOL_OWNED, POOL_SHARED };
 struct pool {
     _Alignas(CACHE_LINE) struct hak_pool hit; /* what the inlined path sees; the handle */
     void *keeper;                /* owner's variant: the thread */
+    void **counted;              /* owner's variant: the lower part of the stack, once statistics have been read */
+    uint64_t counted_objects;
     enum pool_state state;
     uint32_t batch;              /* objects */
     size_t stride;               /* bytes from object to object */

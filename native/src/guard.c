@@ -1,0 +1,93 @@
+/* guard.c: the hardened way of serving, chosen at start (canaries, quarantine; HAKMEM_PROFILE=hardened). No thread caches
+ * anything, every call comes here.
+ *
+ * A guarded block ends in a trailer: its size under the key, and every byte between the caller's last and the trailer
+ * holds GUARD. A freed block is filled with TRASH and waits in a queue; when it leaves, it must still be TRASH. So a write
+ * past the end, a second free and a write after the free are found, at the latest when the queue turns over. */
+
+enum { GUARD = 0xC5, TRASH = 0xDE };
+#define TRAILER_FREED UINT64_C(0xF4EEDF4EEDF4EED5)
+
+static struct lock guard_lock;             /* guards the queue */
+static uintptr_t guard_queue[4096];        /* as many as the knob allows */
+static size_t guard_next;
+
+static size_t guard_room(const struct span *span)
+{
+    return span->kind == SPAN_SLAB ? classes[span->class].size : align_up(span->size, GRANULE);
+}
+
+static uint64_t *guard_trailer(const struct span *span, uintptr_t block)
+{
+    return (uint64_t *)(block + guard_room(span) - sizeof(uint64_t));
+}
+
+static uint64_t guard_sealed(uintptr_t block, size_t size) { return (size ^ block) * UINT64_C(0x9E3779B97F4A7C15) ^ link_key; }
+
+/* Size of a live guarded block; ends the program where its end was overwritten. */
+static size_t guard_size(const struct span *span, uintptr_t block)
+{
+    uint64_t trailer = *guard_trailer(span, block);
+    if (UNLIKELY(trailer == (TRAILER_FREED ^ link_key))) fatal("block freed twice", block);
+    size_t size = (size_t)((trailer ^ link_key) * UINT64_C(0xF1DE83E19937733D)) ^ block; /* the factor's inverse modulo 2^64 */
+    if (UNLIKELY(size > guard_room(span) - sizeof trailer)) fatal("end of block overwritten", block);
+    const unsigned char *end = (const unsigned char *)guard_trailer(span, block);
+    for (const unsigned char *at = (const unsigned char *)block + size; at < end; at++)
+        if (UNLIKELY(*at != GUARD)) fatal("end of block overwritten", block);
+    return size;
+}
+
+/* 0 where memory ends. */
+static uintptr_t guard_allocate(size_t alignment, size_t size)
+{
+    if (size > PTRDIFF_MAX - alignment - 2 * GRANULE) return 0;
+    size_t rounded = align_up(size + sizeof(uint64_t), alignment > GRANULE ? alignment : GRANULE);
+    uintptr_t block;
+    if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) {
+        block = orphan_allocate(small_class(rounded));
+    } else {
+        struct span *run = orphan_run(size_max(rounded, L2_MAX + 1), (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
+        block = run != NULL ? run->address : 0;
+    }
+    if (block == 0) return 0;
+    const struct span *span = span_of(block);
+    memset((void *)(block + size), GUARD, guard_room(span) - sizeof(uint64_t) - size);
+    *guard_trailer(span, block) = guard_sealed(block, size);
+    return block;
+}
+
+/* A freed block leaves the queue. */
+static void guard_release(uintptr_t block)
+{
+    const struct span *span = span_of(block);
+    const unsigned char *end = (const unsigned char *)guard_trailer(span, block);
+    for (const unsigned char *at = (const unsigned char *)block; at < end; at++)
+        if (UNLIKELY(*at != TRASH)) fatal("block written after it was freed", block);
+    *guard_trailer(span, block) = TRAILER_FREED ^ link_key;
+    orphan_free(span->class, block);
+}
+
+/* Frees a live guarded block: small ones wait in the queue, runs lose their pages at once. */
+static void guard_free(struct span *span, uintptr_t block)
+{
+    guard_size(span, block);
+    if (span->kind == SPAN_RUN) {
+        span->live = 0;
+        span->zeroed = 0;
+        span->touched = os_purge((void *)span->address, span_bytes(span)) ? 0 : span->units;
+        mid_spill(NULL, span, os_now_ns());
+        return;
+    }
+    memset((void *)block, TRASH, guard_room(span) - sizeof(uint64_t));
+    *guard_trailer(span, block) = TRAILER_FREED ^ link_key;
+    size_t length = (size_t)knob(KNOB_quarantine);
+    if (length == 0) {
+        guard_release(block);
+        return;
+    }
+    lock_take(&guard_lock);
+    uintptr_t *slot = &guard_queue[guard_next++ % length], oldest = *slot;
+    *slot = block;
+    lock_drop(&guard_lock);
+    if (oldest != 0) guard_release(oldest);
+}
