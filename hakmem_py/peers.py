@@ -1,0 +1,180 @@
+"""The other allocators: where their libraries are, which version, and how to get one that is not there.
+
+Looked for in the conda environment, on the system, and in data/peers, where `fetch` unpacks the distribution's
+packages without root.
+"""
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import ROOT
+
+UNPACKED = ROOT / "data" / "peers"
+SYSTEM = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+
+
+@dataclass(frozen=True)
+class Known:
+    """How a peer is named where it comes from."""
+
+    pattern: str  # of the shared library's file
+    debian: tuple[str, ...]  # packages
+    conda: str
+    version: str  # Python expression for the version, asked of the library `c` itself
+
+
+KNOWN = {
+    "mimalloc": Known("libmimalloc.so*", ("libmimalloc2.0",), "mimalloc", "'%d.%d.%d' % _mimalloc(c)"),
+    "jemalloc": Known("libjemalloc.so*", ("libjemalloc2",), "jemalloc", "_jemalloc(c)"),
+    "tcmalloc": Known(
+        "libtcmalloc_minimal.so*", ("libtcmalloc-minimal4", "libunwind8"), "gperftools", "_tcmalloc(c)"
+    ),
+}
+ASK = """
+import ctypes
+def _mimalloc(c):
+    v = c.mi_version()
+    return (v // 10000, v // 100 % 100, v % 100) if v >= 10000 else (v // 100, v // 10 % 10, v % 10)
+def _jemalloc(c):
+    text, size = ctypes.c_char_p(), ctypes.c_size_t(8)
+    c.mallctl(b"version", ctypes.byref(text), ctypes.byref(size), None, 0)
+    return text.value.decode().split("-")[0]
+def _tcmalloc(c):
+    major, minor, patch = ctypes.c_int(), ctypes.c_int(), ctypes.c_char_p()
+    c.tc_version.restype = ctypes.c_char_p
+    return c.tc_version(ctypes.byref(major), ctypes.byref(minor), ctypes.byref(patch)).decode().split()[-1]
+c = ctypes.CDLL(None)
+"""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A library to preload. path None: not installed, and `hint` says how to get it."""
+
+    name: str
+    path: Path | None
+    version: str = ""
+    sha256: str = ""
+    needs: tuple[Path, ...] = ()  # libraries that came with it and the system does not have
+    hint: str = ""
+
+    @property
+    def preload(self):
+        """The value of LD_PRELOAD that puts it in charge."""
+        return ":".join(str(path) for path in (*self.needs, self.path))
+
+
+@functools.cache
+def find(name):
+    """The Peer called name (mimalloc, jemalloc, tcmalloc)."""
+    known = KNOWN[name]
+    path = next((path for folder in _folders() for path in sorted(folder.glob(known.pattern))), None)
+    if path is None:
+        apt, conda = " ".join(known.debian), known.conda
+        get = (
+            f"python -m hakmem_py peers --get, or apt install {apt}, or conda install -c conda-forge {conda}"
+        )
+        return Peer(name, None, hint=f"not installed, get it by: {get}")
+    path = path.resolve()
+    needs = tuple(_carried(path))
+    sha = hashlib.sha256(path.read_bytes()).hexdigest()
+    preload = ":".join(map(str, (*needs, path)))
+    return Peer(name, path, _version(known, preload), sha, needs)
+
+
+def _folders():
+    """Library folders, the first that has a peer wins."""
+    prefix = os.environ.get("CONDA_PREFIX")
+    yield from [Path(prefix, "lib")] if prefix else []
+    for pattern in SYSTEM:
+        yield from sorted(Path("/").glob(pattern.lstrip("/")))
+    yield from sorted(UNPACKED.glob("*/usr/lib/*"))
+
+
+def _carried(path):
+    """What the library needs, the system lacks, and data/peers has."""
+    lines = subprocess.run(["ldd", path], capture_output=True, text=True).stdout.splitlines()
+    for name in (line.split()[0] for line in lines if "not found" in line):
+        yield from sorted(UNPACKED.glob(f"*/usr/lib/*/{name}"))[:1]
+
+
+def _version(known, preload):
+    """The version as the library itself tells it, asked in a process of its own."""
+    command = [sys.executable, "-S", "-c", f"{ASK}\nprint({known.version})"]
+    done = subprocess.run(command, env={"LD_PRELOAD": preload}, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def fetch(names=KNOWN):
+    """Unpacks the Debian packages of peers that are missing into data/peers; returns those it got.
+
+    Needs apt-get and dpkg, no root. Raises RuntimeError with one line where that is not possible.
+    """
+    got = [name for name in names if find(name).path is None and _unpack(name)]
+    find.cache_clear()
+    return got
+
+
+def _unpack(name):
+    for tool in ("apt-get", "dpkg"):
+        if shutil.which(tool) is None:
+            raise RuntimeError(
+                f"{tool} is not on this machine: conda install -c conda-forge {KNOWN[name].conda}"
+            )
+    with tempfile.TemporaryDirectory(prefix="hakmem-peers-") as folder:
+        _download(KNOWN[name].debian, Path(folder))
+        target = UNPACKED / name
+        for package in sorted(Path(folder).glob("*.deb")):
+            target.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["dpkg", "-x", package, target], check=True)
+    return target.exists()
+
+
+def _download(packages, folder):
+    """apt-get download into folder, by the system's package lists or, where they are empty, lists of our own."""
+    (folder / "lists" / "partial").mkdir(parents=True)
+    own = [
+        "-o",
+        f"Dir::State::Lists={folder / 'lists'}",
+        "-o",
+        f"Dir::Cache={folder}",
+        "-o",
+        "APT::Sandbox::User=",
+    ]
+    if _apt(["download", *packages], folder).returncode:
+        _apt([*own, "update"], folder)
+        done = _apt([*own, "download", *packages], folder)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise RuntimeError(f"apt-get download {' '.join(packages)}: {reason}")
+
+
+def _apt(arguments, folder):
+    return subprocess.run(["apt-get", "-q", *arguments], cwd=folder, capture_output=True, text=True)
+
+
+def add_peers(subparsers):
+    sub = subparsers.add_parser("peers")
+    sub.add_argument(
+        "--get", action="store_true", help="unpack missing ones from Debian packages, without root"
+    )
+    sub.set_defaults(run=_run)
+    return sub
+
+
+def _run(args):
+    """Always succeeds: a peer that is missing is a named row in every result."""
+    if args.get:
+        try:
+            fetch()
+        except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+            print(f"hakmem peers: {error}", file=sys.stderr)
+    for peer in map(find, KNOWN):
+        print(f"{peer.name:10} {peer.version:8} {peer.path or peer.hint}")

@@ -1,0 +1,168 @@
+"""Samples on disk: the schema, atomic append, loading. Nothing else.
+
+A folder of samples holds parquet files that are only ever added, each written under a hidden name, synced
+and renamed, so that a kill at any moment costs at most what was being written. `compact` joins the small
+files (part-*) into one (samples-*) that names them in its metadata: a part that a kill left behind is known
+as joined and not read twice.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from . import ROOT
+
+SAMPLES = ROOT / "data" / "samples"
+REFERENCE = ROOT / "data" / "reference"
+
+WORDS = (  # texts of which there are few
+    "experiment", "case", "workload", "allocator", "use", "variant", "build_hash", "library_sha256",
+    "library_version", "env", "backend", "unit", "host", "status", "error", "provenance",
+)  # fmt: skip
+COUNTS = ("block", "position", "threads", "cpu")
+AMOUNTS = (
+    "size_bytes", "slots", "seed", "ops", "elapsed_ns", "cpu_ns", "wall_ns", "minor_faults", "major_faults",
+    "context_switches", "rss_start_bytes", "rss_end_bytes", "peak_rss_bytes", "live_peak_bytes", "thp_bytes",
+)  # fmt: skip
+REALS = ("scale", "ns_per_op", "cpu_ns_per_op", "min_ns_per_op", "min_cpu_ns_per_op", "load1")
+SCHEMA = pa.schema([  # what each column means: data/README.md
+    ("run_id", pa.string()),
+    ("started_at", pa.timestamp("us", "UTC")),
+    ("extra", pa.string()),
+    *((name, pa.dictionary(pa.int32(), pa.string())) for name in WORDS),
+    *((name, pa.int32()) for name in COUNTS),
+    *((name, pa.int64()) for name in AMOUNTS),
+    *((name, pa.float64()) for name in REALS),
+])  # fmt: skip
+JOINED = b"hakmem.joined"  # metadata of a samples-* file: the names of the parts that it holds
+
+
+class StoreError(OSError):
+    """Samples cannot be written; one line that says what to mend."""
+
+
+def append(folder, rows):
+    """Adds rows (dicts by column; absent is null) as one new file.
+
+    Raises StoreError, and ValueError for a column that the schema does not know.
+    """
+    unknown = sorted({key for row in rows for key in row} - set(SCHEMA.names))
+    if unknown:
+        raise ValueError(f"samples have no column {unknown[0]!r}; see data/README.md")
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    _write(Path(folder), f"part-{uuid.uuid4().hex}.parquet", lambda file: pq.write_table(table, file))
+
+
+def save_json(folder, name, value):
+    """Writes one JSON file beside the samples, whole or not at all."""
+    text = json.dumps(value, indent=1, default=str)
+    _write(Path(folder), name, lambda file: file.write(text.encode()))
+
+
+def load(folder, columns=None):
+    """The samples of a folder as a DataFrame; empty, with its columns, where there are none.
+
+    columns: only these are read; 10^7 samples are judged from a few. A file that cannot be read is moved
+    aside as NAME.damaged, which is said on stderr: its runs count as not measured, the others are unharmed.
+    """
+    names = SCHEMA.names if columns is None else list(columns)
+    return _load(Path(folder), names).to_pandas(self_destruct=True, split_blocks=True)
+
+
+def _load(folder, names):
+    """The table of all files. A part that vanishes was joined by another process: look again."""
+    while True:
+        try:
+            tables = [_read(path, names) for path in _files(folder)]
+        except FileNotFoundError:
+            continue
+        empty = pa.schema([SCHEMA.field(name) for name in names]).empty_table()
+        return pa.concat_tables([empty, *(table for table in tables if table is not None)])
+
+
+def compact(folder):
+    """Joins the parts of a folder into one file. Only for the process that holds the bench slot."""
+    folder = Path(folder)
+    for left in set(folder.glob("part-*.parquet")) - set(_files(folder)):
+        left.unlink(missing_ok=True)
+    parts = sorted(folder.glob("part-*.parquet"))
+    tables = {path: table for path in parts if (table := _read(path, SCHEMA.names)) is not None}
+    if len(tables) < 2:
+        return
+    joined = pa.concat_tables(tables.values()).unify_dictionaries()
+    joined = joined.replace_schema_metadata({JOINED: json.dumps([path.name for path in tables])})
+    _write(folder, f"samples-{uuid.uuid4().hex}.parquet", lambda file: pq.write_table(joined, file))
+    for path in tables:
+        path.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- files
+
+
+def _files(folder):
+    """The files to read: all that are joined, and the parts that are in none of them."""
+    joined = sorted(folder.glob("samples-*.parquet"))
+    held = {name for path in joined for name in _joined_names(path)}
+    return joined + [path for path in sorted(folder.glob("part-*.parquet")) if path.name not in held]
+
+
+def _joined_names(path):
+    try:
+        return json.loads((pq.read_schema(path).metadata or {}).get(JOINED, b"[]"))
+    except (pa.ArrowException, OSError):
+        return []  # damaged; reading it will say so
+
+
+def _read(path, names):
+    """The file's table in the schema's types, None where it is damaged (and then moved aside)."""
+    try:
+        there = set(pq.read_schema(path).names)
+        table = pq.read_table(path, columns=[name for name in names if name in there], partitioning=None)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        return _move_aside(path, str(error).splitlines()[0])
+    fields = [SCHEMA.field(name) for name in names]
+    return pa.Table.from_arrays([_column(table, field) for field in fields], schema=pa.schema(fields))
+
+
+def _column(table, field):
+    """A column in the schema's type; nulls where an older version of the lab did not have it."""
+    if field.name not in table.column_names:
+        return pa.nulls(len(table), field.type)
+    return table[field.name].cast(field.type)
+
+
+def _move_aside(path, reason):
+    aside = path.with_name(path.name + ".damaged")
+    path.rename(aside)
+    print(
+        f"hakmem: {path.name} is damaged ({reason}). It was moved aside to {aside}; its runs are measured "
+        "again when the experiment runs next, all others are unharmed",
+        file=sys.stderr,
+    )
+
+
+def _write(folder, name, fill):
+    """fill(file) under a hidden name, synced, then renamed."""
+    hidden = folder / f".{name}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with hidden.open("wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.rename(folder / name)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # the folder itself may be the trouble, which is named below
+            hidden.unlink(missing_ok=True)
+        raise StoreError(
+            f"cannot write to {folder}: {error.strerror or error}. Nothing measured before is lost: "
+            "make room or make the folder writable, then run the same command again"
+        ) from None
