@@ -1,0 +1,284 @@
+"""Estimates, tests, verdicts and plans for two lists of costs.
+
+One convention of direction holds everywhere. Times are costs, so smaller is better. `ratio(a, b)` is a / b.
+The *gain* of b over a is a / b - 1 = reference time / candidate time - 1: +0.02 says that b does 2 % more
+work in the same time. A *verdict* is about the denominator, the candidate: should it replace the reference?
+
+The unit of observation is the process; blocks are the pairs; inference is on paired log ratios d = log(a /
+b). Estimate: Hodges-Lehmann, the median of the Walsh averages (d_i + d_j) / 2, i <= j. Interval: the same
+averages cut at the quantiles of the Wilcoxon signed-rank law, so test and interval agree (up to tied values).
+Source: Hollander, Wolfe & Chicken, Nonparametric Statistical Methods, 3rd ed., chapters 3 and 4.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import isfinite, log, log1p, nan, sqrt
+
+import numpy as np
+from scipy import stats as sps
+from statsmodels.stats.multitest import multipletests
+from statsmodels.tsa.stattools import acf
+
+from .ranks import shift, signed_rank_p, walsh
+
+CONFIDENCE = 0.95
+RUN_THRESHOLD = 0.01  # gain that a run-time change must show to be worth having
+BUILD_THRESHOLD = 0.005  # the same for a change of flags or layout alone
+MARGIN = 0.01  # differences smaller than this are no difference
+POWER = 0.9
+MIN_PAIRS = 6  # 2 * 0.5**6 < 5 %: below that no data can give a 95 % interval
+CORRELATION_LIMIT = 0.1  # lag-1 autocorrelation that a verdict tolerates (5 % nominal becomes 8 %)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio a / b of costs with its interval and all that is needed to judge it (ratios: no unit)."""
+
+    value: float  # Hodges-Lehmann ratio a / b
+    low: float  # interval at `confidence`; 0 and inf where n is too small for one
+    high: float
+    confidence: float
+    n: int  # pairs
+    p_value: float  # two-sided, hypothesis a = b
+    cv_a: float  # standard deviation over mean
+    cv_b: float
+    cliffs_delta: float  # P(a > b) - P(a < b) over all couples; +1: every a is above every b
+    autocorrelation: float  # lag 1, of the paired log ratios in the order given
+    robust_cv_a: float  # 1.4826 MAD over median
+    robust_cv_b: float
+    noise_sd: float  # robust standard deviation of the paired log ratios: what `plan` wants
+    tost_low: float  # interval at 1 - 2 (1 - confidence): TOST accepts a margin when this lies inside it
+    tost_high: float
+    ratio_low_quantile: float  # second opinion: ratio of the 10 % quantiles (the quiet runs of both sides)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """kind: GO, NEUTRAL, NO-GO or UNDECIDED; needs_n: pairs that would decide (None: done, or none would)."""
+
+    kind: str
+    needs_n: int | None
+    text: str
+
+
+# ---------------------------------------------------------------- small descriptive numbers
+
+
+def cv(x):
+    """Standard deviation over mean (n - 1 in the variance); nan for fewer than two values."""
+    x = np.asarray(x, float)
+    return float(np.std(x, ddof=1) / np.mean(x)) if len(x) > 1 else nan
+
+
+def robust_sd(x):
+    """Median absolute deviation scaled to the standard deviation of a normal law."""
+    return float(sps.median_abs_deviation(x, scale="normal"))
+
+
+def robust_cv(x):
+    """Robust standard deviation over median."""
+    return robust_sd(x) / float(np.median(x))
+
+
+def autocorrelation(x):
+    """Lag-1 autocorrelation in the order given; 0 where nothing varies, nan for fewer than three values."""
+    x = np.asarray(x, float)
+    if len(x) < 3:
+        return nan
+    return 0.0 if np.ptp(x) == 0 else float(acf(x, nlags=1, fft=True)[1])
+
+
+def cliffs_delta(a, b):
+    """P(a > b) - P(a < b) over all couples, in [-1, 1] (Cliff 1993)."""
+    a, b = np.asarray(a, float), np.sort(np.asarray(b, float))
+    above = np.searchsorted(b, a, "left").sum()
+    below = len(a) * len(b) - np.searchsorted(b, a, "right").sum()
+    return float(above - below) / (len(a) * len(b))
+
+
+# ---------------------------------------------------------------- tests
+
+
+def tost(a, b, margin=MARGIN, paired=True):
+    """p-value of two one-sided tests: below 5 % says that a / b lies between 1 / (1 + margin) and 1 + margin.
+
+    Rank tests, not t tests (Schuirmann 1987 with Wilcoxon for Student): run times have tails so heavy that
+    the paired t test loses half its power; and estimate, interval and this answer then rest on one law.
+    """
+    a, b = _checked(a, b, paired)
+    limit = log1p(margin)
+    if paired:
+        d = np.log(a / b)
+        return max(signed_rank_p(d + limit, "greater"), signed_rank_p(d - limit, "less"))
+    above = sps.mannwhitneyu(np.log(a) + limit, np.log(b), alternative="greater").pvalue
+    return float(max(above, sps.mannwhitneyu(np.log(a) - limit, np.log(b), alternative="less").pvalue))
+
+
+def adjust(p_values, correction="holm"):
+    """Adjusted p-values: "holm" (a pre-registered family) or "bh" (false discoveries, for exploration).
+
+    nan stays nan and is not counted in the family: a comparison that could not be made has tested nothing.
+    """
+    methods = {"holm": "holm", "bh": "fdr_bh"}
+    if correction not in methods:
+        raise ValueError(f"correction {correction!r} is unknown; allowed: {', '.join(methods)}")
+    p = np.asarray(p_values, float)
+    adjusted, made = np.full(len(p), nan), np.isfinite(p)
+    if made.any():
+        adjusted[made] = multipletests(p[made], method=methods[correction])[1]
+    return adjusted
+
+
+# ---------------------------------------------------------------- the estimate
+
+
+def _checked(a, b, paired):
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    if a.ndim != 1 or b.ndim != 1 or not len(a) or not len(b):
+        raise ValueError("ratio needs two non-empty lists of costs")
+    if paired and len(a) != len(b):
+        raise ValueError(f"{len(a)} values of a, {len(b)} of b: pairs need as many of each (or paired=False)")
+    if not (np.isfinite(a).all() and np.isfinite(b).all() and (a > 0).all() and (b > 0).all()):
+        raise ValueError("ratio needs finite, positive costs: drop or mend zero, negative and missing values")
+    return a, b
+
+
+def ratio(a, b, confidence=CONFIDENCE, paired=True):
+    """Estimate of a / b from costs a and b, shape (n,) each; pair i is block i (or two independent samples).
+
+    Fewer than 6 pairs give a value and the interval (0, inf). Raises ValueError on unequal lengths or costs
+    <= 0.
+    """
+    a, b = _checked(a, b, paired)
+    alpha = 1 - confidence
+    tails = (alpha / 2, alpha)  # the interval, and the one whose ends are the two one-sided tests
+    if paired:
+        d = np.log(a / b)
+        centre, intervals = walsh(d, tails)
+        p_value, correlation, noise = signed_rank_p(d), autocorrelation(d), robust_sd(d)
+    else:
+        centre, intervals = shift(np.log(a), np.log(b), tails)
+        p_value, correlation = float(sps.mannwhitneyu(np.log(a), np.log(b)).pvalue), nan
+        noise = float(np.hypot(robust_sd(np.log(a)), robust_sd(np.log(b))))
+    (low, high), (tost_low, tost_high) = np.exp(intervals).tolist()
+    return Estimate(
+        float(np.exp(centre)), low, high, confidence, min(len(a), len(b)), p_value, cv(a), cv(b),
+        cliffs_delta(a, b), correlation, robust_cv(a), robust_cv(b), noise, tost_low, tost_high,
+        float(np.quantile(a, 0.1) / np.quantile(b, 0.1)),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- verdicts and plans
+
+
+def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER):
+    """Should b (the denominator, the candidate) replace a (the reference)? By intervals, never by the point.
+
+    GO: the whole interval of the gain a / b - 1 lies above `threshold`. NEUTRAL: TOST holds it inside the
+    margin, whatever its sign. NO-GO: the whole interval lies below 0. Asked in this order; else UNDECIDED
+    with the pairs that would decide. Correlated neighbours forbid a decision: then the interval is narrower
+    than the truth.
+    """
+    low, high = _percent(estimate.low), _percent(estimate.high)
+    gain = f"gain {_percent(estimate.value)} [{low}, {high}], n = {estimate.n}"
+    needed = _needed_pairs(estimate, threshold, margin, power)
+    if estimate.autocorrelation - 2 / sqrt(estimate.n) > CORRELATION_LIMIT:
+        why = f"neighbour pairs correlate (lag 1: {estimate.autocorrelation:.2f}): the interval is too narrow"
+        return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {why}: randomise the order within blocks")
+    if estimate.low > 1 + threshold:
+        return Verdict("GO", None, f"GO: {gain}, wholly above {threshold:.1%}")
+    if 1 / (1 + margin) < estimate.tost_low and estimate.tost_high < 1 + margin:
+        return Verdict("NEUTRAL", None, f"NEUTRAL: {gain}, equivalent within {margin:.1%}")
+    if estimate.high < 1:
+        return Verdict("NO-GO", None, f"NO-GO: {gain}, wholly below 0")
+    more = f"needs n = {needed} if the gain is as estimated" if needed else "no n decides such a gain"
+    return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {more}")
+
+
+def _percent(value):
+    return f"{100 * (value - 1):+.2f} %" if isfinite(value) else "inf"
+
+
+def _needed_pairs(estimate, threshold, margin, power):
+    """Pairs for the nearest decision that the point estimate allows, by the square-root law of widths."""
+    if not isfinite(estimate.high):
+        return MIN_PAIRS
+    x, tail = log(estimate.value), (1 - estimate.confidence) / 2
+    standard_error = log(estimate.high / estimate.low) / 2 / -sps.norm.ppf(tail)
+    z_power = sps.norm.ppf(power)
+    routes = [  # distance to the border on the log scale, normal quantiles that must fit into it
+        (x - log1p(threshold), z_power - sps.norm.ppf(tail)),
+        (-x, z_power - sps.norm.ppf(tail)),
+        (
+            log1p(margin) - abs(x),
+            sps.norm.ppf((1 + power) / 2) - sps.norm.ppf(2 * tail),
+        ),  # both sides of TOST
+    ]
+    r = max(0.0, estimate.autocorrelation if isfinite(estimate.autocorrelation) else 0.0)
+    inflation = (1 + r) / (1 - r) if r > CORRELATION_LIMIT else 1.0
+    pairs = estimate.n * inflation
+    sizes = [pairs * (z * standard_error / distance) ** 2 for distance, z in routes if distance > 1e-9]
+    return max(estimate.n + 1, int(np.ceil(min(sizes)))) if sizes else None
+
+
+def plan(effect, noise, power=POWER, confidence=CONFIDENCE, threshold=0.0):
+    """Pairs after which a true gain of `effect` is found above `threshold` with the given power.
+
+    noise: standard deviation of the paired log ratios (about 1.4 times the CV of a single run), or the log
+    ratios of a pilot, whose own shape then decides: heavy tails cost ranks less than their standard deviation
+    suggests. Noether 1987 (JASA 82): n = (z_alpha/2 + z_power)^2 / (3 (p' - 1/2)^2), p' = P(d_i + d_j > 0)
+    under the effect.
+    """
+    shift = abs(log1p(effect) - log1p(threshold))
+    if shift == 0 or not 0 < power < 1:
+        raise ValueError("plan needs an effect that differs from the threshold, and a power between 0 and 1")
+    if np.ndim(noise):
+        d = np.sort(np.asarray(noise, float))
+        d = d - walsh(d, ())[0]
+        n = len(d)
+        below = np.searchsorted(d, -2 * shift - d, "right").sum() - np.searchsorted(d, -shift, "right")
+        wins = 1 - below / (n * (n - 1))
+    else:
+        wins = sps.norm.cdf(sqrt(2) * shift / noise) if noise > 0 else 1.0
+    z = sps.norm.ppf((1 + confidence) / 2) + sps.norm.ppf(power)
+    return max(MIN_PAIRS, int(np.ceil(z**2 / (3 * (wins - 0.5) ** 2))))
+
+
+@lru_cache
+def look_confidences(fractions, confidence=CONFIDENCE):
+    """Confidence to use at each look so that all looks together err no more often than one look would.
+
+    fractions: a tuple of increasing shares of the planned pairs, ending at 1. Alpha spending of the
+    O'Brien-Fleming kind (Lan & DeMets 1983, Biometrika 70): spent(t) = 4 - 4 Phi(z_alpha/4 / sqrt(t)),
+    integrated on the Brownian path's density.
+    """
+    w = np.linspace(-6, 6, 2401)  # values of the path; its density starts as a point mass at 0
+    step, z, spent, before, levels = w[1] - w[0], sps.norm.isf((1 - confidence) / 4), 0.0, 0.0, []
+    density = (w == w[1200]) / step
+    for t in fractions:
+        density = sps.norm.pdf(w[:, None] - w, scale=sqrt(t - before)) @ density * step
+        tail = (2 * np.cumsum(density[::-1])[::-1] - density) * step  # P(inside so far, now |path| > w)
+        due = 4 * sps.norm.sf(z / sqrt(t)) - spent
+        border = np.interp(due, tail[:1199:-1], w[:1199:-1])
+        levels.append(float(2 * sps.norm.cdf(border / sqrt(t)) - 1))
+        density, spent, before = np.where(np.abs(w) < border, density, 0.0), spent + due, t
+    return tuple(levels)
+
+
+def sequential(a, b, looks, threshold=RUN_THRESHOLD, margin=MARGIN):
+    """Verdict on a growing series that may be looked at after `looks` pairs only, fixed before the first.
+
+    The first look that decides ends the run; pairs beyond it are not read. TOST uses each look's own
+    interval.
+    """
+    verdict_now = Verdict("UNDECIDED", looks[0], f"UNDECIDED: first look at n = {looks[0]}")
+    for n, level in zip(looks, look_confidences(tuple(n / looks[-1] for n in looks)), strict=True):
+        if len(a) < n:
+            return replace(verdict_now, needs_n=n)
+        estimate = ratio(a[:n], b[:n], confidence=level)
+        verdict_now = verdict(
+            replace(estimate, tost_low=estimate.low, tost_high=estimate.high), threshold, margin
+        )
+        if verdict_now.kind != "UNDECIDED":
+            return verdict_now
+    return verdict_now

@@ -1,0 +1,237 @@
+"""Tables of samples judged: comparisons, geometric means, rates, verdicts on published claims.
+
+Knows nothing of how the samples were made. The arithmetic of one comparison is in `estimates` and offered
+here too, so that a notebook needs the one name `stats`.
+"""
+
+from dataclasses import replace
+from math import isfinite, log, nan, sqrt
+
+import numpy as np
+import pandas as pd
+from scipy import stats as sps
+
+from .estimates import (  # noqa: F401  the whole of it is the face of this module
+    BUILD_THRESHOLD,
+    CONFIDENCE,
+    MARGIN,
+    RUN_THRESHOLD,
+    Estimate,
+    Verdict,
+    adjust,
+    autocorrelation,
+    cliffs_delta,
+    cv,
+    look_confidences,
+    plan,
+    ratio,
+    robust_cv,
+    sequential,
+    tost,
+    verdict,
+)
+
+FASTEST_NS = 1.0  # no allocator answers faster: a smaller figure means that the work was removed
+NOT_MEASURED = "not measured"
+COMPARED = (
+    "ratio", "low", "high", "n", "p", "p_adjusted", "cv", "cv_baseline", "cliffs_delta", "autocorrelation",
+    "load", "median_ns", "baseline_ns", "ratio_low_quantile", "status", "error", "verdict", "needs_n",
+)  # fmt: skip
+
+
+def compare(
+    samples, baseline=None, metric=None, by="case", correction="holm", threshold=RUN_THRESHOLD, margin=MARGIN
+):
+    """One row a case and allocator: allocator / baseline, paired by block (and host), and what judges it.
+
+    samples: rows as the store keeps them. ratio > 1 means that the baseline is faster; `verdict` answers
+    whether the row's allocator should replace the baseline (GO: yes; NO-GO: it is slower). GO and NO-GO also
+    need an adjusted p below 5 %. A run that failed is counted in `status` and forbids a verdict; an allocator
+    that never ran keeps its row, with the reason in `error`. Raises ValueError where the baseline has no
+    samples at all.
+    """
+    baseline = baseline or samples.attrs.get("baseline")
+    metric = metric or samples.attrs.get("metric", "cpu_ns_per_op")
+    allocators = list(samples["allocator"].unique())
+    if baseline not in allocators:
+        raise ValueError(
+            f"baseline {baseline!r} has no samples; allocators: {', '.join(map(str, allocators))}"
+        )
+    rows = []
+    for case, group in samples.groupby(by, sort=False):
+        sides = dict(iter(group.groupby("allocator", sort=False)))
+        for name in allocators:
+            if name != baseline and name in sides:
+                row = _compare_one(sides[name], sides.get(baseline), metric, threshold, margin)
+                rows.append({"case": case, "allocator": name, **row})
+    table = pd.DataFrame(rows, columns=["case", "allocator", *COMPARED])
+    table["p_adjusted"] = adjust(table["p"], correction)
+    weak = table["verdict"].isin(["GO", "NO-GO"]) & ~(table["p_adjusted"] <= 1 - CONFIDENCE)
+    table.loc[weak, "verdict"] = "UNDECIDED"
+    return table
+
+
+def _compare_one(side, base, metric, threshold, margin):
+    if base is None:
+        why = "the baseline has no sample of this case"
+        return {"n": 0, "status": "no baseline", "error": why, "verdict": NOT_MEASURED}
+    failures = [text for text in (_failures(side), _failures(base, "baseline ")) if text]
+    errors = pd.concat([side, base]).query("status != 'ok'")["error"]
+    row = {"status": "; ".join(failures) or "ok", "error": errors.iloc[0] if len(errors) else "", "n": 0}
+    pairs = _pairs(side, base, metric)
+    if pairs.empty:
+        return row | {"status": row["status"] if failures else "no common block", "verdict": NOT_MEASURED}
+    a, b = pairs["a"].to_numpy(float), pairs["b"].to_numpy(float)
+    if metric.endswith("ns_per_op") and min(np.median(a), np.median(b)) < FASTEST_NS:
+        failures = row["status"] = f"below {FASTEST_NS:g} ns per operation: the work was compiled away"
+    e, judged = ratio(a, b), verdict(ratio(b, a), threshold, margin)
+    return row | {
+        "ratio": e.value, "low": e.low, "high": e.high, "n": e.n, "p": e.p_value, "cv": e.cv_a,
+        "cv_baseline": e.cv_b, "cliffs_delta": e.cliffs_delta, "autocorrelation": e.autocorrelation,
+        "load": pairs["load"].mean(), "median_ns": np.median(a), "baseline_ns": np.median(b),
+        "ratio_low_quantile": e.ratio_low_quantile, "needs_n": judged.needs_n,
+        "verdict": "UNDECIDED" if failures else judged.kind,
+    }  # fmt: skip
+
+
+def _pairs(side, base, metric):
+    """Costs a and b of the blocks in which both ran well (a later run supersedes), in block order."""
+    key = [name for name in ("host", "block") if name in side]
+
+    def good(frame, name):
+        kept = frame[frame["status"] == "ok"].drop_duplicates(key, keep="last").set_index(key)
+        return pd.DataFrame({name: kept[metric], f"load_{name}": kept.get("load1", nan)}, index=kept.index)
+
+    pairs = good(side, "a").join(good(base, "b"), how="inner").sort_index()
+    return pairs.assign(load=(pairs["load_a"] + pairs["load_b"]) / 2)
+
+
+def _failures(side, who=""):
+    """How many failed and how: 3 of 30 timeout; the bare status where all did; empty where none did."""
+    bad = side.loc[side["status"] != "ok", "status"]
+    if bad.empty:
+        return ""
+    kind = bad.mode().iloc[0]
+    return f"{who}{kind}" if len(bad) == len(side) else f"{who}{len(bad)} of {len(side)} {kind}"
+
+
+def geometric_mean(table):
+    """Geometric mean of `ratio` over the cases of each allocator of a `compare` table, with 95 % interval.
+
+    The interval is that of the measurement for *these* cases (independent errors, from the widths of their
+    intervals); it does not say how another set of cases would come out: `smallest` and `largest` show how far
+    they differ. Cases without an interval are left out and counted in `left_out`.
+    """
+    z = sps.norm.ppf((1 + CONFIDENCE) / 2)
+
+    def one(group):
+        kept = group[(group["low"] > 0) & np.isfinite(group["high"])]
+        if kept.empty:
+            return pd.Series({"ratio": nan, "low": nan, "high": nan, "cases": 0, "left_out": len(group)})
+        centre = np.log(kept["ratio"].astype(float)).mean()
+        errors = np.log(kept["high"].astype(float) / kept["low"].astype(float)) / (2 * z)
+        half = z * sqrt((errors**2).sum()) / len(kept)
+        return pd.Series({
+            "ratio": np.exp(centre), "low": np.exp(centre - half), "high": np.exp(centre + half),
+            "cases": len(kept), "left_out": len(group) - len(kept),
+            "smallest": kept["ratio"].min(), "largest": kept["ratio"].max(),
+        })  # fmt: skip
+
+    return table.groupby("allocator", sort=False)[["ratio", "low", "high"]].apply(one).reset_index()
+
+
+# ---------------------------------------------------------------- rates and claims
+
+
+def rate_interval(events, operations, confidence=CONFIDENCE):
+    """Events per operation with an exact Poisson interval (Garwood 1936): (rate, low, high).
+
+    The upper end is one-sided where there were no events: 3.0 / operations at 95 %, the rule of three.
+    """
+    if operations <= 0 or events < 0:
+        raise ValueError("a rate needs operations > 0 and events >= 0")
+    tail = 1 - confidence if events == 0 else (1 - confidence) / 2
+    low = sps.chi2.ppf(tail, 2 * events) / 2 if events else 0.0
+    return (
+        events / operations,
+        float(low / operations),
+        float(sps.chi2.isf(tail, 2 * events + 2) / 2 / operations),
+    )
+
+
+def rate_verdict(events, operations, claimed):
+    """Verdict on the claim "at most `claimed` events per operation"; needs_n: operations without an event."""
+    _, low, high = rate_interval(events, operations)
+    counted = f"{events} events in {operations:.3g} operations"
+    text = f"{counted}, rate [{low:.2g}, {high:.2g}] against {claimed:.2g} claimed"
+    if high <= claimed:
+        return Verdict("replicated", None, text)
+    if low > claimed:
+        return Verdict("not replicated", None, text)
+    return Verdict("undecided", int(np.ceil(-log(1 - CONFIDENCE) / claimed)), text)
+
+
+def claim_verdict(claimed, estimate, hypothesis="difference", margin=MARGIN, claimed_n=None, void=""):
+    """Verdict on a published ratio (reference time / candidate time, so 1.107 for "+10.7 %").
+
+    hypothesis: "difference" (right sign, and the claimed value inside the prediction interval of a study of
+    `claimed_n` pairs with our noise; as many pairs as ours where unknown), "equivalence" (TOST inside the
+    margin), "at least" and "at most" (a bound). estimate None: the quantity cannot be measured on this
+    machine. void: why the claim refutes itself. Kinds: replicated / replicated, smaller / not replicated /
+    undecided / not testable here / void.
+    """
+    if void:
+        return Verdict("void", None, void)
+    if estimate is None:
+        return Verdict("not testable here", None, f"claimed {claimed:.4g}; this machine cannot measure it")
+    judge = {"difference": _judge_difference, "equivalence": _judge_equivalence, "at least": _judge_bound}
+    if hypothesis == "at most":
+        kind = _judge_bound(1 / claimed, _inverse(estimate), margin, claimed_n)
+    elif hypothesis in judge:
+        kind = judge[hypothesis](claimed, estimate, margin, claimed_n)
+    else:
+        raise ValueError(f"hypothesis {hypothesis!r} is unknown; allowed: {', '.join(judge)}, at most")
+    needed = verdict(estimate, margin, margin).needs_n if kind == "undecided" else None
+    ours = f"measured {estimate.value:.4g} [{estimate.low:.4g}, {estimate.high:.4g}], n = {estimate.n}"
+    return Verdict(kind, needed, f"{kind}: claimed {claimed:.4g}, {ours}")
+
+
+def prediction_interval(estimate, n):
+    """Where the estimate of another study of n pairs with the same noise and truth falls (95 %)."""
+    if not isfinite(estimate.high) or estimate.low <= 0:
+        return 0.0, float("inf")
+    half = log(estimate.high / estimate.low) / 2 * sqrt(1 + estimate.n / n)
+    return estimate.value * np.exp(-half), estimate.value * np.exp(half)
+
+
+def _inverse(e):
+    swap = {"value": 1 / e.value, "low": 1 / e.high, "high": 1 / e.low if e.low else float("inf")}
+    return replace(e, **swap)
+
+
+def _equivalent(e, margin):
+    return 1 / (1 + margin) < e.tost_low and e.tost_high < 1 + margin
+
+
+def _judge_difference(claimed, e, margin, claimed_n):
+    low, high = prediction_interval(e, claimed_n or e.n)
+    same_sign = e.low > 1 if claimed > 1 else e.high < 1
+    if same_sign and abs(log(e.value)) < abs(log(claimed)) and not low <= claimed <= high:
+        return "replicated, smaller"
+    if same_sign:
+        return "replicated"
+    return "undecided" if low <= claimed <= high and not _equivalent(e, margin) else "not replicated"
+
+
+def _judge_equivalence(claimed, e, margin, claimed_n):
+    if _equivalent(e, margin):
+        return "replicated"
+    return "not replicated" if e.low > 1 + margin or e.high < 1 / (1 + margin) else "undecided"
+
+
+def _judge_bound(claimed, e, margin, claimed_n):
+    if e.low >= claimed:
+        return "replicated"
+    if e.high < claimed:
+        return "replicated, smaller" if e.low > 1 and claimed > 1 else "not replicated"
+    return "undecided"

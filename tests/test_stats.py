@@ -1,0 +1,351 @@
+"""The ruler against known answers: hand-made cases, other libraries, its own error rates by simulation."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats as sps
+from statsmodels.stats.weightstats import ttost_paired
+
+from hakmem_py import stats
+from hakmem_py.ranks import signed_rank_cut, signed_rank_p
+
+RNG = np.random.default_rng
+
+
+def lognormal(seed, n, effect=0.0, noise=0.05, common=0.1):
+    """Pairs of costs: a block effect both share, noise of their own, a slower by `effect`."""
+    rng = RNG(seed)
+    block = rng.normal(0, common, n)
+    a = np.exp(block + rng.normal(0, noise, n) / np.sqrt(2)) * (1 + effect)
+    return a, np.exp(block + rng.normal(0, noise, n) / np.sqrt(2))
+
+
+# ---------------------------------------------------------------- estimates
+
+
+def test_hodges_lehmann_is_the_median_of_the_walsh_averages():
+    d = np.array([0.10, 0.30, -0.05, 0.20, 0.02, 0.07, 0.15])
+    walsh = [(x + y) / 2 for x, y in itertools.combinations_with_replacement(d, 2)]
+    estimate = stats.ratio(np.exp(d), np.ones(7))
+    assert np.log(estimate.value) == pytest.approx(np.median(walsh), abs=1e-12)
+
+
+def test_interval_is_cut_where_the_enumerated_law_says():
+    # Seven pairs: 128 signs; P(W <= 2) = 3/128 = 2.3 %, P(W <= 3) = 5/128 = 3.9 %. So the third Walsh
+    # average from each end bound the 95 % interval; qsignrank(0.025, 7) = 3 in R says the same.
+    d = np.array([0.10, 0.30, -0.05, 0.20, 0.02, 0.07, 0.15])
+    walsh = sorted((x + y) / 2 for x, y in itertools.combinations_with_replacement(d, 2))
+    estimate = stats.ratio(np.exp(d), np.ones(7))
+    assert signed_rank_cut(7, 0.025) == 3
+    assert np.log([estimate.low, estimate.high]) == pytest.approx([walsh[2], walsh[-3]], abs=1e-12)
+
+
+def test_interval_and_test_agree():
+    for seed in range(200):
+        a, b = lognormal(seed, 6 + seed % 50, effect=0.02)
+        estimate = stats.ratio(a, b)
+        assert (estimate.p_value <= 0.05) == (not estimate.low <= 1 <= estimate.high)
+
+
+def test_swapping_the_sides_inverts_the_ratio():
+    a, b = lognormal(1, 25, effect=0.03)
+    there, back = stats.ratio(a, b), stats.ratio(b, a)
+    assert there.value == pytest.approx(1 / back.value)
+    assert (there.low, there.high) == pytest.approx((1 / back.high, 1 / back.low))
+    assert there.cliffs_delta == -back.cliffs_delta
+
+
+def test_no_interval_below_six_pairs():
+    estimate = stats.ratio([1.0, 1.1, 1.2, 1.1, 1.0], [1.0] * 5)
+    assert (estimate.low, estimate.high) == (0, np.inf)
+    assert stats.verdict(estimate).kind == "UNDECIDED" and stats.verdict(estimate).needs_n == 6
+
+
+def test_identical_costs_are_neutral():
+    estimate = stats.ratio([3.0] * 10, [3.0] * 10)
+    assert (estimate.value, estimate.low, estimate.high) == (1, 1, 1) and estimate.p_value == 1
+    assert stats.verdict(estimate).kind == "NEUTRAL"
+
+
+def test_unpaired_shift_matches_the_enumerated_differences():
+    a, b = np.array([1.2, 1.5, 1.1, 1.9, 1.4]), np.array([1.0, 1.3, 0.9, 1.05])
+    differences = sorted(np.subtract.outer(np.log(a), np.log(b)).ravel())
+    estimate = stats.ratio(a, b, paired=False)
+    assert np.log(estimate.value) == pytest.approx(np.median(differences))
+    # qwilcox(0.025, 5, 4) = 2 in R: P(U < 2) = 2/126; wilcox.test cuts at the second difference from each end
+    assert np.log([estimate.low, estimate.high]) == pytest.approx([differences[1], differences[-2]])
+
+
+def test_large_samples_need_no_table_of_averages():
+    a, b = lognormal(3, 20_000, effect=0.01)
+    estimate = stats.ratio(a, b)
+    assert estimate.low < 1.01 < estimate.high < estimate.low + 0.003
+
+
+@pytest.mark.parametrize("n", [5, 12, 30, 50])
+@pytest.mark.parametrize("side", ["two-sided", "greater", "less"])
+def test_signed_rank_p_is_scipys_exact_one(n, side):
+    d = RNG(n).normal(0.2, 1, n)
+    assert signed_rank_p(d, side) == pytest.approx(sps.wilcoxon(d, alternative=side, method="exact").pvalue)
+
+
+def test_ties_and_zeros_are_flipped_exactly():
+    d = np.array([1, 1, -2, 0, 3, 3, -1, 2.0])
+    ranks, moved = sps.rankdata(abs(d)), d != 0
+    flips = [np.dot(ranks[moved], signs) for signs in itertools.product([0, 1], repeat=moved.sum())]
+    assert signed_rank_p(d, "greater") == pytest.approx(np.mean(np.array(flips) >= ranks[d > 0].sum()))
+
+
+def test_descriptive_numbers():
+    assert stats.cliffs_delta([2, 3], [1, 2]) == pytest.approx(0.75)  # three couples above, one tied
+    assert stats.cv([9, 10, 11]) == pytest.approx(0.1)
+    assert stats.robust_cv([9, 10, 11, 1000]) < 0.2 < stats.cv([9, 10, 11, 1000])
+    assert stats.autocorrelation([1, 2, 3, 4]) == pytest.approx(
+        0.25
+    )  # sum of neighbour products over sum of squares
+    assert stats.autocorrelation([5, 5, 5, 5]) == 0
+
+
+@pytest.mark.parametrize("a, b", [([1, 2], [1]), ([1, 0], [1, 1]), ([1, np.nan], [1, 1]), ([], [])])
+def test_costs_that_cannot_be_compared_are_refused(a, b):
+    with pytest.raises(ValueError, match=r"ratio|pairs"):
+        stats.ratio(a, b)
+
+
+# ---------------------------------------------------------------- error rates
+
+
+def test_coverage_and_false_positives_on_heavy_tails():
+    rng, trials = RNG(7), 1200
+    covered = []
+    for _ in range(trials):
+        estimate = stats.ratio(np.exp(0.05 * rng.standard_t(2.5, 20)), np.ones(20))
+        covered.append(estimate.low <= 1 <= estimate.high)
+    assert 0.93 <= np.mean(covered) <= 0.975
+
+
+def test_false_verdicts_are_rare():
+    # Truth at 0: a GO or a NO-GO is false. Truth at the margin: a NEUTRAL is false in at most 5 %.
+    null = [stats.verdict(stats.ratio(*lognormal(seed, 25))).kind for seed in range(400)]
+    assert null.count("GO") <= 0.025 * 400 and null.count("NO-GO") <= 0.05 * 400
+    edge = [stats.verdict(stats.ratio(*lognormal(seed, 60, 0.01, noise=0.02))).kind for seed in range(400)]
+    assert edge.count("NEUTRAL") <= 0.08 * 400
+
+
+@pytest.mark.parametrize("effect, noise", [(0.01, 0.05), (0.05, 0.08)])
+def test_the_planned_n_finds_the_effect(effect, noise):
+    n = stats.plan(effect, noise)
+    found = [signed_rank_p(np.log(np.divide(*lognormal(s, n, effect, noise)))) < 0.05 for s in range(400)]
+    assert np.mean(found) >= 0.86  # 0.9 less three standard errors
+
+
+def test_a_pilot_plans_for_its_own_tails():
+    pilot = 0.05 * RNG(5).standard_t(2.5, 500)
+    n = stats.plan(0.02, pilot)
+    assert n < stats.plan(0.02, np.std(pilot))
+    found = [signed_rank_p(np.log(1.02) + 0.05 * RNG(s).standard_t(2.5, n)) < 0.05 for s in range(400)]
+    assert np.mean(found) >= 0.85
+
+
+def test_looks_spend_alpha_as_published():
+    # Lan-DeMets O'Brien-Fleming bounds, two-sided 5 %, four equal looks: 4.333, 2.963, 2.359, 2.014
+    levels = stats.look_confidences((0.25, 0.5, 0.75, 1))
+    assert sps.norm.ppf((1 + np.array(levels)) / 2) == pytest.approx([4.333, 2.963, 2.359, 2.014], abs=0.002)
+
+
+def test_looking_by_the_rule_keeps_the_error_and_peeking_does_not():
+    looks, rng = (15, 30, 45, 60), RNG(11)
+    ruled, peeked = 0, 0
+    for _ in range(400):
+        d = rng.normal(0, 0.1, 60)
+        a = np.exp(d)
+        ruled += stats.sequential(a, np.ones(60), looks, threshold=0.0, margin=1e-9).kind in ("GO", "NO-GO")
+        peeked += any(signed_rank_p(d[:n]) < 0.05 for n in looks)
+    assert ruled <= 0.075 * 400 < peeked
+
+
+def test_between_looks_nothing_is_decided():
+    a, b = lognormal(2, 40, effect=0.5)
+    assert stats.sequential(a[:29], b[:29], (30, 60)).needs_n == 30
+    assert stats.sequential(a, b, (30, 60)).kind == "GO"
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def test_direction_gain_is_reference_over_candidate():
+    reference, candidate = lognormal(4, 40, effect=0.05, noise=0.01)
+    assert stats.verdict(stats.ratio(reference, candidate)).kind == "GO"
+    assert stats.verdict(stats.ratio(candidate, reference)).kind == "NO-GO"
+
+
+def test_thresholds_of_run_time_and_build():
+    a, b = lognormal(5, 40, effect=0.008, noise=0.004)
+    estimate = stats.ratio(a, b)
+    assert stats.verdict(estimate, stats.RUN_THRESHOLD, margin=0.005).kind == "UNDECIDED"
+    assert stats.verdict(estimate, stats.BUILD_THRESHOLD, margin=0.005).kind == "GO"
+
+
+def test_a_gain_between_margin_and_threshold_is_not_promised_a_decision():
+    a, b = lognormal(5, 40, effect=0.0075, noise=0.002)
+    assert stats.verdict(stats.ratio(a, b), 0.01, margin=0.005).needs_n is None
+
+
+def test_undecided_names_the_n_that_then_decides():
+    first = stats.verdict(stats.ratio(*lognormal(9, 20, effect=0.03, noise=0.06)))
+    assert first.kind == "UNDECIDED" and first.needs_n > 20
+    later = [stats.verdict(stats.ratio(*lognormal(s, 400, effect=0.03, noise=0.06))).kind for s in range(20)]
+    assert later.count("GO") >= 18
+
+
+def test_correlated_pairs_get_no_verdict():
+    noise = RNG(3).normal(0, 0.01, 200)
+    drift = np.zeros(200)
+    for i in range(1, 200):
+        drift[i] = 0.8 * drift[i - 1] + noise[i]
+    judged = stats.verdict(stats.ratio(np.exp(drift + 0.05), np.ones(200)))
+    assert judged.kind == "UNDECIDED" and "correlate" in judged.text
+
+
+def test_tost_agrees_with_students_on_normal_data():
+    pairs = [lognormal(seed, 150, noise=0.05) for seed in range(200)]
+    student = [ttost_paired(a, b, 1 / 1.01, 1.01, transform=np.log)[0] <= 0.05 for a, b in pairs]
+    ranks = [stats.tost(a, b, 0.01) <= 0.05 for a, b in pairs]
+    assert np.mean(np.equal(student, ranks)) > 0.85 and np.mean(ranks) == pytest.approx(
+        np.mean(student), abs=0.07
+    )
+
+
+def test_neutral_is_what_tost_says():
+    for seed in range(150):
+        a, b = lognormal(seed, 30, noise=0.03)
+        neutral = stats.verdict(stats.ratio(a, b), threshold=0.5).kind == "NEUTRAL"
+        assert neutral == (stats.tost(a, b) <= 0.05)
+
+
+def test_adjustment_ignores_what_was_not_tested():
+    assert stats.adjust([0.01, np.nan, 0.04])[[0, 2]] == pytest.approx([0.02, 0.04])
+    assert stats.adjust([0.01, 0.04, 0.03], "bh") == pytest.approx([0.03, 0.04, 0.04])
+    with pytest.raises(ValueError, match="holm, bh"):
+        stats.adjust([0.1], "none")
+
+
+# ---------------------------------------------------------------- tables
+
+
+def samples(effects, blocks=20, case="lifo-32", noise=0.01):
+    """Rows as the store keeps them: each allocator slower than 5 ns by its effect."""
+    rng = RNG(1)
+    rows = [
+        {
+            "case": case,
+            "block": block,
+            "allocator": name,
+            "status": "ok",
+            "error": "",
+            "load1": 0.5,
+            "host": "m",
+        }
+        | {"cpu_ns_per_op": 5 * (1 + effect) * np.exp(rng.normal(0, noise))}
+        for block in range(blocks)
+        for name, effect in effects.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_compare_has_a_row_for_every_allocator_and_pairs_by_block():
+    table = stats.compare(
+        samples({"hakmem": 0, "system": 0.5, "fast": -0.2}).sample(frac=1, random_state=1), "hakmem"
+    )
+    table = table.set_index("allocator")
+    assert table.loc["system", "low"] < 1.5 < table.loc["system", "high"]
+    assert table.loc["system", "verdict"] == "NO-GO" and table.loc["fast", "verdict"] == "GO"
+    assert (table["n"] == 20).all() and (table["load"] == 0.5).all()
+    assert (table["p_adjusted"] >= table["p"]).all()
+
+
+def test_failing_samples_are_counted_and_forbid_a_verdict():
+    rows = samples({"hakmem": 0, "system": 0.5})
+    rows.loc[[1, 5], ["status", "error", "cpu_ns_per_op"]] = ["crashed", "signal 11", np.nan]
+    row = stats.compare(rows, "hakmem").iloc[0]
+    assert (row["n"], row["status"], row["error"]) == (18, "2 of 20 crashed", "signal 11")
+    assert row["verdict"] == "UNDECIDED" and row["low"] > 1
+
+
+def test_a_missing_peer_stays_a_row_with_its_reason():
+    rows = samples({"hakmem": 0, "mimalloc": 0})
+    peer = rows["allocator"] == "mimalloc"
+    rows.loc[peer, ["status", "error", "cpu_ns_per_op"]] = ["missing", "not installed", np.nan]
+    row = stats.compare(rows, "hakmem").iloc[0]
+    assert (row["status"], row["error"], row["verdict"], row["n"]) == (
+        "missing",
+        "not installed",
+        "not measured",
+        0,
+    )
+    assert np.isnan(row["p_adjusted"])
+
+
+def test_hosts_are_blocks_of_their_own():
+    slow = samples({"hakmem": 0, "system": 0.1}).assign(host="slow")
+    slow["cpu_ns_per_op"] *= 3
+    table = stats.compare(pd.concat([samples({"hakmem": 0, "system": 0.1}), slow]), "hakmem")
+    assert table.loc[0, "n"] == 40 and table.loc[0, "high"] < 1.12
+
+
+def test_faster_than_possible_is_not_a_result():
+    rows = samples({"hakmem": 0, "floor": 0})
+    rows["cpu_ns_per_op"] /= 10
+    row = stats.compare(rows, "hakmem").iloc[0]
+    assert "compiled away" in row["status"] and row["verdict"] == "UNDECIDED"
+
+
+def test_compare_names_the_allocators_when_the_baseline_is_unknown():
+    with pytest.raises(ValueError, match="hakmem, system"):
+        stats.compare(samples({"hakmem": 0, "system": 0}), "hakmen")
+
+
+def test_geometric_mean_covers_its_truth():
+    cases = [samples({"hakmem": 0, "system": e}, case=str(e), noise=0.05) for e in (0.1, 0.2, 0.4)]
+    row = stats.geometric_mean(stats.compare(pd.concat(cases), "hakmem")).iloc[0]
+    assert row["low"] < (1.1 * 1.2 * 1.4) ** (1 / 3) < row["high"] and row["cases"] == 3
+    assert row["smallest"] < 1.15 and row["largest"] > 1.35
+
+
+# ---------------------------------------------------------------- rates and claims
+
+
+def test_rule_of_three():
+    assert stats.rate_interval(0, 3e8)[2] == pytest.approx(1e-8, rel=0.002)
+    assert stats.rate_verdict(0, 3e8, 1e-8).kind == "replicated"
+    assert stats.rate_verdict(0, 1e8, 1e-8).needs_n == 299_573_228
+    assert stats.rate_verdict(40, 3e8, 1e-8).kind == "not replicated"
+    assert stats.rate_interval(3, 1)[1:] == pytest.approx((0.6187, 8.7673), abs=1e-4)  # Garwood's table
+
+
+@pytest.mark.parametrize(
+    "true, noise, claimed, kind",
+    [
+        (0.107, 0.02, 1.107, "replicated"),
+        (0.02, 0.01, 1.107, "replicated, smaller"),
+        (-0.05, 0.02, 1.107, "not replicated"),
+        (0.0, 0.005, 1.107, "not replicated"),
+        (0.0, 0.5, 1.107, "undecided"),
+    ],
+)
+def test_claims_of_a_difference(true, noise, claimed, kind):
+    assert stats.claim_verdict(claimed, stats.ratio(*lognormal(6, 40, true, noise))).kind == kind
+
+
+def test_other_claims():
+    level = stats.ratio(*lognormal(6, 40, 0.0, 0.005))
+    half = stats.ratio(*lognormal(6, 40, 0.5, 0.02))
+    assert stats.claim_verdict(1, level, "equivalence").kind == "replicated"
+    assert stats.claim_verdict(1, half, "equivalence").kind == "not replicated"
+    assert stats.claim_verdict(1.3, half, "at least").kind == "replicated"
+    assert stats.claim_verdict(2, half, "at least").kind == "replicated, smaller"
+    assert stats.claim_verdict(1.02, level, "at most").kind == "replicated"
+    assert stats.claim_verdict(2.0, None).kind == "not testable here"
+    assert stats.claim_verdict(2.0, half, void="18 benches listed, 14 run").kind == "void"
