@@ -97,6 +97,27 @@ typedef struct hak_magazine_t {
 size_t hak_heap_walk(hak_span_t *spans, size_t capacity);           /* returns how many there are */
 size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity); /* the calling thread's exact, others' approximate */
 
+/* --- call sites ----------------------------------------------------------------------------------------------------- */
+
+/* Rules for allocations above 1 KiB by the address they return to; in force while the knob site_rules is 1. */
+enum {
+    HAK_SITE_NONE = 0,    /* by size */
+    HAK_SITE_RUN = 1,     /* a run of its own, whatever the size: aligned to 64 KiB, apart from small blocks */
+    HAK_SITE_FRESH = 2,   /* a run from the arena, not from this thread's cache: for what lives long */
+    HAK_SITE_GROWTH = 3   /* address space to grow in place; learned for sites whose blocks grow */
+};
+
+typedef struct hak_site_t {
+    uint64_t address;     /* the return address */
+    int32_t rule;         /* HAK_SITE_... */
+    int32_t by_hand;      /* 1: set by hak_site_set, not learned */
+    uint64_t allocations; /* seen while the rules were on */
+    uint64_t growths;     /* blocks that had to move to grow */
+} hak_site_t;
+
+int hak_site_set(uint64_t address, int rule);                 /* 0, or -1: no such rule, or the row is another site's */
+size_t hak_site_read(hak_site_t *rows, size_t capacity);      /* returns how many there are */
+
 /* --- placement ----------------------------------------------------------------------------------------------------- */
 
 /* Which NUMA node serves memory that is mapped from now on: superslabs, large runs, chunks of pools. The knobs

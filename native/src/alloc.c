@@ -113,11 +113,28 @@ static NOINLINE void *allocate_slow(size_t size)
     return run != NULL ? (void *)run->address : refuse();
 }
 
+/* As the rule of the call site says; NULL where the size decides. */
+static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t site)
+{
+    uint32_t rule = site_visit(site);
+    if (rule == HAK_SITE_NONE && size <= L2_MAX) return NULL;
+    struct span *run = rule == HAK_SITE_GROWTH ? window_take(heap, size) : rule == HAK_SITE_FRESH ? NULL : mid_allocate(heap, size);
+    if (run == NULL) run = run_fetch(heap, size);
+    if (run == NULL) return NULL;
+    run->site = site_number(site);
+    stat_add(heap, STAT_site_routed, rule != HAK_SITE_NONE);
+    return (void *)run->address;
+}
+
 /* Above 1 KiB: a block or a run that the thread has in hand. */
-static NOINLINE void *allocate_big(size_t size)
+static NOINLINE void *allocate_big(size_t size, void *site)
 {
     struct heap *heap = front.heap;
     if (UNLIKELY(heap == NULL || size > PTRDIFF_MAX)) return allocate_slow(size);
+    if (UNLIKELY(knob(KNOB_site_rules))) {
+        void *routed = allocate_by_site(heap, size, (uintptr_t)site);
+        if (routed != NULL) return routed;
+    }
     if (size <= L2_MAX) {
         uintptr_t block = l2_allocate(heap, l2_class(size));
         return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
@@ -129,7 +146,7 @@ static NOINLINE void *allocate_big(size_t size)
 static ALWAYS_INLINE void *allocate(size_t size)
 {
     size_t rounded = tiny_round(size);
-    if (UNLIKELY(rounded > TINY_MAX)) return allocate_big(size);
+    if (UNLIKELY(rounded > TINY_MAX)) return allocate_big(size, __builtin_return_address(0));
     bin_pointer bin = tiny_bin(rounded);
     uintptr_t block = bin->head;
     if (UNLIKELY(!tiny_ready(block))) return allocate_slow(size);
@@ -264,6 +281,8 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     struct span *window = window_take(heap, size);
     if (window == NULL) return NULL;
     memcpy((void *)window->address, (void *)run->address, run->size);
+    window->site = run->site;
+    site_grew(run->site);
     run_free(heap, run, run->address);
     return (void *)window->address;
 }
@@ -305,7 +324,7 @@ static void *allocate_aligned(size_t alignment, size_t size)
     size_t rounded = align_up(size_max(size, 1), alignment);
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) return allocate(rounded);
     size = size_max(size, L2_MAX + 1);
-    if (alignment <= UNIT_BYTES) return allocate_big(size);
+    if (alignment <= UNIT_BYTES) return allocate_big(size, __builtin_return_address(0));
     struct span *run = orphan_run(size, (uint32_t)(alignment >> UNIT_SHIFT));
     return run != NULL ? (void *)run->address : refuse();
 }

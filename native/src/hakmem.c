@@ -25,6 +25,8 @@
 #include "slab.c"       /* equal blocks */
 #include "magazine.c"   /* thread caches and the depot */
 
+#include "site.c"       /* call-site rules */
+
 #include "tiny.c"       /* up to 1 KiB */
 #include "l2.c"         /* up to 32 KiB */
 #include "mid.c"        /* up to 1 MiB */

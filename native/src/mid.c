@@ -14,6 +14,7 @@ static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
     run->size = size;
     run->live = 1;
+    run->site = 0;
     if (run->touched < units) run->touched = (uint32_t)units;
 }
 

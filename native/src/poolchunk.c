@@ -3,7 +3,13 @@
  * An object is fresh (never handed out), live, or idle. A chunk is in one of two lists of its pool, with fresh objects or
  * carved out, and is released only when every carved object of it is idle. Called by poollane.c and stackpool.c. */
 
-static size_t pool_memory(void) { return (size_t)sysconf(_SC_PHYS_PAGES) * os_page; }
+/* Bytes of memory in this machine: what a pool may not go beyond. Asked once; threads that ask together read the same. */
+static size_t pool_memory(void)
+{
+    static _Atomic size_t bytes;
+    if (UNLIKELY(bytes == 0)) bytes = (size_t)sysconf(_SC_PHYS_PAGES) * os_page;
+    return bytes;
+}
 
 /* Offset of the first of `objects`. */
 static size_t pool_header(const struct pool *pool, size_t objects)

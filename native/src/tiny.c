@@ -25,7 +25,7 @@ typedef struct bin *bin_pointer;
 static ALWAYS_INLINE bin_pointer tiny_bin(size_t offset)
 {
 #if FRONT_SEGMENT
-    __asm__("add front@gottpoff(%%rip), %0" : "+r"(offset) : : "cc");
+    __asm__("add front@gottpoff(%%rip), %0" : "+d"(offset) : : "cc"); /* rdx leaves rax to the result */
     return (bin_pointer)offset;
 #else
     return (bin_pointer)((char *)front.bins + offset);

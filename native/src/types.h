@@ -109,6 +109,7 @@ struct span {
         struct {                  /* run */
             size_t size;          /* bytes asked for */
             uint32_t live;        /* 1: with a caller; 0: cached by a heap */
+            uint32_t site;        /* number of the site that asked for it, 0 unknown */
         };
         struct {                  /* free span */
             uint64_t freed_ns;    /* when */
