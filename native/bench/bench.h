@@ -89,8 +89,9 @@ struct lane {
     uint64_t random; /* state of the generator */
     uint64_t turn;   /* larson: stripe in use */
     uint64_t live_peak_bytes;
-    uint64_t iterations; /* to do in this chunk */
-    uint64_t ops;        /* done in this chunk */
+    uint64_t untimed_ns, untimed_cpu_ns, untimed_faults; /* set-up inside a body, so far; one lane only */
+    uint64_t iterations;                                 /* to do in this chunk */
+    uint64_t ops;                                        /* done in this chunk */
     pthread_t thread;
 };
 
@@ -151,7 +152,6 @@ struct workload {
 extern const struct workload workloads[];
 extern const size_t workload_count;
 extern const char *const phase_names[];
-extern const struct workload replay_workload;
 uint64_t workload_slots(const struct options *options); /* slots to map for a lane */
 void workload_drain(struct rig *rig);                   /* frees and checks what is still live */
 
@@ -164,10 +164,14 @@ void floor_free(void *block, size_t size);
 void *floor_realloc(void *block, size_t old_size, size_t size);
 void *floor_calloc(size_t size);
 
-/* trace.c */
+/* replay.c */
 struct trace_facts {
-    uint64_t events, slots, threads, lost, foreign_frees, unreadable;
+    uint64_t events, slots, threads, live_peak_bytes;
+    uint64_t lost;          /* not recorded: the limit or the disk was full */
+    uint64_t foreign_frees; /* of blocks that the trace did not see taken */
+    uint64_t unreadable;    /* records left out of a partial replay */
 };
+extern const struct workload replay_workload;
 const struct trace_facts *trace_load(const char *path, bool partial); /* dies with one line on damage */
 
 /* run.c */
@@ -232,6 +236,15 @@ INLINE void *take_zeroed(enum backend on, size_t size)
     if (on == ON_DIRECT) return hak_calloc(1, size);
 #endif
     return calloc(1, size);
+}
+
+INLINE void *take_aligned(enum backend on, size_t alignment, size_t size)
+{
+#ifdef HAK_BENCH_DIRECT
+    if (on == ON_DIRECT) return hak_aligned_alloc(alignment, size);
+#endif
+    (void)on;
+    return aligned_alloc(alignment, size);
 }
 
 /* Uses a block as a program would. The store is volatile and memory is declared changed, so neither the calls nor an

@@ -118,7 +118,8 @@ static enum backend find_backend(const struct workload *workload)
                 die(EXIT_USAGE,
                     i == ON_FLOOR
                         ? "--backend floor cannot run %s: it has no way back for blocks that another thread frees"
-                        : "--backend direct: this bench was built without libhakmem (cannot run %s)",
+                    : i == ON_DIRECT ? "--backend direct: this bench was built without libhakmem (cannot run %s)"
+                                     : "--backend malloc cannot run %s: the standard allocator has nothing like it",
                     workload->name);
             return i;
         }
@@ -207,9 +208,9 @@ static void print_list(void)
         print_count("threads", workload->threads);
         print_count("slots", workload->shape.slots);
         print_count("iterations", workload->iterations);
-        fputs("\"backends\": [\"malloc\"", stdout);
-        for (unsigned backend = ON_FLOOR; backend < BACKENDS; backend++)
-            if (backend_usable(backend, workload)) printf(", \"%s\"", backend_names[backend]);
+        fputs("\"backends\": [", stdout);
+        for (unsigned backend = 0, listed = 0; backend < BACKENDS; backend++)
+            if (backend_usable(backend, workload)) printf(listed++ ? ", \"%s\"" : "\"%s\"", backend_names[backend]);
         fputs("]}", stdout);
     }
     puts("]");

@@ -25,11 +25,7 @@ const char *const backend_names[BACKENDS] = {"malloc", "floor", "direct"};
 
 bool backend_usable(enum backend backend, const struct workload *workload)
 {
-    if (backend == ON_FLOOR) return !(workload->flags & REMOTE);
-#ifndef HAK_BENCH_DIRECT
-    if (backend == ON_DIRECT) return false;
-#endif
-    return true;
+    return workload->body[backend] && !(backend == ON_FLOOR && workload->flags & REMOTE);
 }
 
 const char *backend_origin(enum backend backend)

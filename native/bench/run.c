@@ -182,10 +182,12 @@ static void plan_chunks(const struct options *options)
 
 static void run_chunk(struct rig *rig, uint64_t chunk)
 {
-    uint64_t wall = clock_ns(CLOCK_MONOTONIC), cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    const struct lane *first = rig->lane;
+    uint64_t wall = clock_ns(CLOCK_MONOTONIC) - first->untimed_ns;
+    uint64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - first->untimed_cpu_ns;
     uint64_t ops = (uint64_t)((unsigned __int128)run_lanes(rig, result.done) * result.counted / result.done);
-    cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
-    wall = clock_ns(CLOCK_MONOTONIC) - wall;
+    cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - first->untimed_cpu_ns - cpu;
+    wall = clock_ns(CLOCK_MONOTONIC) - first->untimed_ns - wall;
     if (!ops) die(EXIT_USAGE, "chunk %llu did no operation: raise --iterations", (unsigned long long)chunk + 1);
     result.chunk_ns[chunk] = (double)wall / (double)ops;
     result.chunk_cpu_ns[chunk] = (double)cpu / (double)ops;
@@ -226,14 +228,14 @@ static void measure(struct rig *rig)
     result.rss_start_bytes = resident_bytes();
     if (options->warmup)
         result.warmup_ops = run_lanes(rig, options->warmup == UNSET ? result.counted : share(options, options->warmup));
-    uint64_t warm_marks = rig->lane->turn;
+    uint64_t warm_marks = rig->lane->turn, warm_faults = rig->lane->untimed_faults;
     getrusage(RUSAGE_SELF, &before);
     for (uint64_t chunk = 0; chunk < options->chunks; chunk++) run_chunk(rig, chunk);
     getrusage(RUSAGE_SELF, &after);
     result.rss_end_bytes = resident_bytes();
     result.peak_rss_bytes = proc_bytes("/proc/self/status", "VmHWM:");
     result.thp_bytes = proc_bytes("/proc/self/smaps_rollup", "AnonHugePages:");
-    result.minor_faults = after.ru_minflt - before.ru_minflt;
+    result.minor_faults = after.ru_minflt - before.ru_minflt - (long)(rig->lane->untimed_faults - warm_faults);
     result.major_faults = after.ru_majflt - before.ru_majflt;
     result.context_switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw;
     result.mark = rig->mark ? rig->mark + warm_marks : NULL;

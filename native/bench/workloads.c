@@ -1,5 +1,6 @@
 /* workloads.c: what threads do to an allocator, programs with phases, and the table of all workloads. */
 #include "bodies.h"
+#include "pools.h"
 
 /* --- threads ----------------------------------------------------------------------------------------------------- */
 
@@ -264,7 +265,13 @@ WORKLOADS(INSTANCES)
      round,                                                                                                            \
      flags,                                                                                                            \
      {name##_malloc, name##_floor, DIRECT_BODY(name)}},
-const struct workload workloads[] = {WORKLOADS(ROW)};
+#ifdef HAK_BENCH_DIRECT
+#define STACK_ROW(name, body, unit, size, smallest, slots, threads, iterations, round, flags, stresses)                \
+    {#name, stresses, unit, {size, smallest, slots}, threads, iterations, round, flags, {NULL, NULL, name##_direct}},
+#else
+#define STACK_ROW(...)
+#endif
+const struct workload workloads[] = {WORKLOADS(ROW) POOL_WORKLOADS(ROW) STACK_WORKLOADS(STACK_ROW)};
 const size_t workload_count = sizeof workloads / sizeof *workloads;
 
 /* --- what a run needs to know about them ------------------------------------------------------------------------- */
