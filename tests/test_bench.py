@@ -1,14 +1,15 @@
-"""The bench executable: workloads do what they report, refuse what they cannot, inject exact slow-downs."""
+"""The bench: workloads do what they report and refuse what they cannot; traces come back call for call."""
 
 import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from hakmem_py import instructions
+from hakmem_py import cli, instructions, trace
 
 NATIVE = Path(__file__).parents[1] / "native"
 WORKLOADS = re.findall(r"^    X\((\w+),", (NATIVE / "bench/workloads.c").read_text(), re.M)
@@ -168,7 +169,7 @@ def test_idle_peak_watches_memory_after_the_last_free(bench):
 
 def test_the_list_names_every_workload_with_its_defaults(bench):
     rows = json.loads(call(bench, "--list").stdout)
-    assert [row["name"] for row in rows] == WORKLOADS
+    assert set(WORKLOADS) <= {row["name"] for row in rows}
     assert all(row["stresses"] and row["unit"] in ("call", "pair", "grow") for row in rows)
     assert "floor" not in next(row for row in rows if row["name"] == "prodcons")["backends"]
 
@@ -233,3 +234,96 @@ def test_counting_explains_what_it_cannot_count(bench, tmp_path):
         instructions.per_op(bench, "nothing")
     with pytest.raises(instructions.InstructionsError, match="above n1"):
         instructions.per_op(bench, "lifo", n1=5, n2=5)
+
+
+def record(bench, folder, workload, iterations, warmup):
+    counts = ["--iterations", iterations, "--warmup", warmup, "--chunks", 1]
+    status, traces = trace.record(list(map(str, [bench, "--workload", workload, *counts])), folder)
+    assert status == 0 and len(traces) == 1
+    return traces[0].path
+
+
+def replay(bench, path, *arguments, env=None):
+    run = call(bench, "--replay", path, *arguments, env=env)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout), run.stderr
+
+
+def test_a_trace_holds_every_call(bench, tmp_path):
+    path = record(bench, tmp_path, "random_mixed", 5000, 1000)
+    row, _ = replay(bench, path)
+    assert row["trace_events"] == 2 * (400 + 1000 + 5000)  # slots filled, warmed up, timed; each block freed
+    assert (row["trace_lost"], row["trace_foreign_frees"], row["trace_unreadable"]) == (0, 0, 0)
+
+
+def test_a_replay_makes_the_calls_of_the_trace_thread_by_thread(bench, shim, tmp_path):
+    path = record(bench, tmp_path, "prodcons", 20_000, 1000)
+
+    def counts(passes):
+        row, printed = replay(
+            bench, path, "--chunks", 1, "--warmup", 0, "--iterations", passes, env=shim("COUNT")
+        )
+        assert row["threads"] == 3
+        return row["ops"], *map(int, printed.split())
+
+    ops, taken, given, resized = (b - a for a, b in zip(counts(1), counts(3), strict=True))
+    assert (taken, given, resized) == (ops / 2, ops / 2, 0) and ops >= 2 * 2 * 21_000
+
+
+def test_a_forked_child_writes_a_trace_of_its_own(bench, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONMALLOC", "malloc")
+    program = "import os, threading; t = threading.Thread(target=list); t.start(); t.join(); os.fork()"
+    status, traces = trace.record([sys.executable, "-c", program], tmp_path)
+    parent, child, *_ = [t for t in traces if t.program.startswith("python")]
+    assert status == 0 and parent.path != child.path
+    for path in (parent.path, child.path):
+        assert replay(bench, path)[0]["trace_unreadable"] == 0
+    assert replay(bench, child.path)[0]["trace_foreign_frees"] > 0  # of what the parent took
+
+
+def test_a_killed_program_leaves_a_whole_trace(bench, tmp_path):
+    status, traces = trace.record([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], tmp_path)
+    assert status == 137
+    assert replay(bench, traces[0].path)[0]["trace_events"] > 100
+
+
+def test_a_shell_with_a_getenv_of_its_own_is_recorded(tmp_path):
+    status, traces = trace.record(["bash", "-c", "for i in 1 2 3; do (echo $i); done"], tmp_path)
+    assert status == 0 and len(traces) == 4
+
+
+def test_a_full_trace_counts_its_losses(bench, tmp_path):
+    _, traces = trace.record([sys.executable, "-c", "pass"], tmp_path, records=500)
+    assert traces[0].records == 500 and traces[0].lost > 0
+    assert replay(bench, traces[0].path)[0]["trace_lost"] == traces[0].lost
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda data: data[:-100_000], "the file ends before it"),
+        (lambda data: data[:10_003] + b"x" + data[10_004:], "is damaged"),
+        (lambda data: data[:6400] + bytes(16) + data[6416:], "was never finished"),
+    ],
+)
+def test_a_damaged_trace_is_refused_unless_asked_for(bench, tmp_path, harm, says):
+    path = record(bench, tmp_path, "random_mixed", 50_000, 1)
+    path.write_bytes(harm(path.read_bytes().rstrip(b"\0")))
+    run = call(bench, "--replay", path)
+    assert run.returncode == 2 and says in run.stderr and run.stderr.count("\n") == 1
+    row, _ = replay(bench, path, "--partial")
+    assert row["trace_unreadable"] > 0 and row["trace_events"] > 5000
+
+
+def test_what_is_no_trace_is_refused(bench, tmp_path):
+    for path in (bench, tmp_path / "missing", tmp_path):
+        run = call(bench, "--replay", path)
+        assert run.returncode == 2 and run.stderr.count("\n") == 1
+    with pytest.raises(ValueError, match="is not a trace"):
+        trace.read_header(bench)
+
+
+def test_the_command_line_records_and_says_how_to_replay(bench, tmp_path, capfd):
+    assert cli.main(["trace", "--out", str(tmp_path), "--", sys.executable, "-c", "raise SystemExit(3)"]) == 3
+    path = re.search(r"bench --replay (\S+)", capfd.readouterr().out)[1]
+    assert replay(bench, path)[0]["trace_events"] > 100

@@ -243,6 +243,13 @@ static void measure(struct rig *rig)
     if (options->workload->flags & IDLE) watch_idle(rig);
 }
 
+/* No allocator is faster: a pair is a store and a dependent load at the least. Calls are half a pair each, which only
+ * an inlined path can show. */
+static double least_ns(const struct options *options)
+{
+    return options->backend == ON_DIRECT && !strcmp(options->workload->unit, "call") ? 0.5 : 1;
+}
+
 static void settle(struct rig *rig)
 {
     uint64_t peak = 0;
@@ -252,10 +259,10 @@ static void settle(struct rig *rig)
     rig_close(rig);
     for (unsigned id = 0; id < rig->options->threads; id++) peak += rig->lane[id].live_peak_bytes;
     result.live_peak_bytes = peak > rig->drained_bytes ? peak : rig->drained_bytes;
-    if (result.cpu_ns < result.ops)
-        die(EXIT_NO_WORK,
-            "%s took %.3f ns of CPU time per %s: below 1 ns the compiler has removed the work, this is no result",
-            rig->options->workload->name, (double)result.cpu_ns / (double)result.ops, rig->options->workload->unit);
+    double least = least_ns(rig->options), measured = (double)result.cpu_ns / (double)result.ops;
+    if (measured < least)
+        die(EXIT_NO_WORK, "%s took %.3f ns of CPU time per %s: below %g ns the compiler has removed the work",
+            rig->options->workload->name, measured, rig->options->workload->unit, least);
 }
 
 const struct result *run(const struct options *options)

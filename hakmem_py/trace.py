@@ -1,0 +1,99 @@
+"""Records what a program allocates, one trace a process, for `bench --replay`."""
+
+import hashlib
+import os
+import struct
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .build import BUILDS, NATIVE, BuildError, compiler, compiler_version
+
+SUFFIX = ".haktrace"
+SHOWN = 10  # of the traces of one recording, the longest
+_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-builtin", "-pthread")
+_SOURCES = ("trace.c", "trace.h", "bench.h")
+_HEADER = struct.Struct("<8sIIQQQII16s")  # struct trace_header of native/bench/trace.h
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One process. records: calls that were recorded (a realloc is two); lost: calls that were not."""
+
+    path: Path
+    program: str
+    records: int
+    lost: int
+
+
+def record(command: Sequence[str], folder: Path, records: int | None = None) -> tuple[int, list[Trace]]:
+    """Runs a program under the recorder: its exit status, as a shell gives it, and the traces it and its
+    children wrote, the longest first.
+
+    `records` limits each trace (16 bytes a record); what comes after is counted as lost. The allocator
+    underneath is the C library's, whatever was preloaded.
+    """
+    if records is not None and records < 1:
+        raise ValueError(f"records must be at least 1, not {records}")
+    folder.mkdir(parents=True, exist_ok=True)
+    before = set(folder.glob(f"*{SUFFIX}"))
+    env = {**os.environ, "LD_PRELOAD": str(recorder()), "HAKMEM_TRACE_DIR": str(folder.resolve())}
+    if records:
+        env["HAKMEM_TRACE_RECORDS"] = str(records)
+    status = subprocess.run(command, env=env).returncode
+    traces = map(read_header, set(folder.glob(f"*{SUFFIX}")) - before)
+    status = status if status >= 0 else 128 - status  # killed by a signal
+    return status, sorted(traces, key=lambda trace: trace.records, reverse=True)
+
+
+def recorder(native: Path = NATIVE) -> Path:
+    """libhaktrace.so, compiled where its sources or the compiler have changed."""
+    sources = [native / "bench" / name for name in _SOURCES]
+    content = repr((_FLAGS, compiler_version())).encode() + b"".join(path.read_bytes() for path in sources)
+    library = BUILDS / f"trace-{hashlib.sha256(content).hexdigest()[:12]}" / "libhaktrace.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+            out = Path(scratch, library.name)
+            command = [*compiler(), *_FLAGS, "-DHAK_TRACE_RECORDER", str(sources[0]), "-o", str(out)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise BuildError(f"the recorder does not compile:\n{done.stderr.strip()}")
+            out.rename(library)
+    return library
+
+
+def read_header(path: Path) -> Trace:
+    """What a trace says of itself. Raises ValueError where it is none."""
+    with path.open("rb") as file:
+        head = file.read(_HEADER.size)
+    if len(head) < _HEADER.size or not head.startswith(b"HAKTRACE"):
+        raise ValueError(f"{path} is not a trace: record one with hakmem trace -- PROGRAM")
+    _, _, _, drawn, limit, lost, _, _, program = _HEADER.unpack(head)
+    return Trace(path, program.rstrip(b"\0").decode(errors="replace"), min(drawn, limit), lost)
+
+
+def add_trace(subparsers):
+    sub = subparsers.add_parser("trace", usage="hakmem trace [--out FOLDER] [--records N] -- PROGRAM ...")
+    sub.add_argument(
+        "--out", type=Path, default=Path("traces"), help="folder of the traces, default ./traces"
+    )
+    sub.add_argument("--records", type=int, help="at most so many a process, default 67108864 (1 GiB)")
+    sub.add_argument("program", nargs="+", help="the program and its arguments, after --")
+    sub.set_defaults(run=_run)
+    return sub
+
+
+def _run(args):
+    status, traces = record(args.program, args.out, args.records)
+    for trace in traces[:SHOWN]:
+        lost = f", {trace.lost} lost: raise --records" if trace.lost else ""
+        print(f"{trace.path}: {trace.program}, {trace.records} records{lost}")
+    if traces[SHOWN:]:
+        print(f"and {len(traces) - SHOWN} shorter ones in {args.out}")
+    if traces:
+        print(f"replay: bench --replay {traces[0].path}")
+        return status
+    raise RuntimeError("nothing was recorded: a static or setuid program takes no preloaded library")
