@@ -11,9 +11,10 @@ COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "campaign": ("campaign", "the same on a dask cluster"),
     "check": ("check", "working tree against a commit: instructions, time, verdict"),
     "ab": ("check", "ACE off against on, on a workload or on any program"),
-    "compare": ("stats", "judge two columns of your own numbers"),
-    "calibrate": ("stats", "measure how far this machine's verdicts can be trusted"),
+    "compare": ("owndata", "judge two columns of your own numbers"),
+    "calibrate": ("calibration", "measure how far this machine's verdicts can be trusted"),
     "simulate": ("bandits", "play bandit policies in a simulated environment"),
+    "trace": ("trace", "record what a program allocates, to replay it"),
     "soak": ("soak", "drift of memory and throughput over a long run"),
     "report": ("report", "run the notebooks and write the HTML pages"),
 }
