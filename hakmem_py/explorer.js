@@ -1,0 +1,492 @@
+/* The bandit explorer: watch a bandit decide, play by play. One ES module without dependencies: JupyterLab loads it
+ * as an anywidget, an exported page carries it inline, and the tests run its arithmetic in node.
+ *
+ * The arithmetic repeats native/src/ace operation by operation (IEEE doubles, 64-bit integers as BigInt), so one
+ * seed gives one history here and there; tests/test_explorer.py holds the two against each other. */
+
+// ---------------------------------------------------------------- arithmetic.c
+
+const M64 = (1n << 64n) - 1n;
+
+/* SplitMix64. */
+class Random {
+  constructor(seed) { this.state = BigInt(seed) & M64; }
+  bits() {
+    this.state = (this.state + 0x9e3779b97f4a7c15n) & M64;
+    let z = this.state;
+    z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & M64;
+    z = ((z ^ (z >> 27n)) * 0x94d049bb133111ebn) & M64;
+    return z ^ (z >> 31n);
+  }
+  uniform() { return Number(this.bits() >> 11n) * 2 ** -53; }
+  below(n) { return Math.trunc(this.uniform() * n); }
+  normal() {
+    for (;;) {
+      const x = 2 * this.uniform() - 1, y = 2 * this.uniform() - 1, s = x * x + y * y;
+      if (s > 0 && s < 1) return x * Math.sqrt(-2 * naturalLog(s) / s);
+    }
+  }
+}
+
+/* Seed of one stream of a run; the rewards of replication r draw from stream 2r, its learner from 2r + 1. */
+function stream(seed, number) {
+  const start = new Random(seed).bits() + BigInt(number) * 0xd1342543de82ef95n;
+  return new Random(start).bits();
+}
+
+const word = new DataView(new ArrayBuffer(8));
+const LN2_HIGH = 0.6931471805582987, LN2_LOW = 1.6465949582897082e-12;
+
+function naturalLog(x) {
+  word.setFloat64(0, x);
+  const bits = word.getBigInt64(0), k = (bits - 0x3fe6a09e667f3bcdn) >> 52n;
+  word.setBigInt64(0, bits - (k << 52n));
+  const f = word.getFloat64(0) - 1, s = f / (2 + f), z = s * s, z2 = z * z, z4 = z2 * z2;
+  const low = (2 / 3 + 2 / 5 * z) + (2 / 7 + 2 / 9 * z) * z2;
+  const high = (2 / 11 + 2 / 13 * z) + (2 / 15 + 2 / 17 * z) * z2 + (2 / 19 + 2 / 21 * z) * z4;
+  const r = (low + high * z4) * z, e = Number(k);
+  return e * LN2_HIGH - ((s * (f - r) - e * LN2_LOW) - f);
+}
+
+// ---------------------------------------------------------------- bandit.c and policy.c
+
+/* The rules, by their names in the policy table, with their presets; `factor` stands before xi under the root. */
+const RULES = {
+  "ucb1": { factor: 1 },
+  "ucb1-tuned": {},
+  "ucb-scaled": { factor: 1, scale: 0 },
+  "ucb-restart": { factor: 1, scale: 0, restart: 8 },
+  "d-ucb": { factor: 4, gamma: 0.9975, xi: 0.5 },
+  "epsilon-greedy": { epsilon: 0.1 },
+  "thompson-gaussian": { scale: 0 },
+  "round-robin": {},
+};
+const UNUSED = { scale: 1, xi: 2, gamma: 1, epsilon: 0, restart: 0, slack: 0.5, explore: 1 };
+
+export class Bandit {
+  /* parameters: as of the C policy, and explore, a factor of every bonus (epsilon-greedy: of epsilon). */
+  constructor(policy, arms, seed, parameters = {}) {
+    Object.assign(this, { policy, arms, p: { ...UNUSED, ...RULES[policy], ...parameters } });
+    this.random = new Random(seed);
+    this.pulls = new Array(arms).fill(0);
+    this.last = new Array(arms).fill(0);
+    this.squares = this.differences = this.restarts = 0;
+    this.forget();
+  }
+
+  forget() {
+    this.steps = 0;
+    for (const name of ["weight", "sum", "square", "mean", "sample", "rise", "fall"])
+      this[name] = new Array(this.arms).fill(0);
+  }
+
+  get noise() { return this.differences > 0 ? Math.sqrt(0.5 * this.squares / this.differences) : 0; }
+
+  get scale() {
+    if (this.p.scale > 0) return this.p.scale;
+    return this.differences >= this.arms ? this.noise : 1;
+  }
+
+  bonus(i) {
+    const n = this.weight[i];
+    if (n <= 0) return Infinity;
+    if (this.p.factor) {
+      const plays = this.p.gamma === 1 ? this.steps : this.weight.reduce((a, w) => a + w, 0);
+      return this.p.explore * (this.scale * Math.sqrt(this.p.factor * this.p.xi * naturalLog(plays) / n));
+    }
+    if (this.policy !== "ucb1-tuned") return 0;
+    const t = naturalLog(this.steps), mean = this.mean[i];
+    const variance = this.square[i] / n - mean * mean + Math.sqrt(2 * t / n);
+    return this.p.explore * Math.sqrt(t / n * Math.min(variance, 0.25));
+  }
+
+  index(i) {
+    return this.policy === "thompson-gaussian" && this.weight[i] > 0 ? this.sample[i] : this.mean[i] + this.bonus(i);
+  }
+
+  highest() {
+    let choice = 0, best = this.index(0);
+    for (let i = 1; i < this.arms; i++) if (this.index(i) > best) best = this.index(choice = i);
+    return choice;
+  }
+
+  select() {
+    if (this.policy === "round-robin") return this.steps % this.arms;
+    for (let i = 0; i < this.arms; i++) {
+      if (this.weight[i] <= 0) return i;
+      if (this.policy !== "thompson-gaussian") continue;
+      this.sample[i] = this.mean[i] + this.p.explore * this.scale * this.random.normal() / Math.sqrt(this.weight[i]);
+    }
+    const choice = this.highest();
+    if (this.policy !== "epsilon-greedy") return choice;
+    return this.random.uniform() < this.p.explore * this.p.epsilon ? this.random.below(this.arms) : choice;
+  }
+
+  changed(arm, reward) {
+    const noise = this.noise;
+    if (this.weight[arm] < 8 || noise === 0) return false;
+    const z = (reward - this.mean[arm]) / noise;
+    const rise = this.rise[arm] + z - this.p.slack, fall = this.fall[arm] - z - this.p.slack;
+    this.rise[arm] = Math.max(rise, 0);
+    this.fall[arm] = Math.max(fall, 0);
+    return rise > this.p.restart || fall > this.p.restart;
+  }
+
+  update(arm, reward) {
+    if (this.pulls[arm] > 0) {
+      const step = reward - this.last[arm];
+      this.squares += step * step;
+      this.differences++;
+    }
+    this.last[arm] = reward;
+    if (this.p.restart > 0 && this.changed(arm, reward)) {
+      this.forget();
+      this.restarts++;
+    }
+    if (this.p.gamma !== 1)
+      for (let i = 0; i < this.arms; i++) for (const row of [this.weight, this.sum, this.square]) row[i] *= this.p.gamma;
+    this.weight[arm]++;
+    this.sum[arm] += reward;
+    this.square[arm] += reward * reward;
+    this.mean[arm] = this.sum[arm] / this.weight[arm];
+    this.pulls[arm]++;
+    this.steps++;
+  }
+}
+
+// ---------------------------------------------------------------- simulate.c
+
+function draw(mean, noise, random) {
+  if (noise === "bernoulli") return random.uniform() < mean ? 1 : 0;
+  return noise > 0 ? mean + noise * random.normal() : mean;
+}
+
+/* One run, kept whole: what the bandit thought before each play (mean, bonus: [play * arms + arm]), what it chose and
+ * got, regret so far. pieces: [{start, means}], ascending; noise: of Gaussian rewards, or "bernoulli". */
+export function simulate({ policy, parameters, pieces, noise, horizon, seed }) {
+  const arms = pieces[0].means.length, rewards = new Random(stream(seed, 0));
+  const bandit = new Bandit(policy, arms, stream(seed, 1), parameters);
+  const run = { arms, horizon, pieces, arm: [], reward: [], regret: [0], best: [0], restarts: [], scale: [],
+    mean: new Float64Array(horizon * arms), bonus: new Float64Array(horizon * arms) };
+  let piece = 0;
+  for (let t = 0; t < horizon; t++) {
+    while (piece + 1 < pieces.length && t >= pieces[piece + 1].start) piece++;
+    const means = pieces[piece].means, top = Math.max(...means), arm = bandit.select();
+    for (let i = 0; i < arms; i++) {
+      run.mean[t * arms + i] = bandit.mean[i];
+      run.bonus[t * arms + i] = bandit.index(i) - bandit.mean[i];
+    }
+    const reward = draw(means[arm], noise, rewards);
+    run.scale.push(bandit.scale);
+    const before = bandit.restarts;
+    bandit.update(arm, reward);
+    if (bandit.restarts > before) run.restarts.push(t + 1);
+    run.arm.push(arm);
+    run.reward.push(reward);
+    run.regret.push(run.regret[t] + top - means[arm]);
+    run.best.push(run.best[t] + (means[arm] === top));
+  }
+  return run;
+}
+
+/* A recorded run: rows [{arm, reward, mean: [arms], index: [arms], phase, note}], one a decision: what the learner
+ * held of every arm (null: not played yet), the arm that it chose, and the reward that came of it (null: not known). */
+function recorded(rows) {
+  const arms = rows[0].mean.length, horizon = rows.length;
+  const run = { arms, horizon, pieces: null, rows, arm: [], reward: [], restarts: [],
+    mean: new Float64Array(horizon * arms), bonus: new Float64Array(horizon * arms) };
+  rows.forEach((row, t) => {
+    for (let i = 0; i < arms; i++) {
+      run.mean[t * arms + i] = row.mean[i] ?? 0;
+      run.bonus[t * arms + i] = row.index[i] === null || row.mean[i] === null ? Infinity : row.index[i] - row.mean[i];
+    }
+    run.arm.push(row.arm);
+    run.reward.push(row.reward);
+    if (t > 0 && row.phase !== rows[t - 1].phase) run.restarts.push(t);
+  });
+  run.level = smoothed(run.reward, Math.max(1, Math.round(horizon / 60)));
+  return run;
+}
+
+/* Mean of the rewards around each decision, `reach` to either side; [decisions + 1] like a regret. */
+function smoothed(rewards, reach) {
+  return Array.from({ length: rewards.length + 1 }, (_, t) => {
+    const near = rewards.slice(Math.max(0, t - reach), t + reach + 1).filter((r) => r !== null);
+    return near.reduce((a, r) => a + r, 0) / near.length;
+  });
+}
+
+// ---------------------------------------------------------------- what can be chosen
+
+const CHOICES = { // name in the list -> rule and parameters
+  "UCB1": ["ucb1", {}],
+  "UCB1-tuned": ["ucb1-tuned", {}],
+  "UCB scaled by the noise": ["ucb-scaled", {}],
+  "scaled, restart on a change": ["ucb-restart", {}],
+  "discounted (D-UCB), scaled": ["d-ucb", { scale: 0, gamma: 0.98 }],
+  "ε-greedy": ["epsilon-greedy", {}],
+  "Thompson, Gaussian": ["thompson-gaussian", {}],
+  "round-robin": ["round-robin", {}],
+};
+const DRIFTS = ["none", "best arm changes at half", "best arm moves on, four times"];
+
+const spread = (low, high, arms) => Array.from({ length: arms }, (_, i) => low + (high - low) * i / (arms - 1));
+const turned = (means, by) => means.map((_, i) => means[(i + by) % means.length]);
+
+/* Means over time: the set of means, and the drift that moves them from arm to arm. */
+function pieces({ means, arms, drift, horizon }) {
+  const given = arms === means.length ? means : spread(Math.min(...means), Math.max(...means), arms);
+  const by = Math.max(1, Math.floor(arms / 2));
+  const times = drift === DRIFTS[1] ? 2 : drift === DRIFTS[2] ? 5 : 1;
+  return Array.from({ length: times }, (_, k) => ({ start: Math.floor(k * horizon / times), means: turned(given, k * by) }));
+}
+
+// ---------------------------------------------------------------- drawing
+
+const MEAN = "#2a7fc1", CHOSEN = "#d55e00", OTHER = "#0a9468", FAINT = "rgba(128,134,144,0.28)";
+
+const STYLE = `
+:host { display: block; color-scheme: light dark; }
+section { font: 14px/1.45 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; color: var(--jp-ui-font-color1, inherit); max-width: 60rem; }
+.knobs { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(13rem, 100%), 1fr)); gap: .5rem 1rem; margin-bottom: .7rem; }
+.knobs label, .time label { display: flex; flex-direction: column; font-size: .85em; gap: .1rem; }
+.knobs output { font-variant-numeric: tabular-nums; font-weight: 600; }
+select, input[type=number], button { font: inherit; color: inherit; background: transparent; border: 1px solid ${FAINT}; border-radius: 5px; padding: .2rem .5rem; min-height: 2rem; box-sizing: border-box; }
+option { color: CanvasText; background: Canvas; }
+button { cursor: pointer; min-width: 2.6rem; } button:hover { border-color: currentColor; }
+:focus-visible { outline: 2px solid ${MEAN}; outline-offset: 2px; }
+input[type=range] { width: 100%; accent-color: ${CHOSEN}; margin: .3rem 0; }
+.time { display: grid; grid-template-columns: auto 1fr; gap: .3rem .8rem; align-items: end; margin: .4rem 0; }
+.time div { display: flex; gap: .3rem; }
+@media (max-width: 34rem) { .time { grid-template-columns: 1fr; } }
+.said { min-height: 2.9em; margin: .3rem 0; font-variant-numeric: tabular-nums; }
+.key { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .82em; opacity: .85; margin: 0; }
+i { display: inline-block; width: 1em; height: .7em; margin-right: .35em; }
+svg { display: block; width: 100%; overflow: visible; } text { fill: currentColor; font-size: 12px; font-variant-numeric: tabular-nums; }
+h4 { margin: .9rem 0 .2rem; font-size: .95em; font-weight: 600; }
+@media print { .knobs, .time { display: none; } }
+`;
+
+function element(name, attributes = {}, ...children) {
+  const node = name.startsWith("svg:")
+    ? document.createElementNS("http://www.w3.org/2000/svg", name.slice(4)) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
+  }
+  node.append(...children);
+  return node;
+}
+
+const shape = (name, attributes, ...children) => element("svg:" + name, attributes, ...children);
+const text = (x, y, words, attributes = {}) => shape("text", { x, y, ...attributes }, words);
+const digits = (x) => (Number.isInteger(x) ? String(x) : x.toFixed(Math.abs(x) >= 1000 ? 0 : Math.abs(x) >= 10 ? 1 : 3));
+
+/* Least and largest value worth showing before play t: means, indices and the true means, with a little air. */
+function span(run, t, truth) {
+  const values = truth ? [...truth] : [];
+  for (let k = t * run.arms; k < (t + 1) * run.arms; k++)
+    if (Number.isFinite(run.bonus[k])) values.push(run.mean[k], run.mean[k] + run.bonus[k]);
+  if (!values.length) return [0, 1];
+  const low = Math.min(...values), high = Math.max(...values), air = 0.08 * (high - low || Math.abs(high) || 1);
+  return [low - air, high + air];
+}
+
+/* One bar an arm: the mean, the bonus on top of it, where the true mean is, which arm is chosen. */
+function drawArms(svg, run, t, { noun, labels }, truth, pulls) {
+  const width = svg.clientWidth || 640, row = 30, head = 18, left = 74, right = width < 420 ? 56 : 96;
+  const [low, high] = span(run, t, truth), place = (v) => left + (v - low) / (high - low) * (width - left - right);
+  svg.setAttribute("height", head + run.arms * row);
+  const words = [text(6, 12, noun), text(left, 12, digits(low)), text((left + width - right) / 2, 12, "index", { "text-anchor": "middle" }),
+    text(width - right, 12, digits(high), { "text-anchor": "end" }), text(width - right + 8, 12, width < 420 ? "plays" : "plays · share")];
+  svg.replaceChildren(...words, ...labels.flatMap((label, i) => {
+    const k = t * run.arms + i, y = head + i * row, known = Number.isFinite(run.bonus[k]), chosen = run.arm[t] === i;
+    const mean = place(run.mean[k]), end = known ? place(run.mean[k] + run.bonus[k]) : width - right;
+    return [
+      chosen && shape("rect", { x: 0, y: y + 1, width, height: row - 2, rx: 4, fill: CHOSEN, opacity: 0.14 }),
+      text(6, y + 20, (chosen ? "▶ " : "") + label, chosen ? { "font-weight": 700 } : {}),
+      known && shape("rect", { x: left, y: y + 7, width: Math.max(mean - left, 0), height: 16, fill: MEAN }),
+      shape("rect", { x: known ? Math.min(mean, end) : left, y: y + 7, width: known ? Math.abs(end - mean) : end - left,
+        height: 16, fill: chosen ? CHOSEN : MEAN, opacity: known ? 0.45 : 0.12 }),
+      !known && text(left + 6, y + 20, "not played yet: index ∞"),
+      truth && shape("line", { x1: place(truth[i]), x2: place(truth[i]), y1: y + 3, y2: y + row - 3, stroke: "currentColor", "stroke-width": 2 }),
+      text(width - right + 8, y + 20, width < 420 ? String(pulls[i]) : `${pulls[i]} · ${(100 * pulls[i] / Math.max(t, 1)).toFixed(0)} %`),
+    ].filter(Boolean);
+  }));
+}
+
+/* Which arm was played when: one line of ticks an arm; the best arm's line is shaded. */
+function drawHistory(svg, run, t, labels) {
+  const width = svg.clientWidth || 640, row = 14, left = 74, room = width - left - 4;
+  const x = (play) => left + play / run.horizon * room, height = run.arms * row;
+  const ticks = run.arm.map((arm, play) => `M${x(play).toFixed(1)} ${arm * row + 2}v${row - 4}`);
+  const best = (run.pieces || []).map((piece, k) => {
+    const arm = piece.means.indexOf(Math.max(...piece.means)), end = run.pieces[k + 1]?.start ?? run.horizon;
+    return shape("rect", { x: x(piece.start), y: arm * row, width: x(end) - x(piece.start), height: row, fill: OTHER, opacity: 0.25 });
+  });
+  svg.setAttribute("height", height + 18);
+  svg.replaceChildren(...best,
+    shape("path", { d: ticks.slice(0, t + 1).join(""), stroke: MEAN, "stroke-width": Math.max(1, room / run.horizon), fill: "none" }),
+    ...labels.map((label, i) => text(6, i * row + 11, label)),
+    ...run.restarts.map((play) => shape("line", { x1: x(play), x2: x(play), y1: 0, y2: height, stroke: "currentColor", "stroke-dasharray": "2 3" })),
+    shape("line", { x1: x(t), x2: x(t), y1: 0, y2: height, stroke: CHOSEN, "stroke-width": 2 }),
+    text(left, height + 14, "0"), text(width - 4, height + 14, `${run.horizon} plays`, { "text-anchor": "end" }));
+}
+
+/* Curves over the plays, [{values, colour, dash}], up to play t solid, the rest faint; from `low` upwards. */
+function drawCurves(svg, curves, t, horizon, low) {
+  const width = svg.clientWidth || 640, height = 150, left = 74, room = width - left - 4;
+  const top = Math.max(low + 1e-9, ...curves.map((c) => Math.max(...c.values)));
+  const x = (play) => left + play / horizon * room, y = (v) => height - (v - low) / (top - low) * (height - 8);
+  const line = (values, from, to) => {
+    const step = Math.max(1, Math.floor(horizon / 400)), points = [];
+    for (let play = from; play < to; play += step) points.push(`${x(play).toFixed(1)} ${y(values[play]).toFixed(1)}`);
+    points.push(`${x(to).toFixed(1)} ${y(values[to]).toFixed(1)}`);
+    return "M" + points.join("L");
+  };
+  const drawn = curves.flatMap(({ values, colour, dash }) => [[0, t, 1], [t, horizon, 0.3]].map(([from, to, opacity]) =>
+    shape("path", { d: line(values, from, to), stroke: colour, "stroke-width": 2, "stroke-dasharray": dash, fill: "none", opacity })));
+  svg.setAttribute("height", height + 18);
+  svg.replaceChildren(shape("line", { x1: left, x2: width - 4, y1: height, y2: height, stroke: FAINT }), ...drawn,
+    shape("line", { x1: x(t), x2: x(t), y1: 0, y2: height, stroke: CHOSEN, "stroke-width": 2 }),
+    text(6, 14, digits(top)), text(6, height, digits(low)),
+    text(left, height + 14, "0"), text(width - 4, height + 14, `${horizon} plays`, { "text-anchor": "end" }));
+}
+
+// ---------------------------------------------------------------- the explorer
+
+/* What play t is about, in one sentence. */
+function sentence(run, t, { noun, labels }) {
+  const arm = run.arm[t], k = t * run.arms, bonus = run.bonus[k + arm], name = `${noun} ${labels[arm]}`;
+  const got = run.reward[t] === null ? "" : ` It gives ${digits(run.reward[t])}.`;
+  const head = `Play ${t + 1} of ${run.horizon}: `;
+  if (!Number.isFinite(bonus)) return `${head}${name} has not been played yet, so it is its turn.${got}`;
+  const index = (i) => run.mean[k + i] + run.bonus[k + i];
+  const highest = labels.every((_, i) => index(i) <= index(arm));
+  const sum = bonus === 0 ? `mean ${digits(run.mean[k + arm])}` : `mean ${digits(run.mean[k + arm])} ${bonus < 0 ? "−" : "+"} ${digits(Math.abs(bonus))}`;
+  return `${head}${name} is chosen, ${highest ? "its index is the highest" : "though its index is not the highest"}: ${sum} = ${digits(index(arm))}.${got}`;
+}
+
+function soFar(run, t) {
+  if (!run.pieces) return run.rows[t].note || "";
+  const share = run.best[t + 1] / (t + 1), changes = run.restarts.filter((play) => play <= t).length;
+  return `So far the best arm got ${(100 * share).toFixed(0)} % of the plays (chance: ${(100 / run.arms).toFixed(0)} %), `
+    + `regret ${digits(run.regret[t + 1])}; unit of the bonus ${digits(run.scale[t])}`
+    + (changes ? `; ${changes} change${changes > 1 ? "s" : ""} detected.` : ".");
+}
+
+/* Builds an explorer inside `host`; returns what stops it. options: what hakmem_py/explorer.py hands over. */
+export function mount(host, options) {
+  const root = host.shadowRoot || host.attachShadow({ mode: "open" });
+  const settings = { ...options, arms: options.means?.length, time: 0 };
+  let run, rival, timer = null, names;
+
+  const knob = (label, key, input, show = (v) => v) => {
+    const value = element("output", {}, String(show(settings[key])));
+    input.addEventListener("input", () => {
+      settings[key] = input.type === "range" || input.type === "number" ? Number(input.value) : input.value;
+      value.textContent = String(show(settings[key]));
+      replay();
+    });
+    return element("label", {}, element("span", {}, label + " ", input.type === "range" ? value : ""), input);
+  };
+  const list = (key, names) => element("select", {}, ...names.map((n) => element("option", { value: n, selected: n === settings[key] }, n)));
+  const slider = (key, min, max, step) => element("input", { type: "range", min, max, step, value: settings[key] });
+
+  const knobs = options.rows ? "" : element("div", { class: "knobs" },
+    knob("Policy", "policy", list("policy", Object.keys(CHOICES))),
+    knob("Compared with", "rival", list("rival", Object.keys(CHOICES))),
+    knob("Exploration: bonus ×", "exploration", slider("exploration", 0, 2, 0.05)),
+    options.noise === "bernoulli" ? "" : knob("Noise of a reward (sd)", "noise", slider("noise", 0, 0.1, 0.005)),
+    knob("Arms", "arms", slider("arms", 2, 10, 1)),
+    knob("Drift", "drift", list("drift", DRIFTS)),
+    knob("Seed", "seed", element("input", { type: "number", min: 0, max: 999999, value: settings.seed })));
+
+  const drawings = ["arms", "history", "curve"].map((name) => shape("svg", { role: "img", id: name }));
+  const [arms, history, curve] = drawings;
+  const said = element("p", { class: "said", "aria-live": "polite" });
+  const key = element("p", { class: "key" });
+  const curveTitle = element("h4");
+  const time = element("input", { type: "range", min: 0, value: 0, step: 1, "aria-label": "Play" , oninput: () => go(Number(time.value)) });
+  const play = element("button", { type: "button", onclick: () => (timer ? pause() : start()) });
+  const speed = element("select", { "aria-label": "Plays a second" }, ...[2, 10, 50, 250].map((n) => element("option", { value: n, selected: n === 50 }, `${n}/s`)));
+  const step = (by, words, sign) => element("button", { type: "button", "aria-label": words, title: words, onclick: () => { pause(); go(settings.time + by); } }, sign);
+
+  function name(label, colour, opacity = 1) {
+    return element("span", {}, element("i", { style: `background:${colour};opacity:${opacity}` }), label);
+  }
+
+  function draw() {
+    const t = settings.time, piece = run.pieces?.findLast((p) => p.start <= t);
+    const pulls = new Array(run.arms).fill(0);
+    for (let play = 0; play < t; play++) pulls[run.arm[play]]++;
+    drawArms(arms, run, t, names, piece?.means, pulls);
+    drawHistory(history, run, t, names.labels);
+    if (run.pieces)
+      drawCurves(curve, [{ values: run.regret, colour: MEAN }, { values: rival.regret, colour: OTHER, dash: "5 4" }], t + 1, run.horizon, 0);
+    else drawCurves(curve, [{ values: run.level, colour: MEAN }], t + 1, run.horizon, Math.min(...run.level));
+    said.replaceChildren(sentence(run, t, names), element("br"), soFar(run, t));
+    arms.setAttribute("aria-label", said.textContent);
+    history.setAttribute("aria-label", `Arm played over time; so far ${names.labels.map((l, i) => `${l}: ${pulls[i]}`).join(", ")}.`);
+    curve.setAttribute("aria-label", run.pieces
+      ? `Regret over time: ${settings.policy} ends at ${digits(run.regret.at(-1))}, ${settings.rival} at ${digits(rival.regret.at(-1))}.`
+      : `Rewards over time, from ${digits(Math.min(...run.level))} to ${digits(Math.max(...run.level))}.`);
+    time.value = t;
+    time.setAttribute("aria-valuetext", `play ${t + 1} of ${run.horizon}`);
+  }
+
+  function go(t) {
+    settings.time = Math.max(0, Math.min(run.horizon - 1, t));
+    draw();
+  }
+
+  function one(choice) {
+    const [policy, parameters] = CHOICES[choice];
+    return simulate({ policy, parameters: { ...parameters, explore: settings.exploration }, pieces: pieces(settings),
+      noise: settings.noise, horizon: settings.horizon, seed: settings.seed });
+  }
+
+  function replay() {
+    run = settings.rows ? recorded(settings.rows) : one(settings.policy);
+    rival = settings.rows ? null : one(settings.rival);
+    names = settings.labels.length === run.arms ? settings : { noun: "arm", labels: Array.from({ length: run.arms }, (_, i) => String(i)) };
+    time.max = run.horizon - 1;
+    key.replaceChildren(name("mean of the rewards", MEAN), name("bonus", MEAN, 0.45), name("chosen now", CHOSEN),
+      ...(run.pieces ? [name("true mean", "currentColor"), name("best arm, below", OTHER, 0.4)] : []));
+    curveTitle.replaceChildren(...(run.pieces
+      ? ["Regret: ", name(settings.policy, MEAN), " ", name(`${settings.rival} (dashed)`, OTHER)]
+      : ["Reward, mean of the decisions around"]));
+    go(settings.time);
+  }
+
+  function pause() {
+    clearInterval(timer);
+    timer = null;
+    play.textContent = "▶ Play";
+    said.setAttribute("aria-live", "polite");
+  }
+
+  function start() {
+    if (settings.time >= run.horizon - 1) settings.time = 0;
+    said.setAttribute("aria-live", "off"); // nobody can listen to fifty decisions a second
+    play.textContent = "❚❚ Pause";
+    timer = setInterval(() => {
+      if (settings.time >= run.horizon - 1) return pause();
+      return go(settings.time + Math.max(1, Math.round(speed.value / 25)));
+    }, speed.value < 25 ? 1000 / speed.value : 40);
+  }
+  speed.addEventListener("change", () => { if (timer) { pause(); start(); } });
+
+  root.replaceChildren(element("style", {}, STYLE), element("section", { "aria-label": "Bandit explorer" }, knobs,
+    element("div", { class: "time" },
+      element("div", {}, step(-1, "one play back", "◀"), play, step(1, "one play on", "▶|"), speed),
+      element("label", {}, "Play", time)),
+    said, arms, key, element("h4", {}, "Arm played"), history, curveTitle, curve));
+  const watch = new ResizeObserver(() => run && draw());
+  pause();
+  replay();
+  watch.observe(host);
+  return () => { pause(); watch.disconnect(); };
+}
+
+export default { render: ({ model, el }) => mount(el.appendChild(element("div")), model.get("options")) };

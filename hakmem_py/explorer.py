@@ -1,0 +1,127 @@
+"""The bandit explorer for notebooks and pages: explorer.js with what it is to show.
+
+    explorer()                                   # UCB1 on ACE's rewards, against the noise-scaled one
+    explorer(policy="ucb-scaled", drift=1)
+    explorer(rows=decisions(events))             # a recorded ACE run, decision by decision
+
+Live in JupyterLab it is an anywidget; in an exported page the same module stands inline with its data, and
+needs neither kernel nor network.
+"""
+
+import html
+import json
+import math
+from functools import cache
+from pathlib import Path
+from uuid import uuid4
+
+from .problems import ACE_MEANS, ACE_REWARDS, ACE_WINDOWS, BanditError, parse_rewards
+
+MODULE = Path(__file__).with_name("explorer.js")
+CHOICES = {  # policy -> its name in the explorer's list
+    "ucb1": "UCB1",
+    "ucb1-tuned": "UCB1-tuned",
+    "ucb-scaled": "UCB scaled by the noise",
+    "ucb-restart": "scaled, restart on a change",
+    "d-ucb": "discounted (D-UCB), scaled",
+    "epsilon-greedy": "ε-greedy",
+    "thompson-gaussian": "Thompson, Gaussian",
+    "round-robin": "round-robin",
+}
+DRIFTS = ("none", "best arm changes at half", "best arm moves on, four times")
+ACE_LABELS = ("16", "32", "64", "128", "256", "512")  # blocks a magazine holds
+
+
+def explorer(
+    policy="ucb1",
+    rival="ucb-scaled",
+    means=ACE_MEANS,
+    rewards=ACE_REWARDS,
+    horizon=ACE_WINDOWS,
+    seed=1,
+    exploration=1.0,
+    drift=0,
+    labels=ACE_LABELS,
+    noun="capacity",
+    rows=None,
+):
+    """The explorer, shown by being a cell's last value. Raises BanditError.
+
+    exploration: factor of every bonus. drift: 0, 1 or 2, see DRIFTS. labels: names of the arms, `noun` what
+    they are. rows: a recorded run (see `decisions`) instead of a simulated one; stepped through, not changed.
+    """
+    for name in (policy, rival):
+        if name not in CHOICES:
+            raise BanditError(f"policy {name!r} cannot be explored; allowed: {', '.join(CHOICES)}")
+    if drift not in range(len(DRIFTS)):
+        raise BanditError(f"drift {drift!r} is not known; allowed: 0 to {len(DRIFTS) - 1}")
+    kind, deviation = parse_rewards(rewards)
+    options = {
+        "policy": CHOICES[policy],
+        "rival": CHOICES[rival],
+        "means": list(means),
+        "noise": "bernoulli" if kind == "bernoulli" else deviation,
+        "horizon": horizon,
+        "seed": seed,
+        "exploration": exploration,
+        "drift": DRIFTS[drift],
+        "labels": list(labels),
+        "noun": noun,
+        "rows": rows,
+    }
+    return _widget()(options=options)
+
+
+def decisions(events):
+    """Rows for `explorer` from the events of one ACE learner, a DataFrame in their order.
+
+    Event n ends a window: it holds the reward of the arm that was in force, every arm's index after the update,
+    and the arm put into force next. Row n is that next decision, so its reward is event n + 1's.
+    """
+    if events["learner"].nunique() > 1:
+        raise BanditError(
+            "events of several learners cannot be one run; keep one: events[events.learner == 0]"
+        )
+    means, rows = {}, []
+    for now, then in zip(events.to_dict("records"), [*events.to_dict("records")[1:], None], strict=True):
+        means[now["arm"]] = now["mean"]
+        index = [None if not math.isfinite(value) else float(value) for value in now["index"]]
+        rows.append(
+            {
+                "arm": int(now["next_arm"]),
+                "reward": float(then["reward"]) if then else None,
+                "mean": [float(means[arm]) if arm in means else None for arm in range(len(index))],
+                "index": index,
+                "phase": int(now["phase"]),
+                "note": f"phase {now['phase']}, {now['block_size']} byte blocks, {now['threads']} threads",
+            }
+        )
+    return rows
+
+
+def page(options):
+    """The explorer as HTML that needs nothing else: the module inline, started with these options."""
+    place = f"explorer-{uuid4().hex[:8]}"
+    module = MODULE.read_text(encoding="utf-8").replace("</", "<\\/")
+    data = json.dumps(options).replace("<", "\\u003c")
+    start = f'mount(document.getElementById("{place}"), {data});'
+    label = html.escape("Bandit explorer; it needs JavaScript.")
+    script = f'<script type="module">{module}\n{start}</script>'
+    return f'<div id="{place}"><noscript>{label}</noscript></div>{script}'
+
+
+@cache
+def _widget():
+    """The widget class; made on first use, so that reading data needs no widget library."""
+    import anywidget
+    import traitlets
+
+    class Explorer(anywidget.AnyWidget):
+        _esm = MODULE
+        options = traitlets.Dict().tag(sync=True)
+
+        def _repr_mimebundle_(self, **kwargs):
+            live, *metadata = super()._repr_mimebundle_(**kwargs) or ({},)
+            return {**live, "text/plain": "Bandit explorer", "text/html": page(self.options)}, *metadata
+
+    return Explorer

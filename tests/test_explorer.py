@@ -1,0 +1,180 @@
+"""The explorer: its JavaScript repeats the C policies play by play, and its page works alone."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from hakmem_py import bandits, explorer
+from hakmem_py.problems import ACE_MEANS, BanditError
+
+SIX = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+PLAYS = 1500
+CASES = [  # (policy, parameters)
+    ("ucb1", {}),
+    ("ucb1-tuned", {}),
+    ("ucb-scaled", {}),
+    ("ucb-scaled", {"scale": 0.02}),
+    ("ucb-restart", {}),
+    ("d-ucb", {}),
+    ("d-ucb", {"gamma": 0.98, "scale": 0}),
+    ("epsilon-greedy", {"epsilon": 0.2}),
+    ("thompson-gaussian", {}),
+    ("round-robin", {}),
+]
+NODE = """
+import {{ simulate }} from "{module}";
+const runs = {tasks}.map((task) => simulate(task));
+const brief = runs.map((run) => ({{ arm: run.arm, reward: run.reward, regret: run.regret.at(-1) }}));
+console.log(JSON.stringify(brief));
+"""
+
+
+def node():
+    """Node, or the one that Playwright brings along."""
+    found = shutil.which("node")
+    if not found:
+        playwright = pytest.importorskip("playwright")
+        found = Path(playwright.__file__).parent / "driver" / "node"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rewards", "noise", "means", "changes"),
+    [
+        ("bernoulli", "bernoulli", SIX, {}),
+        ("gaussian:0.02", 0.02, list(ACE_MEANS), {500: list(ACE_MEANS[::-1])}),
+        ("exact", 0, SIX, {700: SIX[::-1]}),
+    ],
+)
+def test_the_module_repeats_the_c_policies_play_by_play(tmp_path, rewards, noise, means, changes):
+    pieces = [{"start": 0, "means": means}, *({"start": t, "means": m} for t, m in changes.items())]
+    shared = {"pieces": pieces, "noise": noise, "horizon": PLAYS, "seed": 11}
+    tasks = [{"policy": policy, "parameters": parameters, **shared} for policy, parameters in CASES]
+    module = tmp_path / "explorer.mjs"
+    shutil.copy(explorer.MODULE, module)
+    script = tmp_path / "run.mjs"
+    script.write_text(NODE.format(module=module.as_uri(), tasks=json.dumps(tasks)))
+    answer = subprocess.run([node(), script], capture_output=True, text=True, check=True).stdout
+    for (policy, parameters), theirs in zip(CASES, json.loads(answer), strict=True):
+        ours = bandits.simulate(policy, means, rewards, PLAYS, 1, seed=11, changes=changes, **parameters)
+        assert theirs["arm"] == ours.arms_played.tolist(), policy
+        assert theirs["reward"] == pytest.approx(ours.rewards_seen.tolist(), abs=1e-14), policy
+        assert theirs["regret"] == pytest.approx(ours.total_regret.mean), policy
+
+
+def test_every_choice_of_the_list_is_a_shipped_policy():
+    assert set(explorer.CHOICES) <= set(bandits.policies().index)
+    source = explorer.MODULE.read_text(encoding="utf-8")
+    assert all(
+        f'"{name}"' in source for names in (explorer.CHOICES.values(), explorer.DRIFTS) for name in names
+    )
+
+
+def test_what_cannot_be_shown_is_refused():
+    with pytest.raises(BanditError, match="allowed: ucb1, "):
+        explorer.explorer(policy="exp3")
+    with pytest.raises(BanditError, match="0 to 2"):
+        explorer.explorer(drift=7)
+
+
+def test_the_widget_carries_a_page_that_needs_nothing_else():
+    data, _ = explorer.explorer(labels=["</script>"] * 6)._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    page = data["text/html"]
+    assert page.count("</script>") == 1
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert len(page) < 60_000
+
+
+def recorded():
+    """Three decisions of a learner with two arms."""
+    events = [
+        {"arm": 0, "next_arm": 1, "reward": 0.5, "mean": 0.5, "index": [0.9, float("inf")], "phase": 0},
+        {"arm": 1, "next_arm": 1, "reward": 0.7, "mean": 0.7, "index": [0.8, 1.0], "phase": 0},
+        {"arm": 1, "next_arm": 0, "reward": 0.3, "mean": 0.5, "index": [0.8, 0.7], "phase": 1},
+    ]
+    return pd.DataFrame([{**event, "learner": 0, "block_size": 64, "threads": 2} for event in events])
+
+
+def test_events_become_decisions():
+    rows = explorer.decisions(recorded())
+    assert [row["arm"] for row in rows] == [1, 1, 0]
+    assert [row["reward"] for row in rows] == [0.7, 0.3, None]
+    assert rows[0]["mean"] == [0.5, None]
+    assert rows[0]["index"] == [0.9, None]
+    assert rows[2]["mean"] == [0.5, 0.5]
+    with pytest.raises(BanditError, match="keep one"):
+        explorer.decisions(recorded().assign(learner=[0, 0, 1]))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = next((p for p in map(shutil.which, ["chromium", "google-chrome", "chrome"]) if p), None)
+    chromium = chromium or (
+        "/usr/lib/chromium/chromium" if Path("/usr/lib/chromium/chromium").exists() else None
+    )
+    if not chromium:
+        pytest.skip("no chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        window = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield window
+        window.close()
+
+
+@pytest.fixture
+def shown(browser, tmp_path):
+    """Opens an explorer in a browser without network: (page, errors and requests seen)."""
+    pages = []
+
+    def show(**options):
+        file = tmp_path / "page.html"
+        file.write_text(
+            f"<!doctype html><meta charset=utf-8>{explorer.page(explorer.explorer(**options).options)}"
+        )
+        page, seen = browser.new_page(), []
+        page.on("pageerror", lambda error: seen.append(str(error)))
+        page.on("request", lambda request: seen.append(request.url))
+        page.goto(file.as_uri())
+        page.wait_for_selector(".said")
+        pages.append(page)
+        assert seen == [file.as_uri()]
+        return page
+
+    yield show
+    for page in pages:
+        page.close()
+
+
+def test_it_can_be_stepped_played_scrubbed_and_changed(shown):
+    page = shown()
+    said = page.locator(".said")
+    assert "Play 1 of 1200" in said.inner_text()
+    page.get_by_role("button", name="one play on").click()
+    assert "Play 2 of 1200" in said.inner_text()
+    slider = page.get_by_role("slider", name="Play")
+    slider.focus()
+    page.keyboard.press("End")
+    assert "Play 1200 of 1200" in said.inner_text()
+    assert "21 % of the plays" in said.inner_text()
+    page.get_by_label("Policy").select_option("UCB scaled by the noise")
+    assert "Play 1200 of 1200" in said.inner_text()
+    assert "9" in said.inner_text().split("best arm got ")[1][:1]
+    slider.focus()
+    page.keyboard.press("Home")
+    page.get_by_role("button", name="▶ Play").click()
+    page.get_by_text("Play 20").wait_for()
+    page.get_by_role("button", name="❚❚ Pause").click()
+
+
+def test_a_recorded_run_is_stepped_through_in_the_same_way(shown):
+    page = shown(rows=explorer.decisions(recorded()), labels=["16", "32"])
+    page.get_by_role("button", name="one play on").click()
+    words = page.locator(".said").inner_text()
+    assert "Play 2 of 3: capacity 32 is chosen" in words
+    assert "phase 0" in words
+    assert page.locator(".knobs").count() == 0
