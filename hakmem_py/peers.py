@@ -1,7 +1,7 @@
-"""The other allocators: where their libraries are, which version, and how to get one that is not there.
+"""The other allocators: where their libraries are, which version, how to get one that is not there.
 
-Looked for in the conda environment, on the system, and in data/peers, where `fetch` unpacks the distribution's
-packages without root.
+Looked for in the conda environment, on the system, and in data/peers, where `fetch` unpacks the
+distribution's packages without root.
 """
 
 import functools
@@ -138,7 +138,7 @@ def _unpack(name):
 
 
 def _download(packages, folder):
-    """apt-get download into folder, by the system's package lists or, where they are empty, lists of our own."""
+    """apt-get download into folder, by the system's package lists or, where they fail, by our own."""
     (folder / "lists" / "partial").mkdir(parents=True)
     own = [
         "-o",

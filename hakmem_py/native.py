@@ -1,0 +1,137 @@
+"""A build of the library inside this process: its knobs, counters and memory as DataFrames.
+
+One build a process: the library's thread-local memory comes from a small reserve that all libraries share.
+"""
+
+import importlib.util
+import sysconfig
+from dataclasses import dataclass
+from types import ModuleType
+
+import pandas as pd
+
+from .build import Build, build
+
+KNOB = ("name", "unit", "value", "preset", "minimum", "maximum", "learnable", "why")
+COUNTER = ("name", "unit", "value", "meaning")
+SPAN = ("superslab", "address", "size", "kind", "block_size", "blocks", "used", "carved", "heap")
+MAGAZINE = ("heap", "block_size", "loaded", "spare", "capacity", "depot")
+
+
+class NativeError(RuntimeError):
+    """The library cannot do that; one line that says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """The loaded build. lib: its functions, as hakmem.h declares them; ffi: cffi's, for their types."""
+
+    build: Build
+    module: ModuleType
+
+    @property
+    def lib(self):
+        return self.module.lib
+
+    @property
+    def ffi(self):
+        return self.module.ffi
+
+    def text(self, pointer):
+        return "" if pointer == self.ffi.NULL else self.ffi.string(pointer).decode()
+
+
+_loaded: Library | None = None
+
+
+def load(variant="release"):
+    """The Library of a variant, compiled where needed. Raises NativeError for a second, different one."""
+    global _loaded
+    if _loaded is None:
+        _loaded = _import(build(variant))
+    elif _loaded.build.variant != variant:
+        raise NativeError(
+            f"this process has loaded {_loaded.build.variant!r}, so {variant!r} needs another: "
+            "restart the kernel, or measure it by hp.ensure, which starts processes of its own"
+        )
+    return _loaded
+
+
+def _import(done):
+    path = done.folder / (done.module + sysconfig.get_config_var("EXT_SUFFIX"))
+    if not path.exists():
+        raise NativeError(f"variant {done.variant!r} can only be preloaded: its runtime must start first")
+    spec = importlib.util.spec_from_file_location(done.module, path)
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise NativeError(
+            f"{error}. If this says static TLS: start Python with "
+            "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536"
+        ) from None
+    return Library(done, module)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def knobs(variant="release"):
+    """One row a tunable: name, unit, value in force, preset (after profile and environment), range, why."""
+    library = load(variant)
+    row = library.ffi.new("hak_knob_t *")
+    rows = []
+    for i in range(library.lib.hak_knob_count()):
+        library.lib.hak_knob_read(i, row)
+        rows.append(_fields(library, row, KNOB))
+    return pd.DataFrame(rows, columns=KNOB).astype({"learnable": bool}).set_index("name")
+
+
+def set_knob(name, value, variant="release"):
+    """Sets a tunable for the whole process. Raises NativeError: unknown name, value out of range."""
+    result = load(variant).lib.hak_knob_set(name.encode(), int(value))
+    if result == 0:
+        return
+    table = knobs(variant)
+    if name not in table.index:
+        raise NativeError(f"no knob is called {name!r}; there are {', '.join(table.index)}")
+    low, high, unit = table.loc[name, ["minimum", "maximum", "unit"]]
+    raise NativeError(f"{name} = {value} must be from {low} to {high} {unit}")
+
+
+def counters(variant="release"):
+    """One row a counter, all heaps together: name, unit, value, meaning."""
+    library = load(variant)
+    count = library.lib.hak_stat_count()
+    rows = library.ffi.new("hak_stat_t[]", count)
+    filled = library.lib.hak_stat_read(rows, count)
+    table = [_fields(library, rows[i], COUNTER) for i in range(filled)]
+    return pd.DataFrame(table, columns=COUNTER).set_index("name")
+
+
+def spans(variant="release"):
+    """The heap as it is now: one row a slab, run, growth window or free stretch; sizes in bytes."""
+    library = load(variant)
+    return _walk(library, "hak_span_t", library.lib.hak_heap_walk, SPAN)
+
+
+def magazines(variant="release"):
+    """One row a heap and size class: blocks loaded, blocks in the full magazine behind, capacity, depot."""
+    library = load(variant)
+    return _walk(library, "hak_magazine_t", library.lib.hak_magazine_walk, MAGAZINE)
+
+
+def _walk(library, kind, walk, names):
+    """Asks how many there are, then for them; more may have come meanwhile, hence the spare room."""
+    room = walk(library.ffi.NULL, 0) + 64
+    rows = library.ffi.new(f"{kind}[]", room)
+    count = min(walk(rows, room), room)
+    return pd.DataFrame([_fields(library, rows[i], names) for i in range(count)], columns=names)
+
+
+def _fields(library, struct, names):
+    values = {name: getattr(struct, name) for name in names}
+    return {
+        name: library.text(value) if isinstance(value, library.ffi.CData) else value
+        for name, value in values.items()
+    }

@@ -1,0 +1,391 @@
+"""Experiments made: what is missing is measured in randomised blocks, one process a sample, and kept at once.
+
+A run's identity is the content of what defines it: the bits that ran (build or library), those of its rivals
+in the same case, case, block, seed, knobs, scale, host. So a killed campaign goes on where it stopped, a
+changed build or peer is measured anew together with its rivals, and a pair always comes from one sitting.
+"""
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from . import __version__, build, peers, provenance, stats, store, worker
+from .spec import SpecError, load_spec, narrow, schedule, stem
+
+SLOT = Path("/tmp/hakmem-bench.lock")  # one bench at a time on a machine, whoever starts it
+PROGRESS_S = 0.5  # between two lines of progress
+SHOWN = [
+    "case",
+    "allocator",
+    "ratio",
+    "low",
+    "high",
+    "n",
+    "p_adjusted",
+    "cv",
+    "median_ns",
+    "verdict",
+    "status",
+]
+
+
+class SlotError(RuntimeError):
+    """Another campaign measures on this machine."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An allocator of the spec, found on this machine: what to execute and what to preload."""
+
+    bench: build.Build  # whose executable it runs in
+    arguments: tuple[str, ...]  # that choose the backend
+    digest: str  # content of the bits that run
+    facts: dict  # columns of every one of its samples
+    preload: str = ""
+    expect: Path | None = None  # the library that must answer malloc
+    missing: str = ""  # why it cannot run here, and how to get it
+
+
+# ---------------------------------------------------------------- the front door
+
+
+def ensure(name, quick=True, *, reference=False, folder=None, wait_s=0.0, **choice):
+    """The samples of an experiment as a DataFrame, after measuring those that are missing.
+
+    name: of a spec in data/specs, or the path of one. quick: few blocks, short runs. choice: blocks=, sizes=,
+    allocators=, workloads= narrow the experiment (see spec.narrow). reference: read data/reference/NAME
+    instead of measuring; needs no compiler. folder: where samples are kept, default data/samples/NAME.
+    wait_s: how long to wait for another campaign on this machine instead of refusing.
+
+    Rows whose status is not "ok" are runs that failed; they stay. attrs of the result: baseline, metric,
+    family, folder, title. Raises SpecError, BuildError, StoreError, SlotError, each with one line.
+    """
+    experiment = narrow(load_spec(name), **choice)
+    if reference:
+        return _annotated(_reference(experiment), experiment, store.REFERENCE / stem(name))
+    folder = Path(folder or store.SAMPLES / experiment.name)
+    contenders = find_contenders(experiment)
+    plan = _plan(experiment, quick, contenders, folder)
+    if any(plan.missing.values()):
+        with bench_slot(experiment.name, wait_s):
+            _measure(experiment, quick, contenders, folder)
+        plan = _plan(experiment, quick, contenders, folder)
+    samples = store.load(folder)
+    return _annotated(samples[samples["run_id"].isin(plan.run_ids)], experiment, folder)
+
+
+def _reference(experiment):
+    """The frozen samples of an experiment, narrowed to what it asks for."""
+    folder = store.REFERENCE / experiment.name
+    samples = store.load(folder)
+    if samples.empty:
+        raise SpecError(f"there are no reference samples in {folder}: measure with reference = False")
+    chosen = samples["allocator"].isin([a.label for a in experiment.allocators])
+    return samples[chosen & samples["case"].isin([case.name for case in experiment.cases])]
+
+
+def _annotated(samples, experiment, folder):
+    """Samples in the order of the spec, with what statistics and figures want to know of it."""
+    order = {case.name: i for i, case in enumerate(experiment.cases)}
+    sides = {side.label: i for i, side in enumerate(experiment.allocators)}
+    place = samples["case"].astype(str).map(order) * len(sides) + samples["allocator"].astype(str).map(sides)
+    samples = samples.assign(place=place).sort_values(["place", "host", "block"], kind="stable")
+    samples = samples.drop(columns="place").reset_index(drop=True)
+    for column in samples.select_dtypes("category"):
+        samples[column] = samples[column].astype(str)
+    samples.attrs = {
+        "baseline": experiment.baseline,
+        "metric": experiment.metric,
+        "family": experiment.family,
+        "title": experiment.title,
+        "folder": str(folder),
+    }
+    return samples
+
+
+# ---------------------------------------------------------------- contenders
+
+
+def find_contenders(experiment):
+    """label -> Contender. Builds what is needed; a peer that is not there is a Contender that says why."""
+    bench = build.build("release")
+    unknown = sorted({case.workload for case in experiment.cases} - set(workloads(bench)))
+    if unknown:
+        known = ", ".join(workloads(bench))
+        raise SpecError(f"{experiment.name}: workload {unknown[0]!r} is unknown; the bench has {known}")
+    return {side.label: _contender(side, bench) for side in experiment.allocators}
+
+
+@functools.cache
+def workloads(bench):
+    """The bench's own table: name -> stresses, unit, size, threads, slots, iterations, backends."""
+    rows = json.loads(
+        subprocess.run([bench.bench, "--list"], capture_output=True, text=True, check=True).stdout
+    )
+    return {row["name"]: row for row in rows}
+
+
+def _contender(side, bench):
+    facts, more = _FINDERS.get(side.use, _peer)(side, bench)
+    facts = {"backend": "malloc", "variant": "", "build_hash": bench.hash, "library_sha256": ""} | facts
+    bits = [side.use, side.env, side.slowdown, bench.hash, facts["build_hash"], facts["library_sha256"]]
+    slow = ["--slowdown", f"{side.slowdown:g}"] if side.slowdown else []
+    own = {"bench": bench, "arguments": ("--backend", facts["backend"], *slow)}
+    facts = {"allocator": side.label, "use": side.use, "env": json.dumps(dict(side.env))} | facts
+    return Contender(digest=_digest(side.label, bits), facts=facts, **own | more)
+
+
+def _hakmem(side, bench):
+    built = build.build(side.variant)
+    facts = _built(built) | {"library_sha256": built.facts()["library_sha256"]}
+    return facts, {"preload": str(built.library), "expect": built.library.resolve()}
+
+
+def _direct(side, bench):
+    built = build.build(side.variant)
+    return _built(built) | {"backend": "direct"}, {"bench": built}
+
+
+def _built(built):
+    return {"variant": built.variant, "build_hash": built.hash, "library_version": __version__}
+
+
+def _system(side, bench):
+    return {"library_version": provenance.libc()}, {}
+
+
+def _floor(side, bench):
+    return {"backend": "floor", "library_version": __version__}, {}
+
+
+def _peer(side, bench):
+    peer = peers.find(side.use)
+    if peer.path is None:
+        return {"library_sha256": "missing"}, {"missing": peer.hint}
+    facts = {"library_version": peer.version, "library_sha256": peer.sha256}
+    return facts, {"preload": peer.preload, "expect": peer.path}
+
+
+_FINDERS = {"hakmem": _hakmem, "direct": _direct, "system": _system, "floor": _floor}
+
+
+# ---------------------------------------------------------------- what is there, what is missing
+
+
+@dataclass(frozen=True)
+class Plan:
+    """missing: block -> its Runs that this machine has still to make; run_ids: all samples that count."""
+
+    missing: dict
+    run_ids: set
+
+
+def _plan(experiment, quick, contenders, folder):
+    there = store.load(folder, ["run_id", "host"])
+    hosts = [provenance.host(), *sorted(set(there["host"].astype(str)) - {provenance.host()})]
+    known = set(there["run_id"])
+    missing, chosen = {}, set()
+    for block in range(experiment.block_count(quick)):
+        runs = schedule(experiment, block, quick)
+        wanted = {host: identify(runs, contenders, host) for host in hosts}
+        done = next((host for host in hosts if known.issuperset(wanted[host])), hosts[0])
+        chosen.update(wanted[done])
+        missing[block] = [run for run, key in zip(runs, wanted[done], strict=True) if key not in known]
+    return Plan(missing, chosen)
+
+
+def identify(runs, contenders, host):
+    """The run_id of each run of one block on a host. A change of one rival changes all runs of the case."""
+    rivals = {}
+    for run in runs:
+        rivals.setdefault(run.case.name, []).append(contenders[run.allocator.label].digest)
+    return [_digest(_bits(run, contenders), sorted(rivals[run.case.name]), host) for run in runs]
+
+
+def _bits(run, contenders):
+    """What defines a run by itself; its place in the block does not."""
+    return contenders[run.allocator.label].digest, replace(run, position=0)
+
+
+def _digest(*parts):
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def _measure(experiment, quick, contenders, folder):
+    plan = _plan(experiment, quick, contenders, folder)  # once more: now the slot is ours
+    facts = provenance.save(folder, describe(experiment, quick, contenders))
+    progress = Progress(experiment.name, sum(map(len, plan.missing.values())))
+    try:
+        for block, runs in plan.missing.items():
+            for row in run_block(experiment, quick, block, contenders, runs):
+                store.append(folder, [row | {"provenance": facts}])
+                progress.step(block)
+    finally:
+        progress.end()
+        store.compact(folder)
+
+
+def describe(experiment, quick, contenders):
+    """The facts under which an experiment is measured here."""
+    sides = {
+        label: found.missing or f"{found.facts['library_version']} {found.digest}"
+        for label, found in contenders.items()
+    }
+    return provenance.collect(
+        experiment=f"{experiment.name} ({'quick' if quick else 'full'}), seed {experiment.seed}",
+        compiler=build.compiler_version(),
+        build=build.build("release").facts(),
+        allocators=sides,
+        command=provenance.command(),
+    )
+
+
+def run_block(experiment, quick, block, contenders, runs):
+    """Makes these runs of one block in their order and yields each one's row as soon as it is known."""
+    everyone = schedule(experiment, block, quick)
+    keys = dict(zip(everyone, identify(everyone, contenders, provenance.host()), strict=True))
+    for run in runs:
+        row = _sample(run, contenders, experiment.timeout_s)
+        yield {"run_id": keys[run], "experiment": experiment.name} | row
+
+
+def _sample(run, contenders, timeout_s):
+    found, case = contenders[run.allocator.label], run.case
+    listed = workloads(found.bench)[case.workload]
+    cpu = _core(run) if (case.threads or listed["threads"]) == 1 else -1
+    row = found.facts | {
+        "block": run.block,
+        "position": run.position,
+        "case": case.name,
+        "workload": case.workload,
+        "size_bytes": case.size,
+        "threads": case.threads,
+        "slots": case.slots,
+        "scale": run.scale,
+        "seed": run.seed,
+        "cpu": cpu,
+        "load1": provenance.load1(),
+        "host": provenance.host(),
+        "started_at": datetime.now(UTC),
+    }
+    if found.missing:
+        return row | {"status": "missing", "error": found.missing}
+    if found.facts["backend"] not in listed["backends"]:
+        return row | {"status": "missing", "error": f"{found.facts['backend']} cannot run {case.workload}"}
+    pin = ["--cpu", cpu] if cpu >= 0 else []
+    more = [*found.arguments, *case.arguments(run.scale), "--seed", run.seed, *pin]
+    command = [found.bench.bench, *more]
+    return row | worker.run(command, found.preload, found.expect, run.allocator.env, timeout_s)
+
+
+def _core(run):
+    """The core that this run and its rivals are pinned to, drawn anew for every case of every block."""
+    return random.Random(run.seed).choice(sorted(os.sched_getaffinity(0)))
+
+
+@contextlib.contextmanager
+def bench_slot(what, wait_s=0.0):
+    """Holds the machine's one bench slot. Raises SlotError, naming the holder, if it is not free in wait_s.
+
+    The kernel frees it when its holder ends, however that happens.
+    """
+    SLOT.touch(mode=0o666, exist_ok=True)
+    with SLOT.open("r+") as lock:
+        until = time.monotonic() + wait_s
+        while not _locked(lock):
+            if time.monotonic() >= until:
+                holder = SLOT.read_text().strip() or "another process"
+                raise SlotError(
+                    f"this machine's bench slot is taken by {holder}: two campaigns would measure "
+                    "each other. Wait for it to end, or stop it"
+                )
+            time.sleep(0.2)
+        lock.truncate(0)
+        lock.write(f"{what} (process {os.getpid()}, since {datetime.now():%H:%M:%S})\n")
+        lock.flush()
+        yield
+
+
+def _locked(lock):
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class Progress:
+    """One line on stderr, rewritten: how far, and how long it will still take."""
+
+    def __init__(self, name, total):
+        self.name, self.total, self.done = name, total, 0
+        self.start, self.shown = time.monotonic(), 0.0
+
+    def step(self, block):
+        self.done += 1
+        now = time.monotonic()
+        if now - self.shown >= PROGRESS_S or self.done == self.total:
+            self.shown = now
+            left = (now - self.start) / self.done * (self.total - self.done)
+            text = f"{self.name}: {self.done} of {self.total} runs, block {block + 1}, {_clock(left)} left"
+            print(f"\r{text:70}", end="", file=sys.stderr, flush=True)
+
+    def end(self):
+        if self.done:
+            print(file=sys.stderr)
+
+
+def _clock(seconds):
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+# ---------------------------------------------------------------- command line
+
+
+def add_run(subparsers):
+    sub = subparsers.add_parser("run")
+    sub.add_argument("experiment", help="name of a spec in data/specs, or the path of one")
+    add_choice(sub)
+    sub.set_defaults(run=_run)
+    return sub
+
+
+def add_choice(sub):
+    """The options that narrow an experiment, the same wherever one is run."""
+    sub.add_argument("--full", action="store_true", help="all blocks at full length; default: the quick mode")
+    sub.add_argument("--blocks", type=int, help="randomised blocks")
+    sub.add_argument("--sizes", type=int, nargs="+", metavar="BYTES")
+    sub.add_argument("--allocators", nargs="+", metavar="LABEL")
+    sub.add_argument("--workloads", nargs="+", metavar="NAME")
+
+
+def choice(args):
+    """What the options of add_choice ask for, as ensure's keywords."""
+    return {key: getattr(args, key) for key in ("blocks", "sizes", "allocators", "workloads")}
+
+
+def _run(args):
+    show(ensure(args.experiment, quick=not args.full, **choice(args)))
+
+
+def show(samples):
+    """Prints the comparison with the baseline, and every failure."""
+    print(f"{samples.attrs['title']}: {samples.attrs['metric']}, each against {samples.attrs['baseline']}")
+    table = stats.compare(samples, correction=samples.attrs["family"])
+    for shown in (table[SHOWN], stats.geometric_mean(table)):
+        print(shown.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    for error, count in samples.loc[samples["status"] != "ok", "error"].value_counts().items():
+        print(f"{count} runs failed: {error}", file=sys.stderr)

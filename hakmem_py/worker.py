@@ -1,0 +1,77 @@
+"""One sample: one fresh process of the bench, timed by itself, its result read back as a dict.
+
+The bench is spawned directly, never through Python, in an environment of its own: what the user's shell sets
+(MALLOC_ARENA_MAX, LD_PRELOAD, HAKMEM_...) does not reach it. LD_PRELOAD is set for this child alone.
+"""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from statistics import median
+
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+MEASURED = (
+    "ops", "elapsed_ns", "cpu_ns", "minor_faults", "major_faults", "context_switches", "rss_start_bytes",
+    "rss_end_bytes", "peak_rss_bytes", "live_peak_bytes", "thp_bytes",
+)  # fmt: skip
+SETTINGS = {"workload", "size", "threads", "slots", "backend", "malloc_from", "unit", "seed", "cpu"}
+SETTINGS |= {"slowdown_percent", "chunk_ns", "chunk_cpu_ns"}
+
+
+def run(command, preload="", expect=None, env=(), timeout_s=60.0):
+    """Runs the bench once and returns the columns of its sample, status first.
+
+    preload: value of LD_PRELOAD. expect: the library that must answer malloc. env: further variables.
+    A run that fails is a row like any other: status timeout, crashed (by a signal) or error, and the reason.
+    """
+    env = ENVIRONMENT | dict(env) | ({"LD_PRELOAD": preload} if preload else {})
+    start = time.perf_counter_ns()
+    try:
+        done = subprocess.run(
+            list(map(str, command)),
+            env=env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            close_fds=False,  # lets Python spawn by vfork, which keeps the gap between samples short
+        )
+    except subprocess.TimeoutExpired:
+        return {"status": "timeout", "error": f"no result within {timeout_s:g} s"}
+    wall_ns = time.perf_counter_ns() - start
+    return _outcome(done, expect) | {"wall_ns": wall_ns}
+
+
+def _outcome(done, expect):
+    last = done.stderr.strip().rpartition("\n")[2]
+    if done.returncode < 0:
+        return {"status": "crashed", "error": f"{signal.Signals(-done.returncode).name}: {last}".rstrip(": ")}
+    if done.returncode:
+        return {"status": "error", "error": last or f"exit status {done.returncode}"}
+    try:
+        result = json.loads(done.stdout)
+    except ValueError:
+        return {"status": "error", "error": "the bench printed no JSON object"}
+    if expect and Path(result["malloc_from"]).resolve() != expect:
+        came = Path(result["malloc_from"]).name
+        return {"status": "error", "error": f"malloc was answered by {came}, not by {expect.name}"}
+    return {"status": "ok", "error": ""} | _columns(result)
+
+
+def _columns(result):
+    """A bench's result in the columns of a sample; what has no column goes into `extra` as JSON."""
+    wall, cpu = result["chunk_ns"], result["chunk_cpu_ns"]
+    extra = {key: value for key, value in result.items() if key not in SETTINGS and key not in MEASURED}
+    return {name: int(result[name]) for name in MEASURED} | {
+        "size_bytes": result["size"],
+        "threads": result["threads"],
+        "slots": result["slots"],
+        "unit": result["unit"],
+        "ns_per_op": median(wall),
+        "cpu_ns_per_op": median(cpu),
+        "min_ns_per_op": min(wall),
+        "min_cpu_ns_per_op": min(cpu),
+        "extra": json.dumps(extra),
+    }
