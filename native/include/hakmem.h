@@ -396,7 +396,7 @@ struct hak_bin_t {
 };
 
 struct hak_front_t {
-    struct hak_bin_t bins[65];
+    struct hak_bin_t bins[HAK_SLAB_SHIFT >= 16 ? 89 : 65];
     uintptr_t key;
     const uint16_t *map;
 };

@@ -71,11 +71,10 @@ static COLD void *refuse(void)
 static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
 {
     if (UNLIKELY(heap == NULL)) return orphan_allocate(class);
-    bool tiny = class < TINY_CLASSES;
+    bool at_front = class < FRONT_CLASSES;
     for (int tries = 0; tries < 2; tries++) {
-        uintptr_t block = tiny ? tiny_allocate(class) : l2_allocate(heap, class);
-        if (block == 0 && (tiny ? tiny_refill(heap, class) : l2_refill(heap, class)))
-            block = tiny ? tiny_allocate(class) : l2_allocate(heap, class);
+        uintptr_t block = l2_allocate(heap, class);
+        if (block == 0 && (at_front ? front_refill(heap, class) : wide_refill(heap, class))) block = l2_allocate(heap, class);
         if (block != 0) return block;
         scrape(heap);
     }
@@ -110,7 +109,7 @@ static NOINLINE void *allocate_slow(size_t size)
         return block != 0 ? (void *)block : refuse();
     }
     struct span *run = run_fetch(heap, size);
-    return run != NULL ? (void *)run->address : refuse();
+    return run != NULL ? (void *)run_block(run) : refuse();
 }
 
 /* As the rule of the call site says; NULL where the size decides. */
@@ -123,7 +122,7 @@ static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t
     if (run == NULL) return NULL;
     run->site = site_number(site);
     stat_add(heap, STAT_site_routed, rule != HAK_SITE_NONE);
-    return (void *)run->address;
+    return (void *)run_block(run);
 }
 
 /* Above 1 KiB: a block or a run that the thread has in hand. */
@@ -140,17 +139,17 @@ static NOINLINE void *allocate_big(size_t size, void *site)
         return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
     }
     struct span *run = mid_allocate(heap, size);
-    return LIKELY(run != NULL) ? (void *)run->address : allocate_slow(size);
+    return LIKELY(run != NULL) ? (void *)run_block(run) : allocate_slow(size);
 }
 
 static ALWAYS_INLINE void *allocate(size_t size)
 {
     size_t rounded = tiny_round(size);
     if (UNLIKELY(rounded > TINY_MAX)) return allocate_big(size, __builtin_return_address(0));
-    bin_pointer bin = tiny_bin(rounded);
+    bin_pointer bin = front_bin(rounded);
     uintptr_t block = bin->head;
-    if (UNLIKELY(!tiny_ready(block))) return allocate_slow(size);
-    return (void *)tiny_pop(bin, block);
+    if (UNLIKELY(!front_ready(block))) return allocate_slow(size);
+    return (void *)front_pop(bin, block);
 }
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------------------------- */
@@ -161,14 +160,14 @@ static struct span *span_of_block(void *p, const char *crime)
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
     bool good = span != NULL && (span->kind == SPAN_SLAB ? class_is_start(span->class, block - span->address)
-                                                         : span->kind == SPAN_RUN && span->live && span->address == block);
+                                                         : span->kind == SPAN_RUN && span->live && run_block(span) == block);
     if (UNLIKELY(!good)) fatal(crime, block);
     return span;
 }
 
 static void run_free(struct heap *heap, struct span *run, uintptr_t block)
 {
-    if (UNLIKELY(block != run->address)) fatal("free of no block's start", block);
+    if (UNLIKELY(block != run_block(run))) fatal("free of no block's start", block);
     if (UNLIKELY(!run->live)) fatal("block freed twice", block);
     if (heap != NULL && run->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, run)) return;
     uint64_t now = os_now_ns();
@@ -186,12 +185,12 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
     if (UNLIKELY(!class_is_start(class, block - slab->address))) fatal("free of no block's start", block);
     if (UNLIKELY(heap == NULL)) {
         orphan_free(class, block);
-    } else if (class < TINY_CLASSES) {
-        tiny_spill(heap, class);
-        tiny_free(block);
+    } else if (class < FRONT_CLASSES) {
+        front_spill(heap, class);
+        front_free(block);
     } else {
-        l2_spill(heap, class);
-        l2_free(heap, slab, block);
+        wide_spill(heap, class);
+        wide_free(heap, slab, block);
     }
 }
 
@@ -216,8 +215,8 @@ static NOINLINE void free_big(void *p)
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
     if (LIKELY(heap != NULL && span != NULL)) {
-        if (span->kind == SPAN_SLAB && span->class >= TINY_CLASSES && LIKELY(l2_free(heap, span, block))) return;
-        if (span->kind == SPAN_RUN && span->address == block && span->live && span->size < (size_t)knob(KNOB_large_threshold) &&
+        if (span->kind == SPAN_SLAB && span->class >= FRONT_CLASSES && LIKELY(wide_free(heap, span, block))) return;
+        if (span->kind == SPAN_RUN && run_block(span) == block && span->live && span->size < (size_t)knob(KNOB_large_threshold) &&
             mid_free(heap, span)) return;
     } else {
         heap = heap_here();
@@ -231,7 +230,7 @@ static NOINLINE void free_big(void *p)
 
 static ALWAYS_INLINE void release(void *p)
 {
-    if (UNLIKELY(!tiny_free((uintptr_t)p))) free_big(p);
+    if (UNLIKELY(!front_free((uintptr_t)p))) free_big(p);
 }
 
 /* --- the rest of the family ------------------------------------------------------------------------------------------------------------ */
@@ -239,7 +238,8 @@ static ALWAYS_INLINE void release(void *p)
 static size_t span_usable(const struct span *span, uintptr_t block)
 {
     if (UNLIKELY(mode == MODE_GUARDED)) return guard_size(span, block);
-    return span->kind == SPAN_SLAB ? classes[span->class].size : align_up(span->size, os_page);
+    if (span->kind == SPAN_SLAB) return classes[span->class].size;
+    return size_min(align_up(span->size, os_page), span_bytes(span) - span->start);
 }
 
 /* glibc exports no other name for it: the size stands before the block, its lowest three bits are flags. */
@@ -262,7 +262,7 @@ static void *allocate_zeroed(size_t size)
     struct span *run = heap != NULL && size <= PTRDIFF_MAX ? mid_allocate(heap, size) : NULL;
     bool cached = run != NULL;
     if (!cached && (run = run_fetch(heap, size)) == NULL) return refuse();
-    return run->zeroed && !cached ? (void *)run->address : memset((void *)run->address, 0, size);
+    return run->zeroed && !cached ? (void *)run_block(run) : memset((void *)run_block(run), 0, size);
 }
 
 void *hak_calloc(size_t count, size_t size)
@@ -276,15 +276,15 @@ void *hak_calloc(size_t count, size_t size)
 static void *grow(struct heap *heap, struct span *run, size_t size)
 {
     if (heap == NULL || size > PTRDIFF_MAX) return NULL;
-    if (large_resize(heap, run, size)) return (void *)run->address;
+    if (large_resize(heap, run, size)) return (void *)run_block(run);
     if (size < run->size) return NULL;
     struct span *window = window_take(heap, size);
     if (window == NULL) return NULL;
-    memcpy((void *)window->address, (void *)run->address, run->size);
+    memcpy((void *)run_block(window), (void *)run_block(run), run->size);
     window->site = run->site;
     site_grew(run->site);
-    run_free(heap, run, run->address);
-    return (void *)window->address;
+    run_free(heap, run, run_block(run));
+    return (void *)run_block(window);
 }
 
 static void *reallocate_by_copy(void *p, size_t had, size_t size)
@@ -324,9 +324,12 @@ static void *allocate_aligned(size_t alignment, size_t size)
     size_t rounded = align_up(size_max(size, 1), alignment);
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) return allocate(rounded);
     size = size_max(size, L2_MAX + 1);
-    if (alignment <= UNIT_BYTES) return allocate_big(size, __builtin_return_address(0));
-    struct span *run = orphan_run(size, (uint32_t)(alignment >> UNIT_SHIFT));
-    return run != NULL ? (void *)run->address : refuse();
+    struct heap *heap = heap_here();
+    struct span *run = heap != NULL && alignment <= UNIT_BYTES ? mid_allocate(heap, size) : NULL;
+    if (run == NULL) run = orphan_run(size, (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
+    if (run == NULL) return refuse();
+    run->start = 0;
+    return (void *)run_block(run);
 }
 
 void *hak_aligned_alloc(size_t alignment, size_t size)

@@ -33,7 +33,7 @@ static struct heap *heap_map(void)
 
 static struct bin *heap_bin(struct heap *heap, unsigned class)
 {
-    return class < TINY_CLASSES ? &heap->front->bins[class] : &heap->l2[class - TINY_CLASSES];
+    return class < FRONT_CLASSES ? &heap->front->bins[class] : &heap->wide[class - FRONT_CLASSES];
 }
 
 /* The calling thread's heap, made if need be; NULL where memory ends. */
@@ -51,7 +51,7 @@ static struct heap *heap_begin(void)
     }
     lock_drop(&heap_lock);
     if (heap == NULL) return NULL;
-    for (unsigned class = TINY_CLASSES; class < CLASSES; class++) *heap_bin(heap, class) = (struct bin){.head = LIST_END};
+    for (unsigned class = FRONT_CLASSES; class < CLASSES; class++) *heap_bin(heap, class) = (struct bin){.head = LIST_END};
     front.heap = heap;
     front.key = link_key;
     front.map = owner_map;
@@ -78,7 +78,7 @@ static void heap_end(void *argument)
         if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
         heap->current[class] = NULL;
     }
-    for (unsigned class = 0; class < TINY_CLASSES; class++) front.bins[class] = (struct bin){.head = LIST_END};
+    for (unsigned class = 0; class < FRONT_CLASSES; class++) front.bins[class] = (struct bin){.head = LIST_END};
     front.heap = NULL;
     front.state = FRONT_EXITED;
     heap->run_held = 0;
@@ -124,7 +124,9 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
     lock_take(&arena_lock);
     struct span *run = arena_take((uint32_t)run_units(size), alignment);
     lock_drop(&arena_lock);
-    if (run != NULL) run_begin(run, size, run_units(size));
+    if (run == NULL) return NULL;
+    run->start = 0;
+    run_begin(run, size, run_units(size));
     return run;
 }
 

@@ -1,9 +1,12 @@
-/* l2.c: blocks above 1 KiB up to 32 KiB. The class comes from a table, without a branch; magazines as in tiny, in the heap;
- * a slab keeps its free slots in one word. Nothing is ever cleared that nobody asked to be cleared. */
+/* l2.c: blocks above 1 KiB up to 32 KiB. The class comes from a table, without a branch; a slab keeps its free slots in one
+ * word; nothing is ever cleared that nobody asked to be cleared. Up to 8 KiB, where a slab is one unit, the magazines are
+ * the front's; above, where it is wider, they are the heap's. */
 
-static ALWAYS_INLINE uintptr_t l2_allocate(struct heap *heap, unsigned class)
+static ALWAYS_INLINE struct bin *wide_bin(struct heap *heap, unsigned class) { return &heap->wide[class - FRONT_CLASSES]; }
+
+static uintptr_t wide_allocate(struct heap *heap, unsigned class)
 {
-    struct bin *bin = &heap->l2[class - TINY_CLASSES];
+    struct bin *bin = wide_bin(heap, class);
     uintptr_t block = bin->head;
     if (UNLIKELY(!link_valid(block))) return 0;
     bin->head = link_next(block);
@@ -12,9 +15,15 @@ static ALWAYS_INLINE uintptr_t l2_allocate(struct heap *heap, unsigned class)
     return block;
 }
 
-static ALWAYS_INLINE bool l2_free(struct heap *heap, struct span *slab, uintptr_t block)
+static ALWAYS_INLINE uintptr_t l2_allocate(struct heap *heap, unsigned class)
 {
-    struct bin *bin = &heap->l2[slab->class - TINY_CLASSES];
+    return LIKELY(class < FRONT_CLASSES) ? front_allocate(class) : wide_allocate(heap, class);
+}
+
+/* Pushes a block of a wide class; false where the magazine has no room. */
+static ALWAYS_INLINE bool wide_free(struct heap *heap, struct span *slab, uintptr_t block)
+{
+    struct bin *bin = wide_bin(heap, slab->class);
     if (UNLIKELY(!class_is_start(slab->class, block - slab->address))) fatal("free of no block's start", block);
     if (UNLIKELY(bin->room <= 0)) return false;
     bin->room--;
@@ -23,11 +32,11 @@ static ALWAYS_INLINE bool l2_free(struct heap *heap, struct span *slab, uintptr_
     return true;
 }
 
-static bool l2_refill(struct heap *heap, unsigned class)
+static bool wide_refill(struct heap *heap, unsigned class)
 {
-    struct bin *bin = &heap->l2[class - TINY_CLASSES];
+    struct bin *bin = wide_bin(heap, class);
     if (bin->head != LIST_END) fatal("free block overwritten, or freed twice,", bin->head);
     return magazine_refill(heap, bin, class);
 }
 
-static void l2_spill(struct heap *heap, unsigned class) { magazine_spill(heap, &heap->l2[class - TINY_CLASSES], class); }
+static void wide_spill(struct heap *heap, unsigned class) { magazine_spill(heap, wide_bin(heap, class), class); }

@@ -19,8 +19,8 @@ static struct span *window_take(struct heap *heap, size_t size)
     if (window != NULL) {
         windows = window->next;
         atomic_fetch_sub_explicit(&window_units, window->touched, memory_order_relaxed);
-    } else {
-        window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES);
+    } else if ((window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES)) != NULL) {
+        run_colour(heap, window);
     }
     lock_drop(&arena_lock);
     if (window == NULL) return NULL;

@@ -52,12 +52,9 @@ static struct span *slab_new(unsigned class)
     slab->class = (uint8_t)class;
     slab->place = SLAB_NOWHERE;
     slab->carved = slab->returned = slab->heap = 0;
-    if (slab_is_tiny(slab)) {
-        slab->list = LIST_END;
-        owner_map[map_index(slab->address)] = (uint16_t)(class * GRANULE);
-    } else {
-        slab->slots = 0;
-    }
+    if (slab_is_tiny(slab)) slab->list = LIST_END;
+    else slab->slots = 0;
+    if (class < FRONT_CLASSES) owner_map[map_index(slab->address)] = (uint16_t)(class * GRANULE);
     return slab;
 }
 

@@ -35,6 +35,7 @@
 #define L2_TABLE_SHIFT 7                                      /* 128 bytes: the finest step of an L2 class */
 #define L2_SMALL_MAX 8192u                                    /* bytes; up to here a slab is one unit */
 #define L2_SLAB_BYTES ((size_t)262144)                        /* 256 KiB for blocks above that */
+#define FRONT_CLASSES (TINY_CLASSES + (UNIT_BYTES >= 65536 ? 3 * L2_STEPS : 0)) /* 89: those whose slab is one unit */
 
 #define SUPERSLAB_SMALL ((size_t)1 << 20)                     /* 1 MiB */
 #define SUPERSLAB_LARGE ((size_t)2 << 20)                     /* 2 MiB: what one huge page covers */
@@ -44,6 +45,8 @@
 #define RUN_STEPS 8u                                          /* then 8 bins a doubling */
 #define RUN_BINS 64u                                          /* up to 64 x 16 units = 64 MiB */
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
+#define RUN_COLOURS 64u                                       /* cache lines by which blocks of runs are staggered: a page */
+#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)            /* bytes a run must have to spare for it */
 #define GROWTH_UNITS RUN_UNITS_MAX                            /* address space given to a block that grows: 64 MiB */
 
 #define MAGAZINE_MIN 16u                                      /* blocks; the arms of ACE are 16, 32, ... 512 */
@@ -110,6 +113,7 @@ struct span {
             size_t size;          /* bytes asked for */
             uint32_t live;        /* 1: with a caller; 0: cached by a heap */
             uint32_t site;        /* number of the site that asked for it, 0 unknown */
+            uint32_t start;       /* bytes from the span to the block: its colour, below RUN_COLOURS lines */
         };
         struct {                  /* free span */
             uint64_t freed_ns;    /* when */
@@ -171,12 +175,14 @@ struct class_slabs {
 enum heap_state { HEAP_FREE, HEAP_LIVE };
 
 struct heap {
-    struct bin l2[L2_CLASSES];          /* the magazines of 1-32 KiB */
+    struct bin wide[CLASSES - FRONT_CLASSES]; /* the magazines of classes whose slab is wider than a unit */
     struct chain spare[CLASSES];        /* the full magazine behind the loaded one */
     uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
     struct span *current[CLASSES];      /* the slab being carved */
     uint64_t run_bits;                  /* bit b: runs[b] is not empty */
+    struct span *hot;                   /* a short run freed last: taken and given without accounts */
     struct span *runs[RUN_BINS];        /* cached runs: free for this thread, pages kept */
+    uint32_t colour;                    /* of the next run from the arena */
     size_t run_cached;                  /* bytes in them */
     size_t run_held;                    /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front;                /* the thread's bins; read by observers */
@@ -193,7 +199,7 @@ struct heap {
 enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
 
 struct front {
-    struct bin bins[TINY_CLASSES];      /* 1040 bytes; bins[0] is always empty and full */
+    struct bin bins[FRONT_CLASSES];     /* 1424 bytes; bins[0] is always empty and full */
     uintptr_t key;                      /* copy for code inlined into programs */
     uint16_t *map;
     struct heap *heap;
@@ -205,7 +211,7 @@ _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK && HAK_
                    offsetof(struct front, map) == offsetof(struct hak_front_t, map),
                "code inlined from the header sees the same front");
 _Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of its bin");
-_Static_assert(sizeof(struct front) <= 1100, "static TLS is scarce for libraries loaded late");
+_Static_assert(sizeof(struct front) <= 1472, "static TLS is scarce for libraries loaded late");
 _Static_assert(sizeof(struct span) == 64, "one cache line a descriptor");
 
 /* --- stack pools -------------------------------------------------------------------------------------------------------- */
