@@ -75,7 +75,7 @@ def explorer(
 def decisions(events):
     """Rows for `explorer` from the events of one ACE learner, a DataFrame in their order.
 
-    Event n ends a window: it holds the reward of the arm that was in force, every arm's index after the update,
+    Event n ends a window: it holds the reward of the arm in force, every arm's index after the update,
     and the arm put into force next. Row n is that next decision, so its reward is event n + 1's.
     """
     if events["learner"].nunique() > 1:

@@ -167,8 +167,9 @@ def test_it_can_be_stepped_played_scrubbed_and_changed(shown):
     slider.focus()
     page.keyboard.press("Home")
     page.get_by_role("button", name="▶ Play").click()
-    page.get_by_text("Play 20").wait_for()
+    page.get_by_text("its index is the highest").wait_for()
     page.get_by_role("button", name="❚❚ Pause").click()
+    assert "Play 1 of" not in said.inner_text()
 
 
 def test_a_recorded_run_is_stepped_through_in_the_same_way(shown):
