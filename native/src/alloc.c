@@ -117,7 +117,7 @@ static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t
 {
     uint32_t rule = site_visit(site);
     if (rule == HAK_SITE_NONE && size <= L2_MAX) return NULL;
-    struct span *run = rule == HAK_SITE_GROWTH ? window_take(heap, size) : rule == HAK_SITE_FRESH ? NULL : mid_allocate(heap, size);
+    struct span *run = rule == HAK_SITE_GROWTH ? window_take(heap, size, false) : rule == HAK_SITE_FRESH ? NULL : mid_allocate(heap, size);
     if (run == NULL) run = run_fetch(heap, size);
     if (run == NULL) return NULL;
     run->site = site_number(site);
@@ -168,14 +168,18 @@ static struct span *span_of_block(void *p, const char *crime)
 static void run_free(struct heap *heap, struct span *run, uintptr_t block)
 {
     if (UNLIKELY(block != run_block(run))) fatal("free of no block's start", block);
-    if (UNLIKELY(!run->live)) fatal("block freed twice", block);
+    if (large_is_window(run)) {
+        window_hold(run);
+        window_give(heap, run, os_now_ns());
+        return;
+    }
+    if (UNLIKELY(run->live != RUN_LIVE)) fatal("block freed twice", block);
     if (heap != NULL && run->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, run)) return;
     uint64_t now = os_now_ns();
     size_t bytes = run_touched_bytes(run);
-    run->live = 0;
+    run->live = RUN_FREE;
     run->zeroed = 0;
-    if (large_is_window(run)) window_give(heap, run, now);
-    else large_free(heap, run, now);
+    large_free(heap, run, now);
     if (heap != NULL) mid_shrink(heap, size_max(mid_allowance(heap), heap->run_cached - size_min(heap->run_cached, bytes)), now);
 }
 
@@ -278,12 +282,23 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     if (heap == NULL || size > PTRDIFF_MAX) return NULL;
     if (large_resize(heap, run, size)) return (void *)run_block(run);
     if (size < run->size) return NULL;
-    struct span *window = window_take(heap, size);
+    struct span *window = window_take(heap, size, false);
     if (window == NULL) return NULL;
     memcpy((void *)run_block(window), (void *)run_block(run), run->size);
     window->site = run->site;
     site_grew(run->site);
     run_free(heap, run, run_block(run));
+    return (void *)run_block(window);
+}
+
+/* A small block that doubles or nearly so goes into a window that is warm already, if there is one. */
+static void *grow_small(struct heap *heap, void *p, size_t had, size_t size)
+{
+    if (heap == NULL || size <= 2 * TINY_MAX || size < had + had / 2) return NULL;
+    struct span *window = window_take(heap, size, true);
+    if (window == NULL) return NULL;
+    memcpy((void *)run_block(window), p, had);
+    release(p);
     return (void *)run_block(window);
 }
 
@@ -306,11 +321,13 @@ void *hak_realloc(void *p, size_t size)
     }
     struct span *span = span_of_block(p, "realloc of no block");
     if (UNLIKELY(mode == MODE_GUARDED)) return reallocate_by_copy(p, guard_size(span, (uintptr_t)p), size);
-    if (span->kind == SPAN_RUN && size > L2_MAX) {
+    if (span->kind == SPAN_RUN && (size > L2_MAX || large_is_window(span))) {
         void *there = grow(heap_here(), span, size);
         if (there != NULL) return there;
-    } else if (span->kind == SPAN_SLAB && size <= L2_MAX && small_class(size) == span->class) {
-        return p;
+    } else if (span->kind == SPAN_SLAB) {
+        if (size <= L2_MAX && small_class(size) == span->class) return p;
+        void *there = grow_small(front.heap, p, classes[span->class].size, size);
+        if (there != NULL) return there;
     }
     return reallocate_by_copy(p, span->kind == SPAN_SLAB ? classes[span->class].size : span->size, size);
 }

@@ -141,7 +141,7 @@ static size_t pending_bytes(void)
 }
 
 /* Everything that has been free since `horizon` goes back to the kernel. Result: bytes. */
-static size_t purge_aged(uint64_t horizon) { return superslab_purge(horizon) + windows_purge(horizon) + arena_purge(horizon, 0); }
+static size_t purge_aged(uint64_t horizon) { return superslab_purge(horizon) + windows_purge(horizon) + windows_trim() + arena_purge(horizon, 0); }
 
 /* One round of tidying: magazines nobody asked for go home, what is old goes back. Called by the helper and inline. */
 static size_t tidy(uint64_t now)

@@ -5,39 +5,97 @@
  *
  * A block that grows past its run is moved, once, into a growth window: address space of 64 MiB of which only the used
  * part costs memory. From then on it grows in place. A freed window keeps its pages for the next block that grows,
- * until they have been idle for the purge delay. */
+ * until they have been idle for the purge delay; so does a live one for the block in it. */
 
 static struct span *windows;                 /* free ones, last freed first; under arena_lock */
+static struct span *windows_live;            /* those with a caller; under arena_lock */
 static _Atomic size_t window_units;          /* in free windows, units that may hold pages */
 
-static struct span *window_take(struct heap *heap, size_t size)
+static ALWAYS_INLINE bool large_is_window(const struct span *run) { return run->units == GROWTH_UNITS; }
+
+/* A window's size and pages change under this hold, which lasts for a few instructions or one purge. */
+static void window_hold(struct span *window)
+{
+    uint32_t live = RUN_LIVE;
+    while (!__atomic_compare_exchange_n(&window->live, &live, RUN_HELD, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+        if (live == RUN_FREE) fatal("block freed twice", run_block(window));
+        live = RUN_LIVE;
+        cpu_relax();
+    }
+}
+
+static void window_release(struct span *window, enum run_life life) { __atomic_store_n(&window->live, life, __ATOMIC_RELEASE); }
+
+/* A new window; its first 2 MiB have small pages, for blocks that stay small. Under arena_lock. */
+static struct span *window_new(void)
+{
+    struct span *window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES);
+    if (window == NULL) return NULL;
+    window->start = 0;
+    if (knob(KNOB_huge_pages)) os_huge((void *)(window->address + SUPERSLAB_LARGE), span_bytes(window) - SUPERSLAB_LARGE, true);
+    return window;
+}
+
+/* A window for a block of this size, a warm one first; `warm`: no other. NULL where there is none. */
+static struct span *window_take(struct heap *heap, size_t size, bool warm)
 {
     size_t units = run_units(size);
     if (units > GROWTH_UNITS || !knob(KNOB_growth_windows)) return NULL;
+    if (warm && __atomic_load_n(&windows, __ATOMIC_RELAXED) == NULL) return NULL;
     lock_take(&arena_lock);
     struct span *window = windows;
     if (window != NULL) {
         windows = window->next;
         atomic_fetch_sub_explicit(&window_units, window->touched, memory_order_relaxed);
-    } else if ((window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES)) != NULL) {
-        run_colour(heap, window);
+    } else if (!warm) {
+        window = window_new();
+    }
+    if (window != NULL) {
+        run_begin(window, size, units);
+        window->prev = NULL;
+        window->next = windows_live;
+        if (window->next != NULL) window->next->prev = window;
+        windows_live = window;
     }
     lock_drop(&arena_lock);
-    if (window == NULL) return NULL;
-    run_begin(window, size, units);
-    heap->run_held += run_touched_bytes(window);
+    if (window != NULL) heap->run_held += run_touched_bytes(window);
     return window;
 }
 
+/* The caller holds the window; it is free from here on. */
 static void window_give(struct heap *heap, struct span *window, uint64_t now)
 {
     if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(window));
     lock_take(&arena_lock);
+    if (window->next != NULL) window->next->prev = window->prev;
+    *(window->prev != NULL ? &window->prev->next : &windows_live) = window->next;
+    window->zeroed = 0;
+    window_release(window, RUN_FREE);
     window->freed_ns = now;
     window->next = windows;
     windows = window;
     atomic_fetch_add_explicit(&window_units, window->touched, memory_order_relaxed);
     lock_drop(&arena_lock);
+}
+
+/* Gives back the pages behind the blocks of live windows where they are most of what the window holds. Result: bytes. */
+static size_t windows_trim(void)
+{
+    size_t bytes = 0;
+    lock_take(&arena_lock);
+    for (struct span *window = windows_live; window != NULL; window = window->next) {
+        uint32_t live = RUN_LIVE;
+        if (!__atomic_compare_exchange_n(&window->live, &live, RUN_HELD, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) continue;
+        uint32_t units = (uint32_t)run_units(window->size);
+        size_t tail = (size_t)(window->touched - units) << UNIT_SHIFT;
+        if (window->touched > 2 * units && os_purge((void *)(window->address + ((size_t)units << UNIT_SHIFT)), tail)) {
+            window->touched = units;
+            bytes += tail;
+        }
+        window_release(window, RUN_LIVE);
+    }
+    lock_drop(&arena_lock);
+    return bytes;
 }
 
 /* Gives windows idle since `horizon` back to the arena, without their pages. Result: bytes. */
@@ -65,8 +123,6 @@ static size_t windows_purge(uint64_t horizon)
     return bytes;
 }
 
-static ALWAYS_INLINE bool large_is_window(const struct span *run) { return run->units == GROWTH_UNITS; }
-
 /* Frees a run that its thread does not keep. */
 static void large_free(struct heap *heap, struct span *run, uint64_t now)
 {
@@ -74,24 +130,32 @@ static void large_free(struct heap *heap, struct span *run, uint64_t now)
     mid_spill(heap, run, now);
 }
 
+static void run_resize(struct heap *heap, struct span *run, size_t size, size_t units)
+{
+    run->size = size;
+    if (run->touched >= units) return;
+    heap->run_held += (units - run->touched) << UNIT_SHIFT;
+    run->touched = (uint32_t)units;
+}
+
 /* Lets a live run serve another size where it lies; false where it cannot. */
 static bool large_resize(struct heap *heap, struct span *run, size_t size)
 {
     size_t units = run_units(size);
+    if (large_is_window(run)) {
+        if (units > GROWTH_UNITS) return false;
+        window_hold(run);
+        run_resize(heap, run, size, units);
+        window_release(run, RUN_LIVE);
+        return true;
+    }
+    if (units < run->units / 2) return false;
     if (units > run->units) {
-        if (large_is_window(run)) return false;
         lock_take(&arena_lock);
         bool extended = arena_extend(run, (uint32_t)units);
         lock_drop(&arena_lock);
         if (!extended) return false;
-    } else if (units < run->units / 2 && !large_is_window(run)) {
-        return false;
     }
-    run->size = size;
-    if (run->touched < units) {
-        heap->run_held += (units - run->touched) << UNIT_SHIFT;
-        run->touched = (uint32_t)units;
-    }
-    stat_add(heap, STAT_growths, 1);
+    run_resize(heap, run, size, units);
     return true;
 }

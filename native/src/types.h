@@ -90,6 +90,9 @@ struct chain {
 enum span_kind { SPAN_UNBORN, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB, SPAN_INSIDE };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL };
 
+/* A run is with a caller, or not; a window is held for the moment in which its owner grows it or its tail is purged. */
+enum run_life { RUN_FREE, RUN_LIVE, RUN_HELD };
+
 struct span {
     uint8_t kind;           /* enum span_kind; SPAN_INSIDE: see back */
     uint8_t class;          /* slab: its class */
@@ -111,7 +114,7 @@ struct span {
         };
         struct {                  /* run */
             size_t size;          /* bytes asked for */
-            uint32_t live;        /* 1: with a caller; 0: cached by a heap */
+            uint32_t live;        /* enum run_life */
             uint32_t site;        /* number of the site that asked for it, 0 unknown */
             uint32_t start;       /* bytes from the span to the block: its colour, below RUN_COLOURS lines */
         };
