@@ -78,7 +78,7 @@ lab: $(ENV)
 
 ## make bench        every workload under every allocator, with intervals
 bench: $(ENV)
-	$(PY) -m hakmem_py run 05_scorecard
+	$(PY) -m hakmem_py run 05_scorecard 05_threads
 
 ## make bench-check  this working tree against the last commit (BASE=commit for another), with a verdict
 bench-check: $(ENV)

@@ -292,8 +292,8 @@ def _sample(run, contenders, timeout_s):
 
 
 def _core(run):
-    """The core that this run and its rivals are pinned to, drawn anew for every case of every block."""
-    return random.Random(run.seed).choice(sorted(os.sched_getaffinity(0)))
+    """The core that all runs of this block are pinned to, drawn anew for every block."""
+    return random.Random(run.block).choice(sorted(os.sched_getaffinity(0)))
 
 
 @contextlib.contextmanager
@@ -357,7 +357,7 @@ def _clock(seconds):
 
 def add_run(subparsers):
     sub = subparsers.add_parser("run")
-    sub.add_argument("experiment", help="name of a spec in data/specs, or the path of one")
+    sub.add_argument("experiments", nargs="+", help="names of specs in data/specs, or paths of such files")
     add_choice(sub)
     sub.set_defaults(run=_run)
     return sub
@@ -378,7 +378,8 @@ def choice(args):
 
 
 def _run(args):
-    show(ensure(args.experiment, quick=not args.full, **choice(args)))
+    for name in args.experiments:
+        show(ensure(name, quick=not args.full, **choice(args)))
 
 
 def show(samples):

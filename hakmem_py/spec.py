@@ -82,7 +82,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Run:
-    """One planned run: its place in the block, and the seed and core draw that its rivals share."""
+    """One planned run: its place in the block, and the seed that its rivals share."""
 
     block: int
     position: int
