@@ -171,13 +171,13 @@ def ratio(a, b, confidence=CONFIDENCE, paired=True):
 # ---------------------------------------------------------------- verdicts and plans
 
 
-def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER):
+def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, p_adjusted=0.0):
     """Should b (the denominator, the candidate) replace a (the reference)? By intervals, never by the point.
 
     GO: the whole interval of the gain a / b - 1 lies above `threshold`. NEUTRAL: TOST holds it inside the
     margin, whatever its sign. NO-GO: the whole interval lies below 0. Asked in this order; else UNDECIDED
     with the pairs that would decide. Correlated neighbours forbid a decision: then the interval is narrower
-    than the truth.
+    than the truth. p_adjusted: of this comparison within its family; GO and NO-GO need it at 5 % or below.
     """
     low, high = _percent(estimate.low), _percent(estimate.high)
     gain = f"gain {_percent(estimate.value)} [{low}, {high}], n = {estimate.n}"
@@ -185,11 +185,12 @@ def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER):
     if estimate.autocorrelation - 2 / sqrt(estimate.n) > CORRELATION_LIMIT:
         why = f"neighbour pairs correlate (lag 1: {estimate.autocorrelation:.2f}): the interval is too narrow"
         return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {why}: randomise the order within blocks")
-    if estimate.low > 1 + threshold:
+    found = p_adjusted <= 1 - estimate.confidence
+    if estimate.low > 1 + threshold and found:
         return Verdict("GO", None, f"GO: {gain}, wholly above {threshold:.1%}")
     if 1 / (1 + margin) < estimate.tost_low and estimate.tost_high < 1 + margin:
         return Verdict("NEUTRAL", None, f"NEUTRAL: {gain}, equivalent within {margin:.1%}")
-    if estimate.high < 1:
+    if estimate.high < 1 and found:
         return Verdict("NO-GO", None, f"NO-GO: {gain}, wholly below 0")
     more = f"needs n = {needed} if the gain is as estimated" if needed else "no n decides such a gain"
     return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {more}")

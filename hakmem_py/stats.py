@@ -15,6 +15,7 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     BUILD_THRESHOLD,
     CONFIDENCE,
     MARGIN,
+    MIN_PAIRS,
     RUN_THRESHOLD,
     Estimate,
     Verdict,
@@ -62,16 +63,19 @@ def compare(
         sides = dict(iter(group.groupby("allocator", sort=False)))
         for name in allocators:
             if name != baseline and name in sides:
-                row = _compare_one(sides[name], sides.get(baseline), metric, threshold, margin)
+                row = _compare_one(sides[name], sides.get(baseline), metric)
                 rows.append({"case": case, "allocator": name, **row})
     table = pd.DataFrame(rows, columns=["case", "allocator", *COMPARED])
-    table["p_adjusted"] = adjust(table["p"], correction)
-    weak = table["verdict"].isin(["GO", "NO-GO"]) & ~(table["p_adjusted"] <= 1 - CONFIDENCE)
-    table.loc[weak, "verdict"] = "UNDECIDED"
+    table["p_adjusted"] = adjust(table["p"].astype(float), correction)
+    for i, row in enumerate(rows):
+        if "gain" in row:
+            judged = verdict(row["gain"], threshold, margin, p_adjusted=table.at[i, "p_adjusted"])
+            table.loc[i, ["verdict", "needs_n"]] = row["verdict"] or judged.kind, judged.needs_n
     return table
 
 
-def _compare_one(side, base, metric, threshold, margin):
+def _compare_one(side, base, metric):
+    """The row without its verdict, and under "gain" what the verdict is to judge once the family is known."""
     if base is None:
         why = "the baseline has no sample of this case"
         return {"n": 0, "status": "no baseline", "error": why, "verdict": NOT_MEASURED}
@@ -84,13 +88,13 @@ def _compare_one(side, base, metric, threshold, margin):
     a, b = pairs["a"].to_numpy(float), pairs["b"].to_numpy(float)
     if metric.endswith("ns_per_op") and min(np.median(a), np.median(b)) < FASTEST_NS:
         failures = row["status"] = f"below {FASTEST_NS:g} ns per operation: the work was compiled away"
-    e, judged = ratio(a, b), verdict(ratio(b, a), threshold, margin)
+    e = ratio(a, b)
     return row | {
         "ratio": e.value, "low": e.low, "high": e.high, "n": e.n, "p": e.p_value, "cv": e.cv_a,
         "cv_baseline": e.cv_b, "cliffs_delta": e.cliffs_delta, "autocorrelation": e.autocorrelation,
         "load": pairs["load"].mean(), "median_ns": np.median(a), "baseline_ns": np.median(b),
-        "ratio_low_quantile": e.ratio_low_quantile, "needs_n": judged.needs_n,
-        "verdict": "UNDECIDED" if failures else judged.kind,
+        "ratio_low_quantile": e.ratio_low_quantile,
+        "gain": ratio(b, a), "verdict": "UNDECIDED" if failures else None,
     }  # fmt: skip
 
 

@@ -1,0 +1,116 @@
+"""`hakmem compare FILE.csv`: the answer to good files, one clear line for bad ones."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hakmem_py import cli, stats
+
+
+@pytest.fixture
+def ask(tmp_path, capsys):
+    """ask(text, *options) -> (exit status, stdout, stderr) of comparing a file that holds `text`."""
+
+    def compare(text, *options):
+        path = tmp_path / "mine.csv"
+        path.write_text(text)
+        status = cli.main(["compare", str(path), *options])
+        return status, *capsys.readouterr()
+
+    return compare
+
+
+def wide(effect=0.05, n=30):
+    rng = np.random.default_rng(1)
+    block = np.exp(rng.normal(0, 0.1, n))
+    return [*zip(block * (1 + effect) * np.exp(rng.normal(0, 0.01, n)), block, strict=True)]
+
+
+def wide_text(pairs):
+    return "a,b\n" + "".join(f"{a!r},{b!r}\n" for a, b in np.asarray(pairs, float).tolist())
+
+
+def long_text(pairs):
+    rows = [
+        f"{i},{name},{x}"
+        for i, pair in enumerate(pairs)
+        for name, x in zip(("old", "new"), pair, strict=True)
+    ]
+    return "block,variant,value\n" + "\n".join(rows)
+
+
+def test_json_is_what_the_library_answers(ask):
+    pairs = wide()
+    status, out, _ = ask(wide_text(pairs), "--json")
+    answer, estimate = json.loads(out), stats.ratio(*np.transpose(pairs))
+    assert status == 0 and answer["ratio_of"] == "a / b"
+    assert (answer["ratio"], answer["low"], answer["high"]) == (estimate.value, estimate.low, estimate.high)
+    assert (answer["n"], answer["verdict"]) == (30, "GO")
+
+
+def test_both_forms_agree_and_baseline_turns_the_question(ask):
+    pairs = wide()
+    one = json.loads(ask(wide_text(pairs), "--json")[1])
+    two = json.loads(ask(long_text(pairs), "--json")[1])
+    turned = json.loads(ask(long_text(pairs), "--json", "--baseline", "new")[1])
+    assert two["ratio"] == pytest.approx(one["ratio"]) and two["verdict"] == "GO"
+    assert turned["ratio"] == pytest.approx(1 / one["ratio"]) and turned["verdict"] == "NO-GO"
+
+
+def test_threshold_and_margin_change_the_verdict(ask):
+    text = wide_text(wide())
+    assert "GO: gain" in ask(text)[1]
+    assert "UNDECIDED: gain" in ask(text, "--threshold", "10%")[1]
+    assert "NEUTRAL: gain" in ask(text, "--threshold", "0.1", "--margin", "10%")[1]
+
+
+def test_text_names_everything_a_reader_needs(ask):
+    out = ask(wide_text(wide()))[1]
+    for word in ("ratio", "Wilcoxon", "TOST", "Cliff's delta", "CV", "autocorrelation", "verdict"):
+        assert word in out
+
+
+def test_several_variants_are_one_family(ask):
+    rows = [f"{i},{name},{5 + i % 3 + k}" for i in range(8) for k, name in enumerate("xyz")]
+    answers = [
+        json.loads(line) for line in ask("block,variant,value\n" + "\n".join(rows), "--json")[1].splitlines()
+    ]
+    assert [answer["ratio_of"] for answer in answers] == ["x / y", "x / z"]
+    assert all(answer["adjusted_p"] == pytest.approx(2 * answer["wilcoxon_p"]) for answer in answers)
+
+
+GOOD = [(5, 4), (5, 4.1), (5, 4.2), (5, 4), (5, 4), (5, 4), (5, 4)]
+
+
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        ("", "no data"),
+        ("a,b\n", "no data"),
+        ("x,y\n1,2\n", "it has x, y"),
+        ("a,b\n1,2,3\n", "line 2 has 3 fields"),
+        (wide_text(GOOD).replace("4.1", "fast"), "line 3: b is 'fast'"),
+        (wide_text(GOOD).replace("4.1", ""), "line 3: b is ''"),
+        (wide_text(GOOD).replace("4.1", "nan"), "line 3: b is nan"),
+        (wide_text(GOOD).replace("4.1", "0"), "line 3: b is 0"),
+        (wide_text(GOOD).replace("4.1", "-1"), "line 3: b is -1"),
+        (wide_text(GOOD).replace("4.1", "inf"), "line 3: b is inf"),
+        (wide_text(GOOD[:5]), "5 pairs are too few"),
+        (long_text(GOOD).replace("3,new,4\n", ""), "block 3 has no value of new"),
+        (long_text(GOOD) + "\n3,new,4\n", "block 3 has a second value of new"),
+        ("block,variant,value\n1,old,2\n2,old,2\n", "one variant 'old'"),
+    ],
+)
+def test_bad_files_get_one_clear_line(ask, text, complaint):
+    status, out, err = ask(text)
+    assert status == 2 and out == ""
+    assert complaint in err and err.count("\n") == 1 and "mine.csv" in err
+
+
+def test_unknown_baseline_and_absent_file(ask, capsys):
+    assert "the file has a, b" in ask(wide_text(GOOD), "--baseline", "c")[2]
+    assert cli.main(["compare", "absent.csv"]) == 2
+    assert "No such file" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        ask(wide_text(GOOD), "--threshold", "1.5")
