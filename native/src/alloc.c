@@ -160,7 +160,7 @@ static struct span *span_of_block(void *p, const char *crime)
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
     bool good = span != NULL && (span->kind == SPAN_SLAB ? class_is_start(span->class, block - span->address)
-                                                         : span->kind == SPAN_RUN && span->live && run_block(span) == block);
+                                                         : span->kind == SPAN_RUN && PEEK(span->live) != RUN_FREE && run_block(span) == block);
     if (UNLIKELY(!good)) fatal(crime, block);
     return span;
 }
@@ -173,11 +173,11 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
         window_give(heap, run, os_now_ns());
         return;
     }
-    if (UNLIKELY(run->live != RUN_LIVE)) fatal("block freed twice", block);
+    if (UNLIKELY(PEEK(run->live) != RUN_LIVE)) fatal("block freed twice", block);
     if (heap != NULL && run->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, run)) return;
     uint64_t now = os_now_ns();
     size_t bytes = run_touched_bytes(run);
-    run->live = RUN_FREE;
+    POKE(run->live, RUN_FREE);
     run->zeroed = 0;
     large_free(heap, run, now);
     if (heap != NULL) mid_shrink(heap, size_max(mid_allowance(heap), heap->run_cached - size_min(heap->run_cached, bytes)), now);
@@ -220,7 +220,7 @@ static NOINLINE void free_big(void *p)
     struct span *span = span_of(block);
     if (LIKELY(heap != NULL && span != NULL)) {
         if (span->kind == SPAN_SLAB && span->class >= FRONT_CLASSES && LIKELY(wide_free(heap, span, block))) return;
-        if (span->kind == SPAN_RUN && run_block(span) == block && span->live && span->size < (size_t)knob(KNOB_large_threshold) &&
+        if (span->kind == SPAN_RUN && run_block(span) == block && PEEK(span->live) == RUN_LIVE && span->size < (size_t)knob(KNOB_large_threshold) &&
             mid_free(heap, span)) return;
     } else {
         heap = heap_here();

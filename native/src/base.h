@@ -31,6 +31,10 @@ static ALWAYS_INLINE unsigned lowest_bit(uint64_t n) { return (unsigned)__builti
 static ALWAYS_INLINE size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
 static ALWAYS_INLINE size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
 
+/* A word that others may read at any time, without order: plain instructions, and no race. */
+#define PEEK(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
+#define POKE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_RELAXED)
+
 static ALWAYS_INLINE void cpu_relax(void)
 {
 #if defined(__x86_64__)

@@ -72,7 +72,7 @@ static void guard_free(struct span *span, uintptr_t block)
 {
     guard_size(span, block);
     if (span->kind == SPAN_RUN) {
-        span->live = 0;
+        POKE(span->live, RUN_FREE);
         span->zeroed = 0;
         span->touched = os_purge((void *)span->address, span_bytes(span)) ? 0 : span->units;
         mid_spill(NULL, span, os_now_ns());

@@ -41,11 +41,11 @@ static struct span *window_take(struct heap *heap, size_t size, bool warm)
 {
     size_t units = run_units(size);
     if (units > GROWTH_UNITS || !knob(KNOB_growth_windows)) return NULL;
-    if (warm && __atomic_load_n(&windows, __ATOMIC_RELAXED) == NULL) return NULL;
+    if (warm && PEEK(windows) == NULL) return NULL;
     lock_take(&arena_lock);
     struct span *window = windows;
     if (window != NULL) {
-        windows = window->next;
+        POKE(windows, window->next);
         atomic_fetch_sub_explicit(&window_units, window->touched, memory_order_relaxed);
     } else if (!warm) {
         window = window_new();
@@ -73,7 +73,7 @@ static void window_give(struct heap *heap, struct span *window, uint64_t now)
     window_release(window, RUN_FREE);
     window->freed_ns = now;
     window->next = windows;
-    windows = window;
+    POKE(windows, window);
     atomic_fetch_add_explicit(&window_units, window->touched, memory_order_relaxed);
     lock_drop(&arena_lock);
 }

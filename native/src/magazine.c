@@ -46,9 +46,9 @@ static void depot_push(unsigned class, struct chain chain)
     struct depot *depot = &depots[class];
     depot_lock(depot);
     chain_seal(chain, depot->top);
-    depot->top = chain.head;
-    depot->magazines++;
-    depot->blocks += chain.blocks;
+    POKE(depot->top, chain.head);
+    POKE(depot->magazines, depot->magazines + 1);
+    POKE(depot->blocks, depot->blocks + chain.blocks);
     lock_drop(&depot->lock);
     atomic_fetch_add_explicit(&depot_held, (size_t)chain.blocks * classes[class].size, memory_order_relaxed);
     stat_shared(STAT_depot_pushes, 1);
@@ -58,16 +58,16 @@ static struct chain depot_pop(unsigned class)
 {
     struct depot *depot = &depots[class];
     struct chain chain = {0, 0};
-    if (__atomic_load_n(&depot->top, __ATOMIC_RELAXED) == 0) return chain;
+    if (PEEK(depot->top) == 0) return chain;
     depot_lock(depot);
     if (depot->top != 0) {
         uintptr_t below;
         chain = chain_open(depot->top, &below);
         if (UNLIKELY(chain.blocks == 0 || chain.blocks > MAGAZINE_MAX)) fatal("free block overwritten", chain.head);
-        depot->top = below;
-        depot->magazines--;
-        depot->blocks -= chain.blocks;
-        if (depot->magazines < depot->low) depot->low = depot->magazines;
+        POKE(depot->top, below);
+        POKE(depot->magazines, depot->magazines - 1);
+        POKE(depot->blocks, depot->blocks - chain.blocks);
+        if (depot->magazines < depot->low) POKE(depot->low, depot->magazines);
     }
     lock_drop(&depot->lock);
     if (chain.head == 0) return chain;
@@ -81,14 +81,14 @@ static size_t depot_trim(unsigned class, uint64_t now, bool all)
 {
     struct depot *depot = &depots[class];
     size_t bytes = 0;
-    uint32_t idle = all ? UINT32_MAX : depot->low;
+    uint32_t idle = all ? UINT32_MAX : PEEK(depot->low);
     for (; idle > 0; idle--) {
         struct chain chain = depot_pop(class);
         if (chain.head == 0) break;
         bytes += slabs_return(class, chain.head, now);
     }
     lock_take(&depot->lock);
-    depot->low = depot->magazines;
+    POKE(depot->low, depot->magazines);
     lock_drop(&depot->lock);
     return bytes;
 }
@@ -97,7 +97,7 @@ static size_t depots_trim(uint64_t now, bool all)
 {
     size_t bytes = 0;
     for (unsigned class = 1; class < CLASSES; class++)
-        if (__atomic_load_n(&depots[class].top, __ATOMIC_RELAXED) != 0) bytes += depot_trim(class, now, all);
+        if (PEEK(depots[class].top) != 0) bytes += depot_trim(class, now, all);
     return bytes;
 }
 
@@ -107,9 +107,9 @@ static size_t depots_trim(uint64_t now, bool all)
 static void bin_load(struct heap *heap, struct bin *bin, unsigned class, uintptr_t head, uint32_t blocks)
 {
     uint32_t capacity = magazine_capacity(class);
-    heap->capacity[class] = (uint16_t)capacity;
+    POKE(heap->capacity[class], (uint16_t)capacity);
     bin->head = head;
-    bin->room = (int32_t)capacity - (int32_t)blocks;
+    POKE(bin->room, (int32_t)capacity - (int32_t)blocks);
     bin->magic = classes[class].magic;
 }
 
@@ -124,7 +124,7 @@ static uint32_t magazine_batch(unsigned class)
 static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigned class)
 {
     struct chain full = heap->spare[class];
-    if (full.head != 0) heap->spare[class].head = 0;
+    if (full.head != 0) POKE(heap->spare[class].head, 0);
     else full = depot_pop(class);
     if (full.head == 0) {
         full.head = LIST_END;
@@ -134,8 +134,8 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
     bin_load(heap, bin, class, full.head, full.blocks);
     stat_add(heap, STAT_refills, 1);
     stat_add(heap, STAT_refilled_blocks, full.blocks);
-    heap->refills[class]++;
-    heap->moved[class] += full.blocks;
+    POKE(heap->refills[class], heap->refills[class] + 1);
+    POKE(heap->moved[class], heap->moved[class] + full.blocks);
     return true;
 }
 
@@ -145,11 +145,12 @@ static NOINLINE void magazine_spill(struct heap *heap, struct bin *bin, unsigned
     struct chain full = {bin->head, (uint32_t)((int32_t)heap->capacity[class] - bin->room)};
     if (bin->head != LIST_END) {
         if (heap->spare[class].head != 0) depot_push(class, heap->spare[class]);
-        heap->spare[class] = full;
+        POKE(heap->spare[class].blocks, full.blocks);
+        POKE(heap->spare[class].head, full.head);
         stat_add(heap, STAT_spills, 1);
         stat_add(heap, STAT_spilled_blocks, full.blocks);
-        heap->spills[class]++;
-        heap->moved[class] -= full.blocks;
+        POKE(heap->spills[class], heap->spills[class] + 1);
+        POKE(heap->moved[class], heap->moved[class] - full.blocks);
     }
     bin_load(heap, bin, class, LIST_END, 0);
 }
@@ -159,11 +160,11 @@ static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
 {
     if (bin->head != LIST_END && bin->head != 0) {
         struct chain loaded = {bin->head, (uint32_t)((int32_t)heap->capacity[class] - bin->room)};
-        heap->moved[class] -= loaded.blocks;
+        POKE(heap->moved[class], heap->moved[class] - loaded.blocks);
         stat_add(heap, STAT_spilled_blocks, loaded.blocks);
         depot_push(class, loaded);
         bin_load(heap, bin, class, LIST_END, 0);
     }
     if (heap->spare[class].head != 0) depot_push(class, heap->spare[class]);
-    heap->spare[class].head = 0;
+    POKE(heap->spare[class].head, 0);
 }

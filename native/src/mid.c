@@ -23,7 +23,7 @@ static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units) { return run_b
 static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
     run->size = size;
-    run->live = RUN_LIVE;
+    POKE(run->live, RUN_LIVE);
     run->site = 0;
     if (run->touched < units) run->touched = (uint32_t)units;
 }
@@ -96,14 +96,14 @@ static ALWAYS_INLINE size_t mid_allowance(const struct heap *heap)
 static ALWAYS_INLINE bool mid_free(struct heap *heap, struct span *run)
 {
     if (heap->hot == NULL && run->units <= RUN_EXACT) {
-        run->live = RUN_FREE;
+        POKE(run->live, RUN_FREE);
         heap->hot = run;
         return true;
     }
     size_t cached = heap->run_cached + run_touched_bytes(run);
     if (UNLIKELY(run->units >= RUN_UNITS_MAX || cached > mid_allowance(heap))) return false;
     unsigned bin = run_bin_floor(run->units);
-    run->live = RUN_FREE;
+    POKE(run->live, RUN_FREE);
     run->next = heap->runs[bin];
     heap->runs[bin] = run;
     heap->run_bits |= UINT64_C(1) << bin;

@@ -17,19 +17,19 @@ static void spans_visit(void (*visit)(const struct span *span, const struct aren
 
 static uint32_t slab_out(const struct span *slab)
 {
-    uint32_t carved = __atomic_load_n(&slab->carved, __ATOMIC_RELAXED), returned = __atomic_load_n(&slab->returned, __ATOMIC_RELAXED);
+    uint32_t carved = PEEK(slab->carved), returned = PEEK(slab->returned);
     return carved > returned ? carved - returned : 0;
 }
 
 static uint32_t bin_blocks(struct heap *heap, struct bin *bin, unsigned class)
 {
-    int32_t blocks = (int32_t)heap->capacity[class] - __atomic_load_n(&bin->room, __ATOMIC_RELAXED);
-    return heap->capacity[class] != 0 && blocks > 0 ? (uint32_t)blocks : 0;
+    int32_t blocks = (int32_t)PEEK(heap->capacity[class]) - PEEK(bin->room);
+    return PEEK(heap->capacity[class]) != 0 && blocks > 0 ? (uint32_t)blocks : 0;
 }
 
 static uint32_t spare_blocks(const struct heap *heap, unsigned class)
 {
-    return __atomic_load_n(&heap->spare[class].head, __ATOMIC_RELAXED) != 0 ? heap->spare[class].blocks : 0;
+    return PEEK(heap->spare[class].head) != 0 ? PEEK(heap->spare[class].blocks) : 0;
 }
 
 /* --- levels ------------------------------------------------------------------------------------------------------------------ */
@@ -47,7 +47,7 @@ static void level_span(const struct span *span, const struct arena *arena, void 
         value[STAT_in_use_bytes] += (uint64_t)slab_out(span) * classes[span->class].size;
     } else if (span->kind == SPAN_RUN) {
         value[STAT_committed_bytes] += run_touched_bytes(span);
-        value[STAT_in_use_bytes] += span->live ? span->size : 0;
+        value[STAT_in_use_bytes] += PEEK(span->live) != RUN_FREE ? span->size : 0;
     }
 }
 
@@ -128,14 +128,14 @@ static void walk_span(const struct span *span, const struct arena *arena, void *
         out->kind = DRAWN_SLAB;
         out->block_size = classes[span->class].size;
         out->blocks = classes[span->class].slab_blocks;
-        out->carved = __atomic_load_n(&span->carved, __ATOMIC_RELAXED);
+        out->carved = PEEK(span->carved);
         out->used = slab_out(span);
         out->heap = span->heap;
     } else if (span->kind == SPAN_RUN) {
         out->kind = large_is_window(span) ? DRAWN_GROWTH : DRAWN_RUN;
         out->block_size = (uint32_t)size_min(span->size, UINT32_MAX);
         out->blocks = 1;
-        out->used = span->live;
+        out->used = PEEK(span->live) != RUN_FREE;
     } else if (span->kind == SPAN_FREE && span->zeroed) {
         out->kind = DRAWN_PURGED;
     }
@@ -158,7 +158,7 @@ size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
             uint32_t loaded = bin_blocks(heap, heap_bin(heap, class), class), spare = spare_blocks(heap, class);
             if (heap->capacity[class] == 0 || seen++ >= capacity) continue;
             magazines[seen - 1] = (hak_magazine_t){heap->number, classes[class].size, loaded, spare, heap->capacity[class],
-                                                   __atomic_load_n(&depots[class].magazines, __ATOMIC_RELAXED)};
+                                                   PEEK(depots[class].magazines)};
         }
     }
     lock_drop(&heap_lock);

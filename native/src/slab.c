@@ -30,14 +30,15 @@ static void partial_link(struct class_slabs *slabs, struct span *slab)
     slab->prev = NULL;
     slab->next = slabs->partial;
     if (slab->next != NULL) slab->next->prev = slab;
-    slabs->partial = slab;
+    POKE(slabs->partial, slab);
 }
 
 static void partial_unlink(struct class_slabs *slabs, struct span *slab)
 {
     slab->place = SLAB_NOWHERE;
     if (slab->next != NULL) slab->next->prev = slab->prev;
-    *(slab->prev != NULL ? &slab->prev->next : &slabs->partial) = slab->next;
+    if (slab->prev != NULL) slab->prev->next = slab->next;
+    else POKE(slabs->partial, slab->next);
 }
 
 static bool slab_is_tiny(const struct span *slab) { return slab->class < TINY_CLASSES; }
@@ -83,7 +84,7 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *list)
         link_set(block, *list);
         *list = block;
     }
-    slab->carved += n;
+    POKE(slab->carved, slab->carved + n);
     return n;
 }
 
@@ -91,7 +92,7 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *list)
 static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *list)
 {
     uint32_t n = 0;
-    for (; n < wanted && slab->returned > 0; n++, slab->returned--) {
+    for (; n < wanted && slab->returned > 0; n++, POKE(slab->returned, slab->returned - 1)) {
         uintptr_t block;
         if (slab_is_tiny(slab)) {
             block = slab->list;
@@ -117,7 +118,7 @@ static bool slab_give(struct class_slabs *slabs, struct span *slab, uintptr_t bl
         if (UNLIKELY(slab->slots & bit)) fatal("block freed twice", block);
         slab->slots |= bit;
     }
-    slab->returned++;
+    POKE(slab->returned, slab->returned + 1);
     if (slab->place == SLAB_CURRENT) return false;
     if (slab->returned == slab->carved) {
         if (slab->place == SLAB_PARTIAL) partial_unlink(slabs, slab);
@@ -173,7 +174,7 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
 {
     struct class_slabs *slabs = &class_slabs[class];
     uint32_t n = 0;
-    if (__atomic_load_n(&slabs->partial, __ATOMIC_RELAXED) != NULL) {
+    if (PEEK(slabs->partial) != NULL) {
         lock_take(&slabs->lock);
         while (n < wanted && slabs->partial != NULL) {
             struct span *slab = slabs->partial;

@@ -9,11 +9,11 @@ struct class_counts {
 static struct class_counts class_read(unsigned class)
 {
     struct class_counts sum = {.contended = atomic_load_explicit(&depots[class].contended, memory_order_relaxed)};
-    int64_t out = 0, held = __atomic_load_n(&depots[class].blocks, __ATOMIC_RELAXED);
+    int64_t out = 0, held = PEEK(depots[class].blocks);
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
-        sum.refills += __atomic_load_n(&heap->refills[class], __ATOMIC_RELAXED);
-        sum.spills += __atomic_load_n(&heap->spills[class], __ATOMIC_RELAXED);
-        out += __atomic_load_n(&heap->moved[class], __ATOMIC_RELAXED);
+        sum.refills += PEEK(heap->refills[class]);
+        sum.spills += PEEK(heap->spills[class]);
+        out += PEEK(heap->moved[class]);
         if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL) continue;
         int64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
         out -= loaded;
