@@ -13,12 +13,10 @@ import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 
-from . import notebook
+from . import ROOT, notebook
 
-ROOT = Path(__file__).resolve().parent.parent
 START_S = 6  # a kernel's start: the guess for a notebook that never ran here
 HEARTBEAT_S = 10
 # What decides, with text, parameters and samples, whether an executed notebook is still good.
@@ -74,15 +72,15 @@ def _fault(output, log, code):
         cells = notebook.read(output)["cells"]
     except ValueError:  # nothing was executed, or papermill ended while writing
         cells = []
-    for cell in cells:
-        for said in (o for o in cell.get("outputs", []) if o["output_type"] == "error"):
-            return "failed", _name_cell(cell), f"{said['ename']}: {said['evalue']}".split("\n")[0]
-    running = [cell for cell in cells if cell["metadata"].get("papermill", {}).get("status") == "running"]
-    where = _name_cell(running[0]) if running else ""
+    started = [cell for cell in cells if cell["metadata"].get("papermill", {}).get("start_time")]
+    where = _name_cell(started[-1]) if started else ""
     if "CellTimeoutError" in text:
         return "timed out", where, "the cell ran longer than --timeout allows"
     if "DeadKernelError" in text:
         return "kernel died", where, "a crash or too little memory ended the kernel in the middle of the cell"
+    for cell in started[-1:]:
+        for said in (o for o in cell.get("outputs", []) if o["output_type"] == "error"):
+            return "failed", where, f"{said['ename']}: {said['evalue']}".split("\n")[0]
     last = next((line for line in reversed(text.splitlines()) if line.strip()), f"exit status {code}")
     return "failed", where, f"papermill: {last.strip()}"
 

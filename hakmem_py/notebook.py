@@ -28,3 +28,14 @@ def headline(text, verdict=None, figure=None):
     plain = f"{verdict}: {text}" if verdict else text
     shown = f"<strong>{html.escape(plain)}</strong>"
     display({HEADLINE: data, "text/html": shown, "text/plain": plain}, raw=True)
+
+
+def compared(row, baseline="hakmem", where=""):
+    """A row of a comparison (allocator, ratio, low, high) as a headline, seen from the baseline.
+
+    FASTER and SLOWER: the whole interval lies on that side of 1; UNDECIDED: it does not.
+    """
+    verdict = "FASTER" if row["low"] > 1 else "SLOWER" if row["high"] < 1 else "UNDECIDED"
+    interval = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+    text = f"{baseline} does {interval} times the work of {row['allocator']} in the same time"
+    return {"text": f"{text}, {where}" if where else text, "verdict": verdict}

@@ -33,8 +33,8 @@ FORMS = [
     "text/latex",
     "text/plain",
 ]
-TONES = dict.fromkeys(["GO", "replicated"], "good") | dict.fromkeys(
-    ["NO-GO", "not replicated", "void"], "bad"
+TONES = dict.fromkeys(["GO", "FASTER", "replicated"], "good") | dict.fromkeys(
+    ["NO-GO", "SLOWER", "not replicated", "void"], "bad"
 )
 TONES |= dict.fromkeys(["UNDECIDED", "undecided"], "open")
 

@@ -61,7 +61,8 @@ class Parameter:
 
     def _read(self, text, kind):
         try:
-            return ast.literal_eval({"true": "True", "false": "False"}.get(text.strip(), text))
+            value = ast.literal_eval({"true": "True", "false": "False"}.get(text.strip(), text))
+            return list(value) if isinstance(value, tuple) else value  # 16,32
         except (ValueError, SyntaxError):
             if kind == "list":  # hakmem,system
                 return [item.strip() for item in text.strip("[] ").split(",")]

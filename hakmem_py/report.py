@@ -15,10 +15,10 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import batch, notebook, parameters
-from .notebook import headline as headline  # what notebooks call
+from . import ROOT, batch, notebook, parameters
+from .notebook import compared, headline  # noqa: F401  what notebooks call
 
-NOTEBOOKS = batch.ROOT / "notebooks"
+NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT_S = 900  # no cell of the quick mode needs a tenth of it
 FULL_CELL_TIMEOUT_S = 6 * 3600
 RUN_KEYS = {"notebook", "name", "parameters", "grid"}
@@ -41,7 +41,7 @@ class Run:
 
     def command(self):
         """The command that makes this page again, from the repository's root."""
-        words = ["python", "-m", "hakmem_py", "report", os.path.relpath(self.notebook, batch.ROOT)]
+        words = ["python", "-m", "hakmem_py", "report", os.path.relpath(self.notebook, ROOT)]
         for name, value in self.parameters.items():
             words += ["-p", f"{name}={value}"]
         return shlex.join(words)
@@ -74,7 +74,7 @@ def _declared(cells, path):
 def _experiments(cells, path):
     """The experiments that a notebook names anywhere in its text, its own among them."""
     text = "\n".join([path.stem, *map(notebook.source, cells)])
-    specs = sorted(spec.stem for spec in (batch.ROOT / "data" / "specs").glob("*.toml"))
+    specs = sorted(spec.stem for spec in (ROOT / "data" / "specs").glob("*.toml"))
     return tuple(spec for spec in specs if re.search(rf"\b{re.escape(spec)}\b", text))
 
 
@@ -117,7 +117,9 @@ def _multiplied(entry, values, full):
     stem = entry.get("name", path.stem)
     for point in itertools.product(*grid.values()):
         chosen = dict(zip(grid, point, strict=True))
-        labels = [re.sub(r"[^\w.]+", "_", f"{key}_{value}").strip("_") for key, value in chosen.items()]
+        labels = [
+            f"{key}_{re.sub(r'[^.a-zA-Z0-9]+', '_', str(value)).strip('_')}" for key, value in chosen.items()
+        ]
         yield make_run(path, entry.get("parameters", {}) | chosen | values, "-".join([stem, *labels]), full)
 
 
@@ -169,8 +171,6 @@ def _machine():
 
 def report(args):
     """Exit status 0: all pages made; 1: something failed, the rest is made; 2: nothing was started."""
-    from . import pages  # nbconvert takes a second to load, which only this command should pay
-
     executed, shown = args.out / "executed", args.out / "html"
     timeout = args.timeout or (FULL_CELL_TIMEOUT_S if args.full else CELL_TIMEOUT_S)
     try:
@@ -180,6 +180,8 @@ def report(args):
     except ReportError as error:
         print(error, file=sys.stderr)
         return 2
+    from . import pages  # nbconvert takes seconds to load, which a refused command line should not
+
     try:
         records = batch.run_all(runs, executed, args.jobs, timeout, args.resume)
     except KeyboardInterrupt:
@@ -201,7 +203,7 @@ def report(args):
 
 
 def add_report(subparsers):
-    """The subcommand `report`."""
+    """The subcommand `report`; returns its parser."""
     parser = subparsers.add_parser(
         "report", help="run notebooks and make their HTML pages", description=__doc__
     )
@@ -219,5 +221,6 @@ def add_report(subparsers):
     )
     add("--resume", action="store_true", help="keep what has the same text, parameters, code and samples")
     add("--timeout", type=int, metavar="SECONDS", help=f"for one cell; default {CELL_TIMEOUT_S}, full: 6 h")
-    add("--out", type=Path, default=batch.ROOT / "reports", help="default: reports")
+    add("--out", type=Path, default=ROOT / "reports", help="default: reports")
     parser.set_defaults(run=report)
+    return parser

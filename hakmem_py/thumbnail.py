@@ -61,7 +61,7 @@ def _box(layout, panel):
 
 
 def _scale(values, start, end, zero, pad):
-    """Function from values to pixels; `zero`: the scale starts there, `pad`: room on both sides, in values."""
+    """Function from values to pixels; `zero`: the scale starts at 0; `pad`: room on both sides, in values."""
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if len(known) else (0, 1)
     low, high = (min(low, 0) if zero else low - pad), high + pad

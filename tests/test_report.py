@@ -1,0 +1,230 @@
+"""Reports as people use them: real papermill runs of small notebooks, good and bad."""
+
+import html
+import itertools
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from hakmem_py import parameters, report
+
+PARAMETERS = """\
+sizes: list[int] = [16, 32]  # 8..1024; bytes
+policy: str = "ucb1"  # one of ucb1 | fixed; who chooses
+rate: float = 0.5  # 0..1; x = y
+quick: bool = True  # few"""
+GOOD = """\
+import hakmem_py as hp
+hp.parameters.settle(globals())
+hp.report.headline(f"sum of sizes {sum(sizes)}", "GO")"""
+
+
+def write(folder, name, *cells, measures=False):
+    """A notebook of these code cells, the first of which declares the parameters."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.cells[0].metadata["tags"] = ["parameters"]
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["hakmem"] = {"measures": measures, "part": "Start here"}
+    path = folder / f"{name}.ipynb"
+    nbformat.write(notebook, path)
+    return path
+
+
+def run(*words):
+    """`python -m hakmem_py report ...` as a finished process."""
+    command = [sys.executable, "-m", "hakmem_py", "report", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+# ---------------------------------------------------------------- parameters
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({"sizes": "[16, 64]"}, {"sizes": [16, 64]}),
+        ({"sizes": "16,64"}, {"sizes": [16, 64]}),
+        ({"quick": "false"}, {"quick": False}),
+        ({"rate": 1}, {"rate": 1.0}),
+        ({"policy": "fixed"}, {"policy": "fixed"}),
+    ],
+)
+def test_values_get_the_declared_type(given, read):
+    assert parameters.check(given, parameters.declared(PARAMETERS), "here") == read
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"),
+    [
+        ({"sizs": [16]}, "allowed: sizes, policy, rate, quick"),
+        ({"sizes": 16}, "list[int] from 8 to 1024"),
+        ({"sizes": [4]}, "list[int] from 8 to 1024"),
+        ({"sizes": [16.5]}, "list[int] from 8 to 1024"),
+        ({"policy": "best"}, "one of ucb1, fixed"),
+        ({"rate": 2.0}, "float from 0 to 1"),
+        ({"quick": 1}, "bool"),
+        ({"rate": True}, "float"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_is_allowed(given, allowed):
+    with pytest.raises(parameters.ParameterError, match="here: ") as refused:
+        parameters.check(given, parameters.declared(PARAMETERS), "here")
+    assert allowed in str(refused.value) and "\n" not in str(refused.value)
+
+
+# ---------------------------------------------------------------- nothing starts on a wrong command line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-p", "sizs=[16]"], "unknown parameter 'sizs'; allowed: sizes, policy, rate, quick"),
+        (["-p", "sizes=many"], "sizes = 'many' is not allowed"),
+        (["-p", "rate=7"], "float from 0 to 1"),
+        (["-p", "rate"], "write -p NAME=VALUE"),
+    ],
+)
+def test_a_wrong_parameter_starts_nothing(tmp_path, words, said):
+    done = run(write(tmp_path, "good", PARAMETERS, GOOD), *words, "--out", tmp_path / "out")
+    assert done.returncode == 2 and said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "file").touch()
+    done = run(write(tmp_path, "good", PARAMETERS, GOOD), "--out", tmp_path / "file" / "out")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "cannot write to" in done.stderr and "--out" in done.stderr
+
+
+def test_a_runs_file_is_multiplied_out_and_read_strictly(tmp_path):
+    good = write(tmp_path, "good", PARAMETERS, GOOD)
+    text = f'[[run]]\nnotebook = "{good}"\ngrid = {{ rate = [0.1, 0.2], sizes = [[16], [32]] }}\n'
+    (tmp_path / "runs.toml").write_text(text)
+    names = [r.name for r in report.plan([], [], tmp_path / "runs.toml")]
+    assert names == [
+        "good-rate_0.1-sizes_16",
+        "good-rate_0.1-sizes_32",
+        "good-rate_0.2-sizes_16",
+        "good-rate_0.2-sizes_32",
+    ]
+    (tmp_path / "runs.toml").write_text(text + "repeat = 3\n")
+    with pytest.raises(report.ReportError, match="unknown key repeat; allowed"):
+        report.plan([], [], tmp_path / "runs.toml")
+
+
+def test_an_unknown_notebook_is_named():
+    with pytest.raises(report.ReportError, match="no single notebook is called '99'"):
+        report.plan(["99"], [])
+
+
+# ---------------------------------------------------------------- one batch of good and bad notebooks
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory):
+    """(finished process, reports folder) of five notebooks, of which three fail, each in its way."""
+    folder = tmp_path_factory.mktemp("batch")
+    books = [
+        write(folder, "01_good", PARAMETERS, GOOD),
+        write(folder, "02_broken", PARAMETERS, "before = 1", "1 / 0"),
+        write(folder, "03_dead", PARAMETERS, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"),
+        write(folder, "04_endless", PARAMETERS, "import time\ntime.sleep(600)"),
+        write(folder, "05_good", PARAMETERS, GOOD),
+    ]
+    return run(
+        *books, "-p", "sizes=[16, 64]", "--timeout", 8, "--jobs", 5, "--out", folder / "out"
+    ), folder / "out"
+
+
+def test_failures_are_told_apart_and_the_rest_is_finished(batch):
+    done, out = batch
+    assert done.returncode == 1
+    assert "02_broken: failed in In [4] `1 / 0`: ZeroDivisionError: division by zero" in done.stderr
+    assert "03_dead: kernel died in `import os, signal`" in done.stderr
+    assert "04_endless: timed out in In [3] `import time`" in done.stderr
+    assert [p.name for p in sorted((out / "html").glob("*.html"))] == ["01_good.html", "05_good.html"]
+
+
+def test_an_executed_notebook_has_its_name_only_if_it_succeeded(batch):
+    executed = {path.name for path in (batch[1] / "executed").glob("*.ipynb")}
+    assert {"01_good.ipynb", "05_good.ipynb", "02_broken.failed.ipynb"} <= executed
+    assert not executed & {"02_broken.ipynb", "03_dead.ipynb", "04_endless.ipynb"}
+
+
+def test_progress_says_what_is_done_and_how_long_it_will_take(batch):
+    assert "[1/5]" in batch[0].stderr and "left" in batch[0].stderr
+
+
+def test_parameters_reach_the_notebook_and_the_command_at_the_end_of_the_page(batch):
+    page = (batch[1] / "html" / "01_good.html").read_text()
+    assert "sum of sizes 80" in page
+    assert "01_good.ipynb -p 'sizes=[16, 64]'" in html.unescape(page)
+
+
+def test_the_front_page_has_results_and_failures(batch):
+    index = (batch[1] / "index.html").read_text()
+    assert "sum of sizes 80" in index and ">GO<" in index
+    assert "kernel died" in index and "timed out" in index and "ZeroDivisionError" in index
+
+
+def test_resuming_runs_only_what_changed(batch):
+    book, out = batch[1].parent / "01_good.ipynb", batch[1]
+    kept = run(book, "-p", "sizes=[16, 64]", "--resume", "--out", out)
+    assert "01_good: nothing changed, kept" in kept.stderr
+    other = run(book, "-p", "sizes=[16]", "--resume", "--out", out)
+    assert "01_good: ok" in other.stderr and "sum of sizes 16" in (out / "index.html").read_text()
+
+
+def test_what_measures_runs_alone(tmp_path):
+    note = f"""\
+import time
+from pathlib import Path
+begin = time.time()
+time.sleep(1)
+print(begin, time.time(), file=Path({str(tmp_path)!r}, "times").open("a"))"""
+    books = [write(tmp_path, f"0{i}_m", PARAMETERS, note, measures=i < 2) for i in range(3)]
+    assert run(*books, "--jobs", 3, "--out", tmp_path / "out").returncode == 0
+    times = sorted(tuple(map(float, line.split())) for line in (tmp_path / "times").read_text().splitlines())
+    assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(times))
+
+
+# ---------------------------------------------------------------- plain papermill
+
+
+def papermill(book, *words):
+    output = book.with_name("out.ipynb")
+    command = [sys.executable, "-m", "papermill", str(book), str(output), "--no-progress-bar", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False), output
+
+
+def test_plain_papermill_reads_a_list_given_as_text(tmp_path):
+    done, output = papermill(write(tmp_path, "good", PARAMETERS, GOOD), "-p", "sizes", "[16, 32]")
+    assert done.returncode == 0, done.stderr
+    assert "sum of sizes 48" in json.dumps(json.loads(output.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"), [("sizs", "[16]", "unknown parameter 'sizs'"), ("rate", "7", "0 to 1")]
+)
+def test_plain_papermill_stops_at_a_wrong_parameter(tmp_path, name, value, said):
+    done, _ = papermill(write(tmp_path, "good", PARAMETERS, GOOD), "-p", name, value)
+    assert done.returncode != 0 and said in done.stderr
+
+
+def test_stopping_a_batch_stops_its_children(tmp_path):
+    book = write(tmp_path, "04_endless", PARAMETERS, "import time\ntime.sleep(600)")
+    command = [sys.executable, "-m", "hakmem_py", "report", str(book), "--out", str(tmp_path / "out")]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "out" / "executed" / "04_endless.log").exists():
+        time.sleep(0.2)
+    time.sleep(2)
+    child.send_signal(2)
+    assert "go on with --resume" in child.communicate(timeout=60)[1] and child.returncode == 130
+    running = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
+    assert not any(str(tmp_path).encode() in line and b"papermill" in line for line in running)
