@@ -34,6 +34,9 @@ static const char *promise_name;
     }                                                                                                        \
     static void title(void)
 
+/* A part of a promise that needs a process of its own, started by the promise. */
+#define STEP(title) PROMISE(title)
+
 #define HOLDS(predicate)                                                                                     \
     do {                                                                                                     \
         if (!(predicate)) promise_end(EXIT_BROKEN, #predicate, __LINE__);                                    \

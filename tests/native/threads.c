@@ -343,12 +343,21 @@ PROMISE(fork_with_getline_and_fflush_does_not_deadlock) {
     _exit(0);
 }
 
-static void allocate_around_fork(void) { free(realloc(malloc(200), 20000)); }
+static void allocate_around_fork(void) { churn((void *)4); }
 
-PROMISE(atfork_handlers_may_allocate) {
+static void register_handlers(void) {
+    pthread_atfork(allocate_around_fork, allocate_around_fork, allocate_around_fork);
+}
+
+/* Registered before any library's constructor ran, so these handlers run inside the allocator's own. */
+static void register_early(int argc, char **argv, char **environment) {
+    (void)environment;
+    if (argc > 1 && strcmp(argv[1], "early_atfork_handlers_may_allocate") == 0) register_handlers();
+}
+__attribute__((section(".preinit_array"), used)) static void (*const early)(int, char **, char **) = register_early;
+
+static void fork_between_handlers(void) {
     alarm(DEADLOCK_S);
-    for (int i = 0; i < 3; i++)
-        pthread_atfork(allocate_around_fork, allocate_around_fork, allocate_around_fork);
     start(churn_forever, (void *)9);
     start(churn_forever, (void *)10);
     for (int i = 0; i < 100; i++) {
@@ -358,9 +367,11 @@ PROMISE(atfork_handlers_may_allocate) {
     }
 }
 
-/* A handler registered before main, thus outside the allocator's own handlers whatever its order of start. */
-__attribute__((constructor(101))) static void register_early(void) {
-    pthread_atfork(allocate_around_fork, allocate_around_fork, allocate_around_fork);
+PROMISE(early_atfork_handlers_may_allocate) { fork_between_handlers(); }
+
+PROMISE(late_atfork_handlers_may_allocate) {
+    register_handlers();
+    fork_between_handlers();
 }
 
 PROMISE(vfork_and_system_work_beside_allocating_threads) {

@@ -1,0 +1,131 @@
+/* Promises 2 and 9: at the end of memory, and at the end of mappings, calls are refused with ENOMEM, nothing is lost,
+ * and what was freed serves every size again. */
+#include "../serve.h"
+#include <sys/mman.h>
+
+enum { LIMIT = 256 * MIB };
+
+extern char **environ;
+static const size_t sizes[] = {16, 48, 200, 1000, 5000, 12 * KIB, 40 * KIB, 300 * KIB, 1 * MIB, 5 * MIB, 20 * MIB};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+/* Takes blocks until one is refused; they form a list through their first words. */
+static long take_all(size_t size, void **list) {
+    long count = 0;
+    errno = 0;
+    for (void **block; (block = malloc(size)) != NULL; count++, errno = 0) {
+        *block = *list;
+        *list = block;
+        HOLDS((size_t)count * size <= LIMIT);
+    }
+    HOLDS(errno == ENOMEM);
+    return count;
+}
+
+static void free_all(void *list) {
+    while (list) {
+        void *next = *(void **)list;
+        free(list);
+        list = next;
+    }
+}
+
+static long exhaust(size_t size) {
+    void *list = NULL;
+    long count = take_all(size, &list);
+    if (list) {
+        void *next = *(void **)list;
+        errno = 0;
+        HOLDS(realloc(list, opaque(LIMIT)) == NULL && errno == ENOMEM && *(void **)list == next);
+        errno = 0;
+        HOLDS(calloc(opaque(LIMIT / 16), 16) == NULL && errno == ENOMEM);
+        HOLDS(posix_memalign(&next, 4096, opaque(LIMIT)) == ENOMEM);
+    }
+    free_all(list);
+    return count;
+}
+
+STEP(limited_every_size_is_served_again) {
+    long first[SIZES];
+    for (int i = 0; i < SIZES; i++) HOLDS((first[i] = exhaust(sizes[i])) > 0);
+    for (int i = SIZES - 1; i >= 0; i--) HOLDS(exhaust(sizes[i]) > first[i] / 2);
+    for (int i = 0; i < SIZES; i++) HOLDS(exhaust(sizes[i]) > first[i] / 2);
+}
+
+static void *exhaust_small(void *unused) {
+    exhaust(64);
+    return unused;
+}
+
+STEP(limited_threads_share_what_is_left) {
+    pthread_t threads[4];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 4; i++) HOLDS(pthread_create(&threads[i], NULL, exhaust_small, NULL) == 0);
+        for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+        for (int i = 0; i < SIZES; i++) HOLDS(exhaust(sizes[i]) > 0);
+    }
+}
+
+static void limit(void) { HOLDS(setrlimit(RLIMIT_AS, &(struct rlimit){LIMIT, LIMIT}) == 0); }
+
+PROMISE(after_exhaustion_every_size_is_served_again) {
+    keep_in_new_process("limited_every_size_is_served_again", limit, environ);
+}
+
+PROMISE(after_exhaustion_by_threads_every_size_is_served_again) {
+    keep_in_new_process("limited_threads_share_what_is_left", limit, environ);
+}
+
+static int mappings(void) {
+    static char text[64 * KIB];
+    int lines = 0, maps = open("/proc/self/maps", O_RDONLY);
+    for (ssize_t length; (length = read(maps, text, sizeof text)) > 0;)
+        for (ssize_t i = 0; i < length; i++) lines += text[i] == '\n';
+    close(maps);
+    return lines;
+}
+
+PROMISE(few_mappings_are_needed) {
+    enum { BLOCKS = 12000 };
+    static void *blocks[BLOCKS];
+    int before = mappings();
+    for (int i = 0; i < BLOCKS; i++) HOLDS((blocks[i] = malloc((i % 8 + 1) * 33 * KIB)) != NULL);
+    for (int i = 0; i < BLOCKS; i += 2) free(blocks[i]);
+    HOLDS(mappings() - before < 8000);
+    for (int i = 1; i < BLOCKS; i += 2) free(blocks[i]);
+}
+
+/* Splits mappings until the kernel allows no more (vm.max_map_count). */
+static void *use_up_mappings(size_t *length) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    *length = page * 200000;
+    char *region = mmap(NULL, *length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    HOLDS(region != MAP_FAILED);
+    size_t at = 0;
+    while (at < *length && mprotect(region + at, page, PROT_READ) == 0) at += 2 * page;
+    if (at >= *length) UNTRIED("this kernel allows too many mappings");
+    return region;
+}
+
+PROMISE(the_end_of_mappings_is_survived) {
+    enum { HELD = 100 };
+    void *held[SIZES][HELD];
+    for (int i = 0; i < SIZES; i++)
+        for (int j = 0; j < HELD; j++) held[i][j] = malloc(sizes[i] > 2 * MIB && j > 10 ? 1 : sizes[i]);
+    size_t length;
+    void *region = use_up_mappings(&length);
+    for (int i = 0; i < SIZES; i++)
+        for (int j = 0; j < HELD; j += 2) free(held[i][j]); /* an unmap in the middle is refused now */
+    for (int i = 0; i < SIZES; i++) {
+        errno = 0;
+        char *block = malloc(sizes[i]);
+        HOLDS(block != NULL || errno == ENOMEM);
+        if (block) block[0] = block[sizes[i] - 1] = 1;
+        free(block);
+    }
+    munmap(region, length);
+    for (int i = 0; i < SIZES; i++)
+        for (int j = 1; j < HELD; j += 2) free(held[i][j]);
+    serve_every_size(NULL);
+    serve_in_threads();
+}

@@ -1,0 +1,78 @@
+/* Promise 10: memory goes back after a peak, and only what was touched becomes resident. */
+#include "../serve.h"
+
+enum { PEAK = 300 * MIB, KEPT_MAX = PEAK / 10, WAIT_MS = 5000 };
+static char *blocks[PEAK / 200];
+
+static void peak_of(size_t size) {
+    for (size_t i = 0; i < PEAK / size; i++) memset(blocks[i] = malloc(size), 1, size);
+    for (size_t i = 0; i < PEAK / size; i++) free(blocks[i]);
+}
+
+/* The process is idle meanwhile: nothing it does may be needed for its memory to go back. */
+static void expect_given_back(long before) {
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= KEPT_MAX; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() - before < KEPT_MAX);
+}
+
+static void give_back_after(size_t size) {
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    peak_of(size);
+    expect_given_back(before);
+}
+
+PROMISE(a_peak_of_200_byte_blocks_goes_back) { give_back_after(200); }
+PROMISE(a_peak_of_12_kib_blocks_goes_back) { give_back_after(12 * KIB); }
+PROMISE(a_peak_of_1_mib_blocks_goes_back) { give_back_after(1 * MIB); }
+
+static void *peak_in_thread(void *size) {
+    for (size_t i = 0; i < PEAK / 4 / (size_t)size; i++) {
+        void *block = malloc((size_t)size);
+        memset(block, 1, (size_t)size);
+        blocks[__atomic_fetch_add((size_t *)&blocks[PEAK / 200 - 1], 1, __ATOMIC_RELAXED)] = block;
+    }
+    return NULL;
+}
+
+PROMISE(a_peak_made_by_threads_that_ended_goes_back) {
+    pthread_t threads[4];
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, peak_in_thread, (void *)(size_t)(2 * KIB));
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    HOLDS(resident_bytes() - before > PEAK / 2);
+    for (size_t i = 0; i < PEAK / 200 - 1; i++) free(blocks[i]);
+    expect_given_back(before);
+}
+
+PROMISE(a_peak_in_a_forked_child_goes_back) {
+    give_back_after(200); /* the parent has had a helper, the child has none of it */
+    pid_t child = fork();
+    if (child == 0) {
+        give_back_after(12 * KIB);
+        _exit(0);
+    }
+    wait_for(child);
+}
+
+PROMISE(only_touched_memory_is_resident) {
+    long before = resident_bytes();
+    char *large = malloc(64 * MIB), *zeroed = calloc(64, 4 * MIB), *grown = malloc(100);
+    large[5 * MIB] = 1;
+    HOLDS(zeroed[200 * MIB] == 0);
+    grown = realloc(grown, 64 * MIB);
+    grown[0] = 1;
+    HOLDS(resident_bytes() - before < 8 * MIB); /* three touches, each a huge page at most */
+    free(large);
+    free(zeroed);
+    free(grown);
+}
+
+PROMISE(many_barely_touched_blocks_stay_small) {
+    enum { BLOCKS = 400 };
+    long before = resident_bytes();
+    for (int i = 0; i < BLOCKS; i++) (blocks[i] = malloc(1 * MIB))[0] = 1;
+    HOLDS(resident_bytes() - before < BLOCKS * 64L * KIB);
+    for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
+}

@@ -1,0 +1,103 @@
+/* Promise 8: a background thread, if there is one, is nobody's concern. Each promise first does what may start one. */
+#include "../serve.h"
+#include <dirent.h>
+#include <sys/syscall.h>
+
+/* 128 MiB of every kind come and go: whatever wakes a helper has happened. */
+static void wake_helper(void) {
+    enum { BLOCKS = 4096 };
+    static char *blocks[BLOCKS];
+    for (size_t size = 32 * KIB; size >= 1 * KIB; size /= 8) {
+        for (int i = 0; i < BLOCKS; i++) memset(blocks[i] = malloc(size), 1, size);
+        for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
+    }
+    usleep(50000);
+}
+
+/* Sum over all threads but the calling one of what `measure` reads from a line of /proc/self/task/N/status. */
+static unsigned long of_other_threads(unsigned long (*measure)(const char *line)) {
+    unsigned long sum = 0;
+    char path[300], line[256];
+    DIR *tasks = opendir("/proc/self/task");
+    HOLDS(tasks != NULL);
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+        if (task->d_name[0] == '.' || atoi(task->d_name) == (int)syscall(SYS_gettid)) continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
+        FILE *status = fopen(path, "r");
+        while (status && fgets(line, sizeof line, status)) sum += measure(line);
+        if (status) fclose(status);
+    }
+    closedir(tasks);
+    return sum;
+}
+
+static unsigned long one_a_thread(const char *line) { return strncmp(line, "Pid:", 4) == 0; }
+
+/* 1 for a thread that lets a catchable signal of 1 ... 31 in. */
+static unsigned long receives_signals(const char *line) {
+    const unsigned long catchable = 0x7fffffff & ~(1ul << 8) & ~(1ul << 18); /* all but SIGKILL and SIGSTOP */
+    return strncmp(line, "SigBlk:", 7) == 0 && (strtoul(line + 7, NULL, 16) & catchable) != catchable;
+}
+
+static unsigned long switches(const char *line) {
+    const char *found = strstr(line, "ctxt_switches:");
+    return found ? strtoul(found + 14, NULL, 10) : 0;
+}
+
+PROMISE(the_helper_blocks_all_signals) {
+    wake_helper();
+    HOLDS(of_other_threads(receives_signals) == 0);
+}
+
+PROMISE(an_idle_helper_sleeps) {
+    wake_helper();
+    sleep(4); /* until what was freed has gone back */
+    unsigned long before = of_other_threads(switches);
+    sleep(1);
+    HOLDS(of_other_threads(switches) - before <= 20);
+}
+
+PROMISE(a_child_has_no_helper_and_needs_none) {
+    wake_helper();
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        HOLDS(of_other_threads(one_a_thread) == 0);
+        wake_helper();
+        serve_in_threads();
+        exit(0);
+    }
+    wait_for(child);
+}
+
+static void *outlive_main(void *argument) {
+    usleep(100000);
+    serve_every_size(NULL);
+    return argument;
+}
+
+PROMISE(the_process_ends_with_its_last_thread_when_main_left_early) {
+    pthread_t thread;
+    alarm(20);
+    wake_helper();
+    HOLDS(pthread_create(&thread, NULL, outlive_main, NULL) == 0);
+    pthread_exit(NULL);
+}
+
+PROMISE(the_process_ends_when_main_leaves_alone) {
+    alarm(20);
+    wake_helper();
+    pthread_exit(NULL);
+}
+
+PROMISE(exit_does_not_wait_for_the_helper) {
+    for (int i = 0; i < 8; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(10);
+            wake_helper();
+            exit(0);
+        }
+        wait_for(child);
+    }
+}

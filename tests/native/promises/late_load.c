@@ -1,0 +1,48 @@
+/* Promise 1: a program that is already running, with threads and little static TLS left, can load the library. LIBRARY
+ * names it; the loader puts its malloc beside libc's, and both serve. */
+#include "../serve.h"
+#include <dlfcn.h>
+
+static void *(*their_malloc)(size_t);
+static void *(*their_realloc)(void *, size_t);
+static void (*their_free)(void *);
+static pthread_barrier_t loaded;
+
+static void *use_both(void *argument) {
+    free(malloc(100));
+    pthread_barrier_wait(&loaded);
+    for (size_t size = 1; size < 4 * MIB; size = size * 2 + 1) {
+        char *theirs = their_malloc(size), *ours = malloc(size);
+        HOLDS(theirs != NULL && ours != NULL && theirs != ours);
+        memset(theirs, 1, size);
+        memset(ours, 2, size);
+        HOLDS((theirs = their_realloc(theirs, 2 * size)) != NULL && theirs[size - 1] == 1);
+        their_free(theirs);
+        free(ours);
+    }
+    return argument;
+}
+
+PROMISE(a_running_program_can_load_the_library) {
+    const char *library = getenv("LIBRARY");
+    if (library == NULL) UNTRIED("LIBRARY names no library");
+    pthread_t threads[4];
+    pthread_barrier_init(&loaded, NULL, 5);
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, use_both, NULL);
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL) dprintf(2, "%s\n", dlerror());
+    HOLDS(handle != NULL);
+    their_malloc = (void *(*)(size_t))dlsym(handle, "malloc");
+    their_realloc = (void *(*)(void *, size_t))dlsym(handle, "realloc");
+    their_free = (void (*)(void *))dlsym(handle, "free");
+    pthread_barrier_wait(&loaded);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 3; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            their_free(their_malloc(1000));
+            exit(0);
+        }
+        wait_for(child);
+    }
+}

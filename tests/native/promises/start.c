@@ -1,0 +1,59 @@
+/* Promise 9: a process starts and works where almost everything is missing. */
+#include "../serve.h"
+#include <sched.h>
+#include <sys/mount.h>
+
+extern char **environ;
+
+PROMISE(it_works) {
+    serve_every_size(NULL);
+    serve_in_threads();
+}
+
+PROMISE(it_starts_without_an_environment) {
+    char preload[4096] = "LD_PRELOAD=";
+    const char *library = getenv("LD_PRELOAD");
+    strncat(preload, library ? library : "", sizeof preload - 12);
+    keep_in_new_process("it_works", NULL, (char *[]){library ? preload : NULL, NULL});
+}
+
+static void hide_proc(void) {
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("none", "/proc", "tmpfs", 0, NULL) != 0)
+        UNTRIED("hiding /proc takes privileges");
+}
+
+PROMISE(it_starts_without_proc) {
+    pid_t probe = fork();
+    if (probe == 0) {
+        hide_proc();
+        _exit(0);
+    }
+    int status;
+    waitpid(probe, &status, 0);
+    if (WEXITSTATUS(status) == EXIT_UNTRIED) UNTRIED("hiding /proc takes privileges");
+    keep_in_new_process("it_works", hide_proc, environ);
+}
+
+static void close_all(void) {
+    for (int descriptor = 0; descriptor < 64; descriptor++) close(descriptor);
+}
+
+STEP(no_descriptor_is_taken) {
+    it_works();
+    for (int descriptor = 0; descriptor < 64; descriptor++) HOLDS(fcntl(descriptor, F_GETFD) == -1);
+}
+
+PROMISE(it_starts_with_closed_descriptors_and_takes_none) {
+    keep_in_new_process("no_descriptor_is_taken", close_all, environ);
+}
+
+static void limit_to_48_mib(void) {
+    HOLDS(setrlimit(RLIMIT_AS, &(struct rlimit){48 * MIB, 48 * MIB}) == 0);
+}
+
+PROMISE(every_size_is_served) { serve_every_size(NULL); }
+
+PROMISE(it_starts_in_48_mib_of_address_space) {
+    keep_in_new_process("every_size_is_served", limit_to_48_mib, environ);
+}

@@ -1,0 +1,58 @@
+/* What many promises need: work that touches every pool, and a look at this process from outside the allocator. */
+#ifndef SERVE_H
+#define SERVE_H
+#include "promise.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+enum { KIB = 1 << 10, MIB = 1 << 20 };
+
+/* One block of every size up to 2 MiB, touched, grown, and freed; a little of everything an allocator does. */
+static inline void *serve_every_size(void *unused) {
+    (void)unused;
+    for (size_t size = 1; size <= 2 * MIB; size = size * 3 / 2 + 1) {
+        unsigned char *block = malloc(size), *zeroed = calloc(1, size);
+        HOLDS(block != NULL && zeroed != NULL && zeroed[0] == 0 && zeroed[size - 1] == 0);
+        memset(block, 1, size);
+        HOLDS((block = realloc(block, size * 2)) != NULL && block[size - 1] == 1);
+        free(zeroed);
+        free(block);
+    }
+    return NULL;
+}
+
+static inline void serve_in_threads(void) {
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) HOLDS(pthread_create(&threads[i], NULL, serve_every_size, NULL) == 0);
+    for (int i = 0; i < 4; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
+}
+
+/* Resident bytes of this process, read without stdio or the allocator. */
+static inline long resident_bytes(void) {
+    char text[128] = "";
+    int statm = open("/proc/self/statm", O_RDONLY);
+    HOLDS(statm >= 0 && read(statm, text, sizeof text - 1) > 0);
+    close(statm);
+    return strtol(strchr(text, ' '), NULL, 10) * sysconf(_SC_PAGESIZE);
+}
+
+static inline void wait_for(pid_t child) {
+    int status;
+    HOLDS(waitpid(child, &status, 0) == child);
+    HOLDS(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* Runs another promise of this program in a fresh process; in the child `prepare` has run just before exec. */
+static inline void keep_in_new_process(const char *promise, void (*prepare)(void), char *const environment[]) {
+    pid_t child = fork();
+    HOLDS(child >= 0);
+    if (child == 0) {
+        if (prepare) prepare();
+        execve(program_invocation_name, (char *[]){program_invocation_name, (char *)promise, NULL}, environment);
+        _exit(127);
+    }
+    wait_for(child);
+}
+#endif

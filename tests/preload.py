@@ -1,0 +1,63 @@
+"""What the tests of the shared library have in common: native programs, and the library they run under.
+
+HAKMEM_TEST_LIBRARY judges another allocator by the same tests: a path, or "system" for libc's own.
+"""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from hakmem_py import build
+
+NATIVE = Path(__file__).parent / "native"
+COMPILERS = {".c": ("gcc", "-std=gnu11"), ".cc": ("g++", "-std=c++17")}
+# -fno-builtin: every call is made as written. -rdynamic: a program may stand before a function of libc.
+FLAGS = ("-O1", "-g", "-fno-builtin", "-pthread", "-rdynamic", "-w")
+
+
+@functools.cache
+def library():
+    """Path of the library under test, None for libc's own allocator."""
+    named = os.environ.get("HAKMEM_TEST_LIBRARY")
+    if named == "system":
+        return None
+    path = Path(named) if named else build.build("release").library
+    assert path.is_file(), f"HAKMEM_TEST_LIBRARY names no file: {path}"
+    return path.resolve()
+
+
+@functools.cache
+def _folder():
+    return tempfile.TemporaryDirectory(prefix="hakmem-tests-")
+
+
+@functools.cache
+def program(source, *flags):
+    """The executable compiled from tests/native/<source>; None where its compiler is not installed."""
+    compiler, standard = COMPILERS[Path(source).suffix]
+    if shutil.which(compiler) is None:
+        return None
+    executable = Path(_folder().name, re.sub(r"\W", "_", f"{source} {' '.join(flags)}"))
+    subprocess.run([compiler, standard, *FLAGS, NATIVE / source, "-o", executable, *flags], check=True)
+    return executable
+
+
+def run(command, timeout=60, preload=True, stdin=None, cwd=None, **environment):
+    """The finished process of a command under the library; output as text. Fails the test when time is up."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
+    env.update(environment)
+    if preload and library():
+        env["LD_PRELOAD"] = str(library())
+    return subprocess.run(
+        [str(word) for word in command], env=env, timeout=timeout, cwd=cwd, input=stdin, text=True,
+        capture_output=True, errors="replace", stdin=subprocess.DEVNULL if stdin is None else None,
+    )  # fmt: skip
+
+
+def promises(source):
+    """Names of the promises of a native test, in the order of the file."""
+    return re.findall(r"^PROMISE\((\w+)\)", (NATIVE / source).read_text(), re.MULTILINE)

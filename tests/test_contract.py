@@ -1,0 +1,50 @@
+"""The malloc family's contract, C++'s operators, and threads, forks and signals: one process a promise."""
+
+import os
+
+import pytest
+from preload import library, program, promises, run
+
+SOURCES = ("contract.c", "contract.cc", "threads.c")
+FUZZ_SECONDS = os.environ.get("HAKMEM_TEST_FUZZ_SECONDS", "4")
+
+
+def keep(source, promise, **environment):
+    """Runs one promise; the allocator must not print anything of its own."""
+    executable = program(source)
+    if executable is None:
+        pytest.skip(f"no compiler for {source}: apt install g++")
+    done = run([executable, promise], timeout=120, **environment)
+    if done.returncode == 77:
+        pytest.skip(done.stderr.strip())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "promise"), [(source, promise) for source in SOURCES for promise in promises(source)]
+)
+def test_promise_is_kept(source, promise):
+    keep(source, promise)
+
+
+@pytest.mark.parametrize("profile", ["hardened", "lean"])
+@pytest.mark.parametrize("promise", promises("contract.c"))
+def test_profiles_keep_the_contract(promise, profile):
+    keep("contract.c", promise, HAKMEM_PROFILE=profile)
+
+
+@pytest.mark.parametrize("profile", ["default", "hardened", "lean", "learning"])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_fuzz_finds_no_violation(threads, profile):
+    done = run(
+        [program("fuzz.c"), FUZZ_SECONDS, threads, 42], timeout=int(FUZZ_SECONDS) + 60, HAKMEM_PROFILE=profile
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no violation" in done.stdout
+
+
+def test_the_library_is_the_one_that_answers():
+    """A preload the loader cannot open is only a warning: the other tests would judge libc's allocator."""
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    assert str(library()) in run(["cat", "/proc/self/maps"]).stdout

@@ -1,0 +1,78 @@
+"""Start, exhaustion, the background thread, memory given back, late loading, and what the file itself promises."""
+
+import re
+import subprocess
+
+import pytest
+from preload import NATIVE, library, program, promises, run
+
+SOURCES = sorted(f"promises/{path.name}" for path in (NATIVE / "promises").glob("*.c"))
+LATE = "promises/late_load.c"
+
+
+def keep(source, promise, **options):
+    done = run([program(source, "-ldl"), promise], **options)
+    if done.returncode == 77:
+        pytest.skip(done.stderr.strip())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "promise"), [(source, name) for source in SOURCES if source != LATE for name in promises(source)]
+)
+def test_promise_is_kept(source, promise):
+    keep(source, promise)
+
+
+@pytest.mark.parametrize("promise", promises("promises/helper.c"))
+def test_helper_is_nobodys_concern_while_it_learns(promise):
+    keep("promises/helper.c", promise, HAKMEM_ACE_ENABLED="1")
+
+
+def readelf(option):
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    return subprocess.run(
+        ["readelf", "-W", option, library()], check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.mark.parametrize("promise", promises(LATE))
+def test_library_loads_late(promise):
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    keep(LATE, promise, preload=False, LIBRARY=str(library()))
+
+
+def test_library_loads_into_a_running_python():
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    code = (
+        "import ctypes, sys; heap = ctypes.CDLL(sys.argv[1]); heap.malloc.restype = ctypes.c_void_p;"
+        "block = heap.malloc(100); assert block; heap.free(ctypes.c_void_p(block)); print('served')"
+    )
+    done = run(["python3", "-c", code, library()], preload=False)
+    assert done.stdout == "served\n", done.stderr
+
+
+def test_relocations_are_read_only_and_bound_at_start():
+    assert "GNU_RELRO" in readelf("-l")
+    assert re.search(r"BIND_NOW|FLAGS.*NOW", readelf("-d"))
+
+
+def test_no_segment_is_writable_and_executable():
+    segments = re.findall(r"^  (\w+) +0x.* ([R ][W ][E ]) 0x", readelf("-l"), re.MULTILINE)
+    assert segments
+    assert [name for name, flags in segments if "W" in flags and "E" in flags] == []
+    assert dict(segments)["GNU_STACK"] == "RW "
+
+
+def test_library_needs_libc_alone():
+    needed = re.findall(r"\(NEEDED\).*\[(.+?)\]", readelf("-d"))
+    assert [name for name in needed if not re.match(r"(libc\.so|ld-linux)", name)] == []
+
+
+def test_static_tls_leaves_room_for_others():
+    """The loader keeps about 1.7 KB of static TLS for everything that is loaded late."""
+    sizes = re.findall(r"^  TLS +0x\w+ 0x\w+ 0x\w+ 0x\w+ (0x\w+)", readelf("-l"), re.MULTILINE)
+    assert sum(int(size, 16) for size in sizes) <= 1664
