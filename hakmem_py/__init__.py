@@ -19,6 +19,7 @@ _HOME = {  # public name -> the module that owns it; a module's own name gives t
 }
 _MODULES = (
     "bandits",
+    "claims",
     "figures",
     "instructions",
     "native",
