@@ -141,7 +141,7 @@ static void run_resize(struct heap *heap, struct span *run, size_t size, size_t 
 /* Lets a live run serve another size where it lies; false where it cannot. */
 static bool large_resize(struct heap *heap, struct span *run, size_t size)
 {
-    size_t units = run_units(size);
+    size_t units = (run->start + size + UNIT_BYTES - 1) >> UNIT_SHIFT;
     if (large_is_window(run)) {
         if (units > GROWTH_UNITS) return false;
         window_hold(run);

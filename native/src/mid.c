@@ -3,8 +3,11 @@
  *
  * A run's descriptor lies outside it: neither allocation nor free touches the block itself. */
 
-/* Units that a block of this size needs, its colour included. */
-static ALWAYS_INLINE size_t run_units(size_t size) { return (size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT; }
+/* Units that a block of this size needs, its colour included. Large ones have none: they would need one more huge page. */
+static ALWAYS_INLINE size_t run_units(size_t size)
+{
+    return (size + (size < LARGE_MIN ? RUN_SLACK : 0) + UNIT_BYTES - 1) >> UNIT_SHIFT;
+}
 static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->address + run->start; }
 
 /* Blocks that all began on a unit would share a few sets of every cache, so each run has a colour: the cache line of its
@@ -26,6 +29,7 @@ static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
     POKE(run->live, RUN_LIVE);
     run->site = 0;
     if (run->touched < units) run->touched = (uint32_t)units;
+    if (UNLIKELY(size >= LARGE_MIN)) run->start = 0;
 }
 
 static struct span *run_pop(struct heap *heap, unsigned bin)
@@ -37,11 +41,21 @@ static struct span *run_pop(struct heap *heap, unsigned bin)
     return run;
 }
 
+static ALWAYS_INLINE struct span *short_pop(struct run_bin *bin)
+{
+    struct span *run = bin->top;
+    bin->top = run->next;
+    bin->room++;
+    return run;
+}
+
+/* The nearest longer cached run; NULL where none is near. */
 static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
+    for (size_t length = units + 1; length <= RUN_SHORT && run_is_near((unsigned)length - 1, units); length++)
+        if (heap->shorts[length - 1].top != NULL) return short_pop(&heap->shorts[length - 1]);
     unsigned bin = run_bin_ceil(units);
-    if (bin >= RUN_BINS) return NULL;
-    uint64_t bits = heap->run_bits >> bin;
+    uint64_t bits = bin < RUN_BINS ? heap->run_bits >> bin : 0;
     if (bits == 0 || !run_is_near(bin + lowest_bit(bits), units)) return NULL;
     return run_pop(heap, bin + lowest_bit(bits));
 }
@@ -50,27 +64,35 @@ static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 static ALWAYS_INLINE struct span *mid_allocate(struct heap *heap, size_t size)
 {
     size_t units = run_units(size);
-    struct span *run = heap->hot;
-    if (run != NULL && run->touched == units) heap->hot = NULL;
-    else if (LIKELY(units <= RUN_EXACT && heap->runs[units - 1] != NULL)) run = run_pop(heap, (unsigned)units - 1);
+    struct span *run;
+    if (LIKELY(units <= RUN_SHORT && heap->shorts[units - 1].top != NULL)) run = short_pop(&heap->shorts[units - 1]);
+    else if (units <= RUN_EXACT && heap->runs[units - 1] != NULL) run = run_pop(heap, (unsigned)units - 1);
     else if ((run = run_pop_near(heap, units)) == NULL) return NULL;
     run_begin(run, size, units);
     return run;
 }
 
-/* A run from the arena. Two MiB and more lie aligned to that, so that huge pages can back them. */
+static void run_huge(const struct span *run)
+{
+    const struct arena *arena = arena_of(run->address);
+    uintptr_t begin = align_down(run->address, SUPERSLAB_LARGE), end = align_up(run->address + span_bytes(run), SUPERSLAB_LARGE);
+    os_huge((void *)begin, size_min(end, arena->base + arena->writable) - begin, true);
+}
+
+/* A run from the arena. From 1 MiB on huge pages are asked for, all that the run has a part in; from 2 MiB on it lies on
+ * one. */
 static struct span *mid_refill(struct heap *heap, size_t size)
 {
     size_t units = run_units(size);
     unsigned bin = run_bin_ceil(units);
     uint32_t length = (uint32_t)(bin < RUN_BINS ? run_bin_units(bin) : units);
-    bool huge = size >= SUPERSLAB_LARGE && knob(KNOB_huge_pages);
+    bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages);
     lock_take(&arena_lock);
-    struct span *run = arena_take(length, huge ? SUPERSLAB_LARGE / UNIT_BYTES : 1);
+    struct span *run = arena_take(length, huge && size >= SUPERSLAB_LARGE ? SUPERSLAB_LARGE / UNIT_BYTES : 1);
     lock_drop(&arena_lock);
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
-    if (huge && run->zeroed) os_huge((void *)run->address, align_down(size, SUPERSLAB_LARGE), true);
+    if (huge && run->zeroed) run_huge(run);
     run_colour(heap, run);
     run_begin(run, size, units);
     heap->run_held += run_touched_bytes(run);
@@ -95,9 +117,12 @@ static ALWAYS_INLINE size_t mid_allowance(const struct heap *heap)
 /* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
 static ALWAYS_INLINE bool mid_free(struct heap *heap, struct span *run)
 {
-    if (heap->hot == NULL && run->units <= RUN_EXACT) {
+    if (LIKELY(run->units <= RUN_SHORT && heap->shorts[run->units - 1].room > 0)) {
+        struct run_bin *bin = &heap->shorts[run->units - 1];
         POKE(run->live, RUN_FREE);
-        heap->hot = run;
+        run->next = bin->top;
+        bin->top = run;
+        bin->room--;
         return true;
     }
     size_t cached = heap->run_cached + run_touched_bytes(run);
@@ -114,9 +139,7 @@ static ALWAYS_INLINE bool mid_free(struct heap *heap, struct span *run)
 /* Spills cached runs, longest first, until `keep` bytes are left. */
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
-    if (keep == 0 && heap->hot != NULL) {
-        mid_spill(heap, heap->hot, now);
-        heap->hot = NULL;
-    }
+    for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
+        while (heap->shorts[length - 1].top != NULL) mid_spill(heap, short_pop(&heap->shorts[length - 1]), now);
     while (heap->run_bits != 0 && heap->run_cached > keep) mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
 }

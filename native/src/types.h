@@ -45,8 +45,11 @@
 #define RUN_STEPS 8u                                          /* then 8 bins a doubling */
 #define RUN_BINS 64u                                          /* up to 64 x 16 units = 64 MiB */
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
+#define RUN_SHORT 8u                                          /* units; up to here a thread keeps a few runs without accounts */
+#define RUN_SHORT_BYTES ((size_t)256 << 10)                   /* of each short length, one run at least */
 #define RUN_COLOURS 64u                                       /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)            /* bytes a run must have to spare for it */
+#define LARGE_MIN ((size_t)1 << 20)                           /* 1 MiB: blocks from here on are large */
 #define GROWTH_UNITS RUN_UNITS_MAX                            /* address space given to a block that grows: 64 MiB */
 
 #define MAGAZINE_MIN 16u                                      /* blocks; the arms of ACE are 16, 32, ... 512 */
@@ -173,6 +176,11 @@ struct class_slabs {
     struct span *partial;     /* slabs with returned blocks */
 };
 
+struct run_bin {
+    struct span *top;
+    int32_t room;
+};
+
 /* --- one thread's everything --------------------------------------------------------------------------------------------- */
 
 enum heap_state { HEAP_FREE, HEAP_LIVE };
@@ -183,7 +191,7 @@ struct heap {
     uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
     struct span *current[CLASSES];      /* the slab being carved */
     uint64_t run_bits;                  /* bit b: runs[b] is not empty */
-    struct span *hot;                   /* a short run freed last: taken and given without accounts */
+    struct run_bin shorts[RUN_SHORT];   /* a few short runs of each length, taken and given without accounts */
     struct span *runs[RUN_BINS];        /* cached runs: free for this thread, pages kept */
     uint32_t colour;                    /* of the next run from the arena */
     size_t run_cached;                  /* bytes in them */
