@@ -84,7 +84,7 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
 /* A run that the thread does not have in hand; NULL where memory ends. */
 static struct span *run_fetch(struct heap *heap, size_t size)
 {
-    if (size > PTRDIFF_MAX) return NULL;
+    if (size > SIZE_LIMIT) return NULL;
     struct span *run = heap != NULL ? mid_refill(heap, size) : orphan_run(size, 1);
     if (run != NULL) return run;
     scrape(heap);
@@ -129,7 +129,7 @@ static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t
 static NOINLINE void *allocate_big(size_t size, void *site)
 {
     struct heap *heap = front.heap;
-    if (UNLIKELY(heap == NULL || size > PTRDIFF_MAX)) return allocate_slow(size);
+    if (UNLIKELY(heap == NULL || size > SIZE_LIMIT)) return allocate_slow(size);
     if (UNLIKELY(knob(KNOB_site_rules))) {
         void *routed = allocate_by_site(heap, size, (uintptr_t)site);
         if (routed != NULL) return routed;
@@ -263,7 +263,7 @@ static void *allocate_zeroed(size_t size)
         return p != NULL ? memset(p, 0, size) : NULL;
     }
     struct heap *heap = heap_here();
-    struct span *run = heap != NULL && size <= PTRDIFF_MAX ? mid_allocate(heap, size) : NULL;
+    struct span *run = heap != NULL && size <= SIZE_LIMIT ? mid_allocate(heap, size) : NULL;
     bool cached = run != NULL;
     if (!cached && (run = run_fetch(heap, size)) == NULL) return refuse();
     return run->zeroed && !cached ? (void *)run_block(run) : memset((void *)run_block(run), 0, size);
@@ -279,7 +279,7 @@ void *hak_calloc(size_t count, size_t size)
 /* Serves a growing run: where it lies, else in a growth window; NULL where neither can. */
 static void *grow(struct heap *heap, struct span *run, size_t size)
 {
-    if (heap == NULL || size > PTRDIFF_MAX) return NULL;
+    if (heap == NULL || size > SIZE_LIMIT) return NULL;
     if (large_resize(heap, run, size)) return (void *)run_block(run);
     if (size < run->size) return NULL;
     struct span *window = window_take(heap, size, false);
@@ -336,7 +336,7 @@ void *hak_realloc(void *p, size_t size)
 static void *allocate_aligned(size_t alignment, size_t size)
 {
     if (alignment <= GRANULE) return allocate(size);
-    if (alignment > PTRDIFF_MAX / 2 || size > PTRDIFF_MAX - alignment) return refuse();
+    if (alignment > SIZE_LIMIT / 2 || size > SIZE_LIMIT - alignment) return refuse();
     if (UNLIKELY(mode != MODE_CACHED)) return allocate_otherwise(alignment, size);
     size_t rounded = align_up(size_max(size, 1), alignment);
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) return allocate(rounded);
@@ -409,10 +409,12 @@ static void fork_prepare(void)
 {
     if (_IO_list_lock != NULL) _IO_list_lock();
     each_lock(lock_take_out_of_line);
+    lock_forking = true;
 }
 
 static void fork_parent(void)
 {
+    lock_forking = false;
     each_lock(lock_drop_out_of_line);
     if (_IO_list_unlock != NULL) _IO_list_unlock();
 }
@@ -420,6 +422,7 @@ static void fork_parent(void)
 /* Other threads' heaps stay behind: their magazines may have been in motion, so they are dropped, not reused. */
 static void fork_child(void)
 {
+    lock_forking = false;
     each_lock(lock_reset);
     if (_IO_list_resetlock != NULL) _IO_list_resetlock();
     atomic_store(&helper_state, HELPER_NONE);

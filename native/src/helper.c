@@ -9,6 +9,7 @@ enum helper_state { HELPER_NONE, HELPER_STARTING, HELPER_RUNS };
 static _Atomic uint32_t helper_state;
 static _Atomic uint32_t helper_word;            /* raised by every poke; slept on */
 static _Atomic bool helper_sleeps;
+static _Atomic bool helper_wanted;              /* ACE is on: a helper must be there, in a child from its first slow free */
 static uint64_t (*helper_ace)(uint64_t now);    /* ACE's step; returns ns until the next, 0: ACE is off */
 
 static void helper_poke(void)
@@ -67,6 +68,8 @@ static void helper_start(void)
 static void helper_consider(void)
 {
     size_t pending = pending_bytes();
+    if (UNLIKELY(atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
+        atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE) helper_start();
     if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes))) return;
     if (knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes)) {
         if (atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE) helper_start();

@@ -84,6 +84,7 @@ static void run_huge(const struct span *run)
 static struct span *mid_refill(struct heap *heap, size_t size)
 {
     size_t units = run_units(size);
+    if (units > MAP_MASK) return NULL;
     unsigned bin = run_bin_ceil(units);
     uint32_t length = (uint32_t)(bin < RUN_BINS ? run_bin_units(bin) : units);
     bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages);

@@ -136,6 +136,9 @@ static void os_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, ns != 0 ? &t : NULL, 0, 0);
 }
 
+/* Set while this thread forks and holds every lock: handlers of others that run meanwhile may allocate. */
+static THREAD_LOCAL bool lock_forking;
+
 static ALWAYS_INLINE bool lock_try(struct lock *lock)
 {
     uint32_t free = 0;
@@ -145,6 +148,7 @@ static ALWAYS_INLINE bool lock_try(struct lock *lock)
 /* Looks a few times, then sleeps in the kernel: no yielding, no back-off sleeps. */
 static NOINLINE void lock_wait(struct lock *lock)
 {
+    if (lock_forking) return;
     for (int i = 0; i < 64; i++) {
         cpu_relax();
         if (atomic_load_explicit(&lock->state, memory_order_relaxed) == 0 && lock_try(lock)) return;
@@ -159,6 +163,7 @@ static ALWAYS_INLINE void lock_take(struct lock *lock)
 
 static ALWAYS_INLINE void lock_drop(struct lock *lock)
 {
+    if (UNLIKELY(lock_forking)) return;
     if (UNLIKELY(atomic_exchange_explicit(&lock->state, 0, memory_order_release) == 2)) os_futex_wake(&lock->state, 1);
 }
 

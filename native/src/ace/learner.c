@@ -46,6 +46,7 @@ int hak_ace_start(void)
     if (!atomic_compare_exchange_strong(&ace_on, &off, true)) return -1;
     ace_due[0] = ace_due[1] = 0;
     ace_log("starts");
+    atomic_store(&helper_wanted, true);
     helper_start();
     helper_poke();
     return 0;
@@ -53,6 +54,7 @@ int hak_ace_start(void)
 
 void hak_ace_stop(void)
 {
+    atomic_store(&helper_wanted, false);
     if (atomic_exchange(&ace_on, false)) ace_log("stops");
 }
 
@@ -87,12 +89,8 @@ static void ace_begin(void)
     if (knob(KNOB_ace_enabled)) hak_ace_start();
 }
 
-/* The child starts with what its parent had learned; its thread is its own. */
-static void ace_child(void)
-{
-    lock_reset(&ace_lock);
-    if (atomic_load(&ace_on)) helper_start();
-}
+/* The child keeps what its parent had learned; its own helper starts with its first slow path. */
+static void ace_child(void) { lock_reset(&ace_lock); }
 
 __attribute__((destructor)) static void ace_end(void)
 {
