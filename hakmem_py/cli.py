@@ -12,7 +12,7 @@ COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "check": ("check", "working tree against a commit: instructions, time, verdict"),
     "ab": ("check", "ACE off against on, on a workload or on any program"),
     "compare": ("owndata", "judge two columns of your own numbers"),
-    "calibrate": ("calibration", "measure how far this machine's verdicts can be trusted"),
+    "calibrate": ("ruler", "measure how far this machine's verdicts can be trusted"),
     "simulate": ("bandits", "play bandit policies in a simulated environment"),
     "trace": ("trace", "record what a program allocates, to replay it"),
     "soak": ("soak", "drift of memory and throughput over a long run"),

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats as sps
 
+from .calibration import calibration_note  # noqa: F401  quoted by every report
 from .estimates import (  # noqa: F401  the whole of it is the face of this module
     BUILD_THRESHOLD,
     CONFIDENCE,

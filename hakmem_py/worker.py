@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 MEASURED = (
@@ -64,6 +64,8 @@ def _columns(result):
     """A bench's result in the columns of a sample; what has no column goes into `extra` as JSON."""
     wall, cpu = result["chunk_ns"], result["chunk_cpu_ns"]
     extra = {key: value for key, value in result.items() if key not in SETTINGS and key not in MEASURED}
+    spread = stdev(cpu) if len(cpu) > 1 else 0.0
+    extra |= {"chunks": len(cpu), "cpu_mean_ns": fmean(cpu), "cpu_sd_ns": spread}
     return {name: int(result[name]) for name in MEASURED} | {
         "size_bytes": result["size"],
         "threads": result["threads"],

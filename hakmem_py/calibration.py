@@ -1,0 +1,246 @@
+"""How far this machine's verdicts can be trusted: error rates of the ruler, and of naive rules, on real runs.
+
+Input: the samples of experiment 01_ruler, in each block the same allocator twice ("same", "again") and once
+with an exact slow-down ("slow"). Disjoint groups of consecutive blocks are comparisons of their own, so one
+long series holds hundreds of them, with the drift and the bursts that this machine really has.
+"""
+
+import json
+
+import numpy as np
+import pandas as pd
+from scipy import stats as sps
+from statsmodels.stats.proportion import proportion_confint
+
+from . import ROOT, provenance, store
+from .estimates import (
+    CONFIDENCE,
+    POWER,
+    RUN_THRESHOLD,
+    autocorrelation,
+    cv,
+    plan,
+    ratio,
+    robust_cv,
+    robust_sd,
+    verdict,
+)
+from .ranks import signed_rank_p
+
+FILE = ROOT / "data" / "calibration.json"
+GROUP = 8  # pairs of one A/A comparison; the exact test has 3.9 % there
+TEN = 10  # runs a side of the naive rules
+PILOT = 200  # blocks from which the planner learns the noise
+EFFECT = 0.01  # the slow-down that 01_ruler injects
+DRAWS = 400  # random subsets for power at one n
+LEAST_TRIALS = 10  # rates of fewer comparisons are not drawn
+ENOUGH = 400  # comparisons without which an error rate is only an indication
+WORST_RATE = 0.08  # the Wilson upper bound must stay below
+COVERAGE = (0.93, 0.97)
+ALPHA = 1 - CONFIDENCE
+
+
+def costs(samples, metric="cpu_ns_per_op"):
+    """One row a block, columns same, again, slow: only blocks where all three ran well, in order of time."""
+    good = samples[samples["status"] == "ok"]
+    table = good.pivot_table(index="block", columns="allocator", values=metric, aggfunc="last", observed=True)
+    return table[["same", "again", "slow"]].dropna().sort_index()
+
+
+def rate(events):
+    """Share of true values with Wilson 95 % interval: {rate, low, high, ...}."""
+    events = np.asarray(events, bool)
+    low, high = proportion_confint(events.sum(), len(events), ALPHA, "wilson") if len(events) else (0, 1)
+    share = float(events.mean()) if len(events) else None
+    return {
+        "rate": share,
+        "low": float(low),
+        "high": float(high),
+        "events": int(events.sum()),
+        "trials": len(events),
+    }
+
+
+def groups(table, size):
+    """Disjoint runs of `size` consecutive rows."""
+    return [table.iloc[i : i + size] for i in range(0, len(table) - size + 1, size)]
+
+
+def error_rates(table, size=GROUP):
+    """What the ruler does where the truth is known: {name: rate}. table: see `costs`."""
+    null = [ratio(part["again"], part["same"]) for part in groups(table, size)]
+    slow = [ratio(part["slow"], part["same"]) for part in groups(table, size)]
+    kinds = [verdict(e).kind for e in null]
+    return {
+        "false_positives": rate([e.p_value <= ALPHA for e in null]),
+        "false_go": rate([kind == "GO" for kind in kinds]),
+        "false_no_go": rate([kind == "NO-GO" for kind in kinds]),
+        "coverage": rate([e.low <= 1 <= e.high for e in null]),
+        "coverage_slow": rate([e.low <= 1 + EFFECT <= e.high for e in slow]),
+    }
+
+
+def planned_power(table):
+    """Is the injected slow-down found at the n that the planner names from the first blocks?
+
+    disjoint: groups of consecutive later blocks. drawn: random subsets of all later blocks, which overlap;
+    none where there are not four times as many blocks.
+    """
+    pilot = np.log(table["again"] / table["same"])[:PILOT]
+    rest = np.log(table["slow"] / table["same"])[PILOT:]
+    n = plan(EFFECT, pilot)
+    return {
+        "planned_n": n,
+        "disjoint": rate([_found(part) for part in groups(rest, n)]),
+        "drawn": rate([_found(part) for part in _draws(rest.to_numpy(), n)]),
+    }
+
+
+def _found(d):
+    return signed_rank_p(d) <= ALPHA and np.median(d) > 0
+
+
+def _draws(d, n):
+    rng = np.random.default_rng(n)
+    return [rng.choice(d, n, replace=False) for _ in range(DRAWS)] if len(d) >= 4 * n else []
+
+
+def power_curve(table, sizes=(10, 20, 50, 100, 200, 400, 800)):
+    """Share of comparisons of n pairs in which a difference is seen: truth, n, rate, low, high.
+
+    The slowed side by random subsets, the identical one by disjoint groups, each where the blocks suffice.
+    """
+    d = np.log(table[["slow", "again"]].div(table["same"], axis=0))
+    rows = []
+    for n in sizes:
+        slow = [_found(part) for part in _draws(d["slow"].to_numpy(), n)]
+        null = [signed_rank_p(part) <= ALPHA for part in groups(d["again"], n)]
+        rows += [{"truth": "1 % slower", "n": n, **rate(slow)}]
+        rows += [{"truth": "no difference", "n": n, **rate(null)}]
+    found = pd.DataFrame(rows).sort_values("truth", kind="stable")
+    return found[found["trials"] >= LEAST_TRIALS]
+
+
+# ---------------------------------------------------------------- naive rules on the same runs
+
+
+def rules(samples, metric="cpu_ns_per_op"):
+    """False decisions of naive rules and of ours on identical binaries: rule, rate, low, high, ...
+
+    The naive ones see the runs of both identical sides in the order of the clock, as if A had run first and
+    B after it; ours sees the randomised blocks.
+    """
+    good = samples[(samples["status"] == "ok") & (samples["allocator"] != "slow")].sort_values("started_at")
+    x, extra = good[metric].to_numpy(float), good["extra"].map(json.loads)
+    rows = {}
+    for n in (TEN, 3 * TEN):
+        a, b = _in_sequence(x, n)
+        welch = sps.ttest_ind(a, b, axis=1, equal_var=False).pvalue
+        rows[f"{n} of A, then {n} of B: Welch t"] = welch <= ALPHA
+        rows[f"{n} of A, then {n} of B: Mann-Whitney"] = sps.mannwhitneyu(a, b, axis=1).pvalue <= ALPHA
+        rows[f"{n} of A, then {n} of B: GO if the mean gains 1 %"] = a.mean(1) / b.mean(1) > 1 + RUN_THRESHOLD
+    rows["chunks of one process as samples: Welch t"] = _chunks_as_samples(extra) <= ALPHA
+    table = costs(samples, metric)
+    for n in (GROUP, TEN, 3 * TEN):
+        estimates = [ratio(part["again"], part["same"]) for part in groups(table, n)]
+        rows[f"{n} randomised pairs: signed rank"] = [e.p_value <= ALPHA for e in estimates]
+        rows[f"{n} randomised pairs: verdict GO"] = [verdict(e).kind == "GO" for e in estimates]
+    return pd.DataFrame([{"rule": rule, **rate(events)} for rule, events in rows.items()])
+
+
+def _in_sequence(x, n):
+    """Runs by the clock, n to A and the next n to B, again and again: two arrays (comparisons, n)."""
+    folded = x[: len(x) // (2 * n) * 2 * n].reshape(-1, 2, n)
+    return folded[:, 0], folded[:, 1]
+
+
+def _chunks_as_samples(extra):
+    """p-values of Welch's t between neighbour processes when their timed chunks are taken as samples."""
+    mean, sd, chunks = (np.array([x[name] for x in extra]) for name in ("cpu_mean_ns", "cpu_sd_ns", "chunks"))
+    even = len(mean) // 2 * 2
+    a, b = slice(0, even, 2), slice(1, even, 2)
+    return sps.ttest_ind_from_stats(
+        mean[a], sd[a], chunks[a], mean[b], sd[b], chunks[b], equal_var=False
+    ).pvalue
+
+
+# ---------------------------------------------------------------- the record of this machine
+
+
+def judge(samples):
+    """The calibration of the machine that made these samples: plain values, ready for JSON."""
+    metric = samples.attrs.get("metric", "cpu_ns_per_op")
+    table = costs(samples[samples["host"] == provenance.host()], metric)
+    if len(table) <= PILOT:
+        raise ValueError(f"a calibration needs more than {PILOT} complete blocks, there are {len(table)}")
+    noise = np.log(table["again"] / table["same"])
+    result = {
+        "when": f"{samples['started_at'].max():%Y-%m-%d %H:%M} UTC", "kernel": provenance.kernel(),
+        "build": samples["build_hash"].iloc[-1], "blocks": len(table), "group": GROUP,
+        "run_ms": float(samples["elapsed_ns"].median() / 1e6), "load": float(samples["load1"].median()),
+        "cv": cv(table["same"]), "robust_cv": robust_cv(table["same"]), "noise_sd": float(np.std(noise)),
+        "robust_noise_sd": robust_sd(noise), "autocorrelation": autocorrelation(noise),
+        **error_rates(table), "power": planned_power(table),
+    }  # fmt: skip
+    return result | {"complaints": complaints(result)}
+
+
+def complaints(result):
+    """What is wrong with a calibration, in words; an interval must exclude the promise before we say so."""
+    found, drawn = result["false_positives"], result["power"]["drawn"]
+    tests = {
+        f"false positives {found['rate']:.1%}, promised 5 %": found["low"] > ALPHA,
+        f"false positives may reach {found['high']:.1%}": found["trials"] >= ENOUGH
+        and found["high"] > WORST_RATE,
+        f"1 % is found too seldom at n = {result['power']['planned_n']}": drawn["high"] < POWER,
+    }
+    for name in ("coverage", "coverage_slow"):
+        share = result[name]
+        wrong = share["high"] < COVERAGE[0] or share["low"] > COVERAGE[1]
+        tests[f"{name.replace('_', ' ')} {share['rate']:.1%}"] = wrong
+    return [text for text, wrong in tests.items() if wrong]
+
+
+def record(result):
+    """Keeps a calibration as this machine's: "full" where it rests on enough comparisons, else "check"."""
+    machines = _recorded()
+    kind = "full" if result["false_positives"]["trials"] >= ENOUGH else "check"
+    machines.setdefault(_machine(), {})[kind] = result
+    store.save_json(FILE.parent, FILE.name, machines)
+
+
+def calibration_note():
+    """One sentence for the top of every report: how far verdicts of this machine can be trusted."""
+    mine = _recorded().get(_machine(), {})
+    full, check = mine.get("full"), mine.get("check")
+    if not (full or check):
+        return "This machine is not calibrated: run `hakmem calibrate` before believing a verdict made on it."
+    for result in filter(None, (full, check)):
+        if result["complaints"]:
+            what = f"({result['when']}): {'; '.join(result['complaints'])}"
+            return f"The calibration of this machine is bad {what}. Verdicts made on it are in doubt."
+    if not full:
+        return f"This machine is calibrated by a short check only: {_said(check)}"
+    if full["kernel"] != provenance.kernel():
+        return f"This machine was calibrated under another kernel, {full['kernel']}: run `hakmem calibrate`."
+    return f"Calibrated: {_said(full)}"
+
+
+def _said(x):
+    wrong, inside, power = x["false_positives"], x["coverage"], x["power"]
+    noise = x["robust_noise_sd"]
+    found = "not shown" if power["drawn"]["rate"] is None else f"{power['drawn']['rate']:.2f}"
+    return (
+        f"{wrong['rate']:.1%} false positives in {wrong['trials']} A/A comparisons (at most "
+        f"{wrong['high']:.1%}), "
+        f"intervals hold the truth in {inside['rate']:.1%}, power for an injected 1 % at the planned "
+        f"n = {power['planned_n']}: {found}; noise of a pair {noise:.1%}, load {x['load']:.1f}, {x['when']}."
+    )
+
+
+def _recorded():
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
+
+
+def _machine():
+    return f"{provenance.host()}, {provenance.machine()}"
