@@ -15,6 +15,7 @@ from hakmem_py import build
 
 NATIVE = Path(__file__).parent / "native"
 COMPILERS = {".c": ("gcc", "-std=gnu11"), ".cc": ("g++", "-std=c++17")}
+PROGRAMS = tempfile.TemporaryDirectory(prefix="hakmem-tests-")
 # -fno-builtin: every call is made as written. -rdynamic: a program may stand before a function of libc.
 FLAGS = ("-O1", "-g", "-fno-builtin", "-pthread", "-rdynamic", "-w")
 
@@ -31,17 +32,12 @@ def library():
 
 
 @functools.cache
-def _folder():
-    return tempfile.TemporaryDirectory(prefix="hakmem-tests-")
-
-
-@functools.cache
 def program(source, *flags):
     """The executable compiled from tests/native/<source>; None where its compiler is not installed."""
     compiler, standard = COMPILERS[Path(source).suffix]
     if shutil.which(compiler) is None:
         return None
-    executable = Path(_folder().name, re.sub(r"\W", "_", f"{source} {' '.join(flags)}"))
+    executable = Path(PROGRAMS.name, re.sub(r"\W", "_", f"{source} {' '.join(flags)}"))
     subprocess.run([compiler, standard, *FLAGS, NATIVE / source, "-o", executable, *flags], check=True)
     return executable
 

@@ -19,6 +19,7 @@ CASES = [  # (policy, parameters)
     ("ucb-scaled", {}),
     ("ucb-scaled", {"scale": 0.02}),
     ("ucb-restart", {}),
+    ("ucb-recall", {}),
     ("d-ucb", {}),
     ("d-ucb", {"gamma": 0.98, "scale": 0}),
     ("epsilon-greedy", {"epsilon": 0.2}),
@@ -46,7 +47,7 @@ def node():
     ("rewards", "noise", "means", "changes"),
     [
         ("bernoulli", "bernoulli", SIX, {}),
-        ("gaussian:0.02", 0.02, list(ACE_MEANS), {500: list(ACE_MEANS[::-1])}),
+        ("gaussian:0.02", 0.02, list(ACE_MEANS), {500: list(ACE_MEANS[::-1]), 800: list(ACE_MEANS)}),
         ("exact", 0, SIX, {700: SIX[::-1]}),
     ],
 )

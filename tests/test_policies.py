@@ -147,7 +147,7 @@ def test_learners_settle_on_the_best_arm(policy):
 def test_only_policies_that_forget_recover_from_a_change():
     turned = {600: ACE_MEANS[::-1]}
     runs = bandits.contest(
-        ["ucb-scaled", "ucb-restart", ("d-ucb", {"gamma": 0.98, "scale": 0}),
+        ["ucb-scaled", "ucb-restart", "ucb-recall", ("d-ucb", {"gamma": 0.98, "scale": 0}),
          ("thompson-gaussian", {"gamma": 0.98})],
         ACE_MEANS, ACE_REWARDS, ACE_WINDOWS, 100, changes=turned,
     )  # fmt: skip

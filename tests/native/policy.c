@@ -156,6 +156,31 @@ PROMISE(a_change_restarts_and_noise_does_not)
     HOLDS(b.restarts == 1 && b.steps <= 30 && b.plays == 330 && b.pulls[0] == 110 && b.mean[0] < 4.2);
 }
 
+PROMISE(a_phase_that_returns_is_recalled)
+{
+    hak_bandit_t b = bandit("ucb-recall", 4);
+    const double phase[2][4] = {{1.0, 0.9, 0.8, 0.7}, {0.6, 0.7, 0.8, 0.95}};
+    uint64_t random = 8, best = 0;
+    for (int t = 0; t < 1200; t++) {
+        int arm = hak_bandit_select(&b), now = t / 40 % 2;
+        hak_bandit_update(&b, arm, phase[now][arm] + 0.02 * random_normal(&random));
+        best += t >= 600 && arm == (now ? 3 : 0);
+    }
+    HOLDS(b.restarts == 29 && b.regimes == 2); /* every change seen, both phases known */
+    HOLDS(best > 600 * 9 / 10);
+}
+
+PROMISE(a_single_odd_reward_is_no_new_phase)
+{
+    hak_bandit_t b = bandit("ucb-recall", 2);
+    uint64_t random = 9;
+    for (int t = 0; t < 400; t++) {
+        int arm = hak_bandit_select(&b);
+        hak_bandit_update(&b, arm, t % 50 == 49 ? 0.0 : 1.0 - 0.1 * arm + 0.01 * random_normal(&random));
+    }
+    HOLDS(b.restarts == 0 && b.regimes == 1 && b.mean[0] > 0.95 && b.pulls[0] > 350);
+}
+
 PROMISE(elo_is_zero_sum_and_halving_keeps_the_best)
 {
     hak_bandit_t elo = bandit("elo", 6), halving = bandit("halving", 6);

@@ -1,0 +1,13 @@
+/* A block is overwritten when thousands have left the thread's cache after it. */
+#include "crime.h"
+
+int main(void) {
+    take_and_drop(SMALL, 20);
+    static char *others[5000];
+    char *block = take(SMALL);
+    for (int i = 0; i < 5000; i++) others[i] = take(SMALL);
+    drop(block);
+    for (int i = 0; i < 5000; i++) drop(others[i]);
+    *(char **)block = TARGET;
+    return aftermath(SMALL);
+}

@@ -1,0 +1,75 @@
+"""Misuse never becomes a tool: 52 programs, one crime each, and what became of it under the default and hardened build.
+
+Fates: detected (ended with a message), fault (ended by the memory protection), silent (nothing happened, heap sound),
+overwritten (the allocator wrote into a live block), corrupt (two owners for one byte, or a block at an address of the
+attacker's choice), hung.
+"""
+
+import functools
+import re
+import signal
+import subprocess
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from preload import NATIVE, library, program, run
+
+CRIMES = sorted(path.stem for path in (NATIVE / "crimes").glob("*.c"))
+FATES = ("detected", "fault", "silent", "overwritten", "corrupt", "hung")
+MESSAGE = re.compile(r"hakmem: .*\w.* 0x[0-9a-f]+\n")
+# What a guard behind the block or a look at freed memory sees: the hardened profile must not be silent about it.
+VISIBLE = [name for name in CRIMES if name.startswith(("overflow_", "use_after_free_", "double_free_"))]
+
+
+def commit(crime, profile):
+    """(fate, what was said on stderr)."""
+    try:
+        done = run([program(f"crimes/{crime}.c")], timeout=60, HAKMEM_PROFILE=profile)
+    except subprocess.TimeoutExpired:
+        return "hung", ""
+    if done.returncode == 0:
+        return done.stdout.split()[0], done.stderr
+    ended = signal.Signals(-done.returncode)
+    return "fault" if ended in (signal.SIGSEGV, signal.SIGBUS) else "detected", done.stderr
+
+
+@functools.cache
+def fates(profile):
+    """crime -> (fate, message), each in a process of its own, two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(CRIMES, pool.map(lambda crime: commit(crime, profile), CRIMES), strict=True))
+
+
+def criminals(profile, fate):
+    return [crime for crime, (came_to, _) in fates(profile).items() if came_to == fate]
+
+
+def test_there_are_52_crimes_of_at_most_20_lines():
+    assert len(CRIMES) == 52
+    assert max(len((NATIVE / f"crimes/{name}.c").read_text().splitlines()) for name in CRIMES) <= 20
+
+
+@pytest.mark.parametrize("profile", ["default", "hardened", "lean"])
+@pytest.mark.parametrize("fate", ["corrupt", "overwritten", "hung"])
+def test_no_crime_becomes_a_tool(profile, fate):
+    assert criminals(profile, fate) == []
+
+
+@pytest.mark.parametrize(("profile", "at_least"), [("default", 25), ("hardened", 30)])
+def test_crimes_are_detected(profile, at_least):
+    counts = Counter(fate for fate, _ in fates(profile).values())
+    assert set(counts) <= set(FATES)
+    assert counts["detected"] >= at_least, counts
+
+
+def test_hardened_profile_sees_what_can_be_seen():
+    assert [crime for crime in criminals("hardened", "silent") if crime in VISIBLE] == []
+
+
+@pytest.mark.parametrize("profile", ["default", "hardened"])
+def test_message_is_one_line_that_names_crime_and_address(profile):
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    said = {crime: message for crime, (fate, message) in fates(profile).items() if fate == "detected"}
+    assert {crime: message for crime, message in said.items() if not MESSAGE.fullmatch(message)} == {}
