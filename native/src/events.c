@@ -41,8 +41,18 @@ size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity, uint
 
 /* --- the history on disk -------------------------------------------------------------------------------------------------------- */
 
+static struct lock event_writing;
 static uint64_t event_written;              /* cursor of the file */
 static uint64_t event_unwritten;            /* lost to the file */
+
+static uint64_t event_pending(void) { return atomic_load_explicit(&event_last, memory_order_acquire) - event_written; }
+
+/* In a child: what its parent saw is written by its parent. */
+static void event_skip(void)
+{
+    lock_reset(&event_writing);
+    event_written = atomic_load(&event_last);
+}
 
 static int event_header(char *text, size_t room)
 {
@@ -68,18 +78,17 @@ static int event_row(char *text, size_t room, const hak_event_t *e)
 
 int hak_event_write(const char *path)
 {
-    static struct lock writing;
     char text[2048];
     hak_event_t event;
     int rows = 0, file = os_open_append(path);
     if (file < 0) return -1;
-    lock_take(&writing);
+    lock_take(&event_writing);
     bool good = !os_file_is_empty(file) || os_write(file, text, (size_t)event_header(text, sizeof text));
     while (good && hak_event_read(&event_written, &event, 1, &event_unwritten) == 1) {
         good = os_write(file, text, (size_t)event_row(text, sizeof text, &event));
         rows++;
     }
-    lock_drop(&writing);
+    lock_drop(&event_writing);
     os_close(file);
     return good ? rows : -1;
 }

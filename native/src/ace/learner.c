@@ -1,17 +1,8 @@
-/* learner.c: ACE's life: started and stopped at run time, stepped by the helper thread, its history written when the
- * program ends. Calls loop.c and nothing else. */
+/* learner.c: ACE's life: started and stopped at run time, stepped by the helper thread, its history written before the
+ * ring of events overruns it and when the program ends. Calls loop.c and events.c, and nothing else. */
 
 static _Atomic bool ace_on;
 static const char *ace_history;  /* HAKMEM_ACE_EVENTS: where the events go; %p becomes the process number */
-
-/* Called by the helper between its rounds: nanoseconds until the next step, 0 while ACE is off. */
-static uint64_t ace_round(uint64_t now)
-{
-    if (!atomic_load_explicit(&ace_on, memory_order_relaxed)) return 0;
-    hak_ace_step(now);
-    uint64_t due = ace_due[0] < ace_due[1] ? ace_due[0] : ace_due[1];
-    return due > now ? due - now : 1;
-}
 
 static void ace_write_history(void)
 {
@@ -24,11 +15,22 @@ static void ace_write_history(void)
     }
     path[n] = 0;
     if (hak_event_write(path) >= 0) return;
+    ace_history = NULL; /* said once */
     struct line line = {0};
     line_text(&line, "hakmem: ace: the history cannot be written to ");
     line_text(&line, path);
     line_text(&line, "; set HAKMEM_ACE_EVENTS to a file in a folder that can be written");
     line_end(&line);
+}
+
+/* Called by the helper between its rounds: nanoseconds until the next step, 0 while ACE is off. */
+static uint64_t ace_round(uint64_t now)
+{
+    if (!atomic_load_explicit(&ace_on, memory_order_relaxed)) return 0;
+    hak_ace_step(now);
+    if (event_pending() > EVENT_ROWS / 2) ace_write_history();
+    uint64_t due = ace_due[0] < ace_due[1] ? ace_due[0] : ace_due[1];
+    return due > now ? due - now : 1;
 }
 
 static void ace_log(const char *what)
@@ -89,8 +91,12 @@ static void ace_begin(void)
     if (knob(KNOB_ace_enabled)) hak_ace_start();
 }
 
-/* The child keeps what its parent had learned; its own helper starts with its first slow path. */
-static void ace_child(void) { lock_reset(&ace_lock); }
+/* The child keeps what its parent had learned; its history is its own, its helper starts with its first slow path. */
+static void ace_child(void)
+{
+    lock_reset(&ace_lock);
+    event_skip();
+}
 
 __attribute__((destructor)) static void ace_end(void)
 {

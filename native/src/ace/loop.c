@@ -85,12 +85,23 @@ static bool learners_ready(uint64_t now)
     return true;
 }
 
-static int learner_for_class(unsigned class, uint64_t now, uint64_t cpu_ns)
+/* How many capacities differ: `magazine_bytes` makes the larger ones of a large class the same. */
+static int magazine_arms(unsigned class)
 {
-    if (learner_of_class[class] != 0) return learner_of_class[class];
-    int number = learner_add(KNOB_magazine_blocks, class, arms_magazine, COUNT(arms_magazine), KNOB_ace_policy);
+    size_t fit = (size_t)knob(KNOB_magazine_bytes) / classes[class].size;
+    int arms = 1;
+    while (arms < COUNT(arms_magazine) && (size_t)arms_magazine[arms - 1] < fit) arms++;
+    return arms;
+}
+
+/* The learner of a class, made if need be; its first window begins with `counts`. 0: a class without a choice. */
+static int learner_for_class(unsigned class, const hak_window_t *counts)
+{
+    int arms = magazine_arms(class);
+    if (learner_of_class[class] != 0 || arms < 2) return learner_of_class[class];
+    int number = learner_add(KNOB_magazine_blocks, class, arms_magazine, arms, KNOB_ace_policy);
     learner_of_class[class] = (int8_t)number;
-    learners[number].before = class_window(class, now, cpu_ns);
+    learners[number].before = *counts;
     return number;
 }
 
@@ -144,37 +155,42 @@ static void learner_decide(int number, const hak_window_t *window, uint64_t rss)
     decision_record(number, window, arm, reason, rss);
 }
 
+/* One class. Windows without traffic are dropped: nothing was tried, nothing is learned. */
+static bool class_step(unsigned class, uint64_t now, uint64_t cpu_ns, uint64_t *rss)
+{
+    hak_window_t after = class_window(class, now, cpu_ns);
+    if (learner_of_class[class] == 0 && after.refills + after.spills < TRAFFIC_MIN) return false;
+    int number = learner_for_class(class, &after);
+    if (number == 0 || learners[number].outside) return false;
+    hak_window_t window = window_between(&learners[number].before, &after);
+    learners[number].before = after;
+    if (window.refills + window.spills < TRAFFIC_MIN) return false;
+    if (*rss == 0) *rss = os_rss();
+    learner_decide(number, &window, *rss);
+    return true;
+}
+
 static int fast_step(uint64_t now)
 {
     int decisions = 0;
     uint64_t cpu_ns = os_cpu_ns(), rss = 0;
-    for (unsigned class = 1; class < CLASSES; class++) {
-        if (classes[class].size == 0) continue;
-        hak_window_t after = class_window(class, now, cpu_ns);
-        if (learner_of_class[class] == 0 && after.refills + after.spills < TRAFFIC_MIN) continue;
-        struct learner *learner = &learners[learner_for_class(class, now, cpu_ns)];
-        hak_window_t window = window_between(&learner->before, &after);
-        if (window.refills + window.spills < TRAFFIC_MIN) { /* nothing was tried, nothing is learned */
-            learner->before = after;
-            continue;
-        }
-        learner->before = after;
-        if (rss == 0) rss = os_rss();
-        learner_decide(learner_of_class[class], &window, rss);
-        decisions++;
-    }
+    for (unsigned class = 1; class < CLASSES; class++)
+        if (classes[class].size != 0) decisions += class_step(class, now, cpu_ns, &rss);
     return decisions;
 }
 
 static int slow_step(uint64_t now)
 {
     hak_window_t after = whole_read(now);
+    int decisions = 0;
     for (int number = 0; number < LEARNERS_SLOW; number++) {
+        if (learners[number].outside) continue;
         hak_window_t window = window_between(&learners[number].before, &after);
         learners[number].before = after;
         learner_decide(number, &window, os_rss());
+        decisions++;
     }
-    return LEARNERS_SLOW;
+    return decisions;
 }
 
 static uint64_t ace_interval(int slow)
@@ -224,17 +240,19 @@ int hak_ace_learner_of(uint32_t block_size)
     if (block_size < 1 || block_size > L2_MAX) return -1;
     int number = -1;
     lock_take(&ace_lock);
-    if (learners_ready(os_now_ns())) number = learner_for_class(small_class(block_size), os_now_ns(), os_cpu_ns());
+    uint64_t now = os_now_ns();
+    hak_window_t counts = class_window(small_class(block_size), now, os_cpu_ns());
+    if (learners_ready(now)) number = learner_for_class(small_class(block_size), &counts);
     lock_drop(&ace_lock);
-    return number;
+    return number > 0 ? number : -1;
 }
 
 int hak_ace_choose(int number, int arm)
 {
-    if (number < 0 || number >= hak_ace_learner_count() || arm < 0 || arm >= learners[number].arms) return -1;
+    if (number < 0 || number >= hak_ace_learner_count() || arm < -1 || arm >= learners[number].arms) return -1;
     lock_take(&ace_lock);
-    learners[number].outside = true;
-    learner_settle(&learners[number], arm);
+    learners[number].outside = arm >= 0;
+    if (arm >= 0) learner_settle(&learners[number], arm);
     lock_drop(&ace_lock);
     return 0;
 }

@@ -52,14 +52,15 @@ static hak_window_t class_window(unsigned class, uint64_t now, uint64_t cpu_ns)
                           .contended = counts.contended, .cached_bytes = counts.cached_bytes, .live_bytes = counts.live_bytes};
 }
 
-/* Counts become differences, levels stay as they are at the end. */
+/* Counts become differences, levels stay as they are at the end. A heap counts the refills and spills of a class in 32
+ * bits, so their sum is right modulo 2^32, and so is the difference. */
 static hak_window_t window_between(const hak_window_t *before, const hak_window_t *after)
 {
     hak_window_t w = *after;
     w.begin_ns = before->end_ns;
     w.cpu_ns -= before->cpu_ns;
-    w.refills -= before->refills;
-    w.spills -= before->spills;
+    w.refills = (uint32_t)(w.refills - before->refills);
+    w.spills = (uint32_t)(w.spills - before->spills);
     w.contended -= before->contended;
     w.faults -= before->faults;
     w.syscalls -= before->syscalls;
