@@ -40,7 +40,7 @@ static size_t guard_size(const struct span *span, uintptr_t block)
 /* 0 where memory ends. */
 static uintptr_t guard_allocate(size_t alignment, size_t size)
 {
-    if (size > PTRDIFF_MAX - alignment - 2 * GRANULE) return 0;
+    if (size > SIZE_LIMIT - alignment - 2 * GRANULE) return 0;
     size_t rounded = align_up(size + sizeof(uint64_t), alignment > GRANULE ? alignment : GRANULE);
     uintptr_t block;
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) {
@@ -56,38 +56,53 @@ static uintptr_t guard_allocate(size_t alignment, size_t size)
     return block;
 }
 
+/* A freed block must be as it was left: small ones full of TRASH, a run's first page without a byte. */
+static void guard_inspect(const struct span *span, uintptr_t block)
+{
+    const unsigned char *at = (const unsigned char *)block;
+    const unsigned char *end = span->kind == SPAN_SLAB ? (const unsigned char *)guard_trailer(span, block) : at + os_page;
+    unsigned char left = span->kind == SPAN_SLAB ? TRASH : 0;
+    for (; at < end; at++)
+        if (UNLIKELY(*at != left)) fatal("block written after it was freed", block);
+}
+
 /* A freed block leaves the queue. */
 static void guard_release(uintptr_t block)
 {
-    const struct span *span = span_of(block);
-    const unsigned char *end = (const unsigned char *)guard_trailer(span, block);
-    for (const unsigned char *at = (const unsigned char *)block; at < end; at++)
-        if (UNLIKELY(*at != TRASH)) fatal("block written after it was freed", block);
-    *guard_trailer(span, block) = TRAILER_FREED ^ link_key;
-    orphan_free(span->class, block);
+    struct span *span = span_of(block);
+    guard_inspect(span, block);
+    if (span->kind == SPAN_SLAB) orphan_free(span->class, block);
+    else mid_spill(NULL, span, os_now_ns());
 }
 
-/* Frees a live guarded block: small ones wait in the queue, runs lose their pages at once. */
+/* Frees a live guarded block: it is emptied and waits in the queue; a run costs no pages there. */
 static void guard_free(struct span *span, uintptr_t block)
 {
     guard_size(span, block);
     if (span->kind == SPAN_RUN) {
         POKE(span->live, RUN_FREE);
         span->zeroed = 0;
-        span->touched = os_purge((void *)span->address, span_bytes(span)) ? 0 : span->units;
-        mid_spill(NULL, span, os_now_ns());
-        return;
+        if (os_purge((void *)span->address, span_bytes(span))) span->touched = 1;
+        else memset((void *)block, 0, os_page);
+    } else {
+        memset((void *)block, TRASH, guard_room(span) - sizeof(uint64_t));
+        *guard_trailer(span, block) = TRAILER_FREED ^ link_key;
     }
-    memset((void *)block, TRASH, guard_room(span) - sizeof(uint64_t));
-    *guard_trailer(span, block) = TRAILER_FREED ^ link_key;
     size_t length = (size_t)knob(KNOB_quarantine);
-    if (length == 0) {
-        guard_release(block);
-        return;
+    uintptr_t oldest = block;
+    if (length != 0) {
+        lock_take(&guard_lock);
+        uintptr_t *slot = &guard_queue[guard_next++ % length];
+        oldest = *slot;
+        *slot = block;
+        lock_drop(&guard_lock);
     }
-    lock_take(&guard_lock);
-    uintptr_t *slot = &guard_queue[guard_next++ % length], oldest = *slot;
-    *slot = block;
-    lock_drop(&guard_lock);
     if (oldest != 0) guard_release(oldest);
+}
+
+/* What still waits when the program ends is looked at too. */
+__attribute__((destructor)) static void guard_end(void)
+{
+    for (size_t i = 0; i < sizeof guard_queue / sizeof *guard_queue; i++)
+        if (guard_queue[i] != 0) guard_inspect(span_of(guard_queue[i]), guard_queue[i]);
 }

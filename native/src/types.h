@@ -50,6 +50,7 @@
 #define RUN_COLOURS 64u                                       /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)            /* bytes a run must have to spare for it */
 #define LARGE_MIN ((size_t)1 << 20)                           /* 1 MiB: blocks from here on are large */
+#define SIZE_LIMIT (WINDOW_BYTES / 2)                         /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX                            /* address space given to a block that grows: 64 MiB */
 
 #define MAGAZINE_MIN 16u                                      /* blocks; the arms of ACE are 16, 32, ... 512 */
