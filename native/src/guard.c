@@ -103,6 +103,8 @@ static void guard_free(struct span *span, uintptr_t block)
 /* What still waits when the program ends is looked at too. */
 __attribute__((destructor)) static void guard_end(void)
 {
+    lock_take(&guard_lock); /* what is in the queue is whole; other threads may still run */
     for (size_t i = 0; i < sizeof guard_queue / sizeof *guard_queue; i++)
         if (guard_queue[i] != 0) guard_inspect(span_of(guard_queue[i]), guard_queue[i]);
+    lock_drop(&guard_lock);
 }
