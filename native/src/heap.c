@@ -9,7 +9,7 @@
 
 static struct heap *_Atomic heaps;          /* newest first */
 static _Atomic uint32_t heaps_alive;
-static struct lock heap_lock;               /* guards the list's head and reuse */
+static struct lock heap_lock;               /* guards the list's head, reuse, and observers' look at fronts */
 static pthread_key_t heap_key;
 static _Atomic bool heap_key_made;
 
@@ -44,6 +44,7 @@ static struct heap *heap_begin(void)
     bool fresh = heap == NULL;
     if (fresh) heap = heap_map();
     if (heap != NULL) {
+        for (unsigned class = FRONT_CLASSES; class < CLASSES; class++) heap->wide[class - FRONT_CLASSES] = (struct bin){.head = LIST_END};
         heap->front = &front;
         atomic_store(&heap->state, HEAP_LIVE);
         if (fresh) atomic_store(&heaps, heap);
@@ -51,7 +52,6 @@ static struct heap *heap_begin(void)
     }
     lock_drop(&heap_lock);
     if (heap == NULL) return NULL;
-    for (unsigned class = FRONT_CLASSES; class < CLASSES; class++) *heap_bin(heap, class) = (struct bin){.head = LIST_END};
     for (unsigned length = 1; length <= RUN_SHORT; length++)
         heap->shorts[length - 1] = (struct run_bin){NULL, (int32_t)size_max(RUN_SHORT_BYTES / (length * UNIT_BYTES), 1)};
     front.heap = heap;
@@ -80,12 +80,15 @@ static void heap_end(void *argument)
         if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
         heap->current[class] = NULL;
     }
-    for (unsigned class = 0; class < FRONT_CLASSES; class++) front.bins[class] = (struct bin){.head = LIST_END};
+    heap->run_held = 0;
     front.heap = NULL;
     front.state = FRONT_EXITED;
-    heap->run_held = 0;
+    lock_take(&heap_lock); /* when it is dropped, no observer looks at this thread's front any more */
+    heap->front = NULL;
+    atomic_store(&heap->state, HEAP_FREE);
     atomic_fetch_sub(&heaps_alive, 1);
-    atomic_store_explicit(&heap->state, HEAP_FREE, memory_order_release);
+    lock_drop(&heap_lock);
+    for (unsigned class = 0; class < FRONT_CLASSES; class++) front.bins[class] = (struct bin){.head = LIST_END};
 }
 
 /* Once, at start: from here on threads are told when they end. */

@@ -11,7 +11,7 @@ static uintptr_t wide_allocate(struct heap *heap, unsigned class)
     if (UNLIKELY(!link_valid(block))) return 0;
     bin->head = link_next(block);
     block_words(block)[0] = 0;
-    bin->room++;
+    POKE(bin->room, bin->room + 1);
     return block;
 }
 
@@ -26,7 +26,7 @@ static ALWAYS_INLINE bool wide_free(struct heap *heap, struct span *slab, uintpt
     struct bin *bin = wide_bin(heap, slab->class);
     if (UNLIKELY(!class_is_start(slab->class, block - slab->address))) fatal("free of no block's start", block);
     if (UNLIKELY(bin->room <= 0)) return false;
-    bin->room--;
+    POKE(bin->room, bin->room - 1);
     link_set(block, bin->head);
     bin->head = block;
     return true;

@@ -37,7 +37,7 @@ static struct span *run_pop(struct heap *heap, unsigned bin)
     struct span *run = heap->runs[bin];
     heap->runs[bin] = run->next;
     if (run->next == NULL) heap->run_bits &= ~(UINT64_C(1) << bin);
-    heap->run_cached -= run_touched_bytes(run);
+    POKE(heap->run_cached, heap->run_cached - run_touched_bytes(run));
     return run;
 }
 
@@ -133,7 +133,7 @@ static ALWAYS_INLINE bool mid_free(struct heap *heap, struct span *run)
     run->next = heap->runs[bin];
     heap->runs[bin] = run;
     heap->run_bits |= UINT64_C(1) << bin;
-    heap->run_cached = cached;
+    POKE(heap->run_cached, cached);
     return true;
 }
 

@@ -62,7 +62,7 @@ static void level_heaps(uint64_t *value)
             value[STAT_live_blocks] -= loaded;
         }
         value[STAT_live_blocks] += heap->stats[STAT_refilled_blocks] - heap->stats[STAT_spilled_blocks];
-        value[STAT_cached_bytes] += heap->run_cached;
+        value[STAT_cached_bytes] += PEEK(heap->run_cached);
     }
 }
 

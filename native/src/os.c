@@ -62,9 +62,11 @@ static bool os_commit(void *p, size_t bytes)
     return mprotect(p, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
-/* The pages go back; the range reads zero when it is next touched. */
+/* The pages go back; the range reads zero when it is next touched. False, and nothing is done, where the kernel refuses
+ * (locked memory) or the range is not of whole pages, for the kernel would take the rest of the last one too. */
 static bool os_purge(void *p, size_t bytes)
 {
+    if ((((uintptr_t)p | bytes) & (os_page - 1)) != 0) return false;
     stat_shared(STAT_sys_madvise, 1);
     if (madvise(p, bytes, MADV_DONTNEED) != 0) return false;
     stat_shared(STAT_purges, 1);

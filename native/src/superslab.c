@@ -176,12 +176,15 @@ static size_t superslab_purge(uint64_t horizon)
         atomic_fetch_sub_explicit(&slab_dirty_units, units, memory_order_relaxed);
         lock_drop(&arena_lock);
         size_t length = (size_t)units << UNIT_SHIFT;
-        if (os_purge((void *)(superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT)), length)) bytes += length;
+        bool gone = os_purge((void *)(superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT)), length);
         lock_take(&arena_lock);
+        if (gone) bytes += length;
+        else superslab->dirty_mask |= row, atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
         superslab->free_mask |= row;
         superslab->free_units += units;
         if (!superslab->listed) superslab_list(superslab);
         if (superslab->free_units == superslab->units) superslab_return(superslab, superslab->freed_ns);
+        if (!gone) break; /* memory is locked: the next would be refused too */
         superslab = superslabs_free; /* the list may have changed meanwhile */
     }
     lock_drop(&arena_lock);

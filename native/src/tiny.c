@@ -98,6 +98,6 @@ static bool front_refill(struct heap *heap, unsigned class)
 
 static void front_spill(struct heap *heap, unsigned class)
 {
-    front.bins[class].room += front.bins[class].room < 0; /* the failed free took one */
+    POKE(front.bins[class].room, front.bins[class].room + (front.bins[class].room < 0)); /* the failed free took one */
     magazine_spill(heap, &front.bins[class], class);
 }

@@ -10,6 +10,7 @@ static struct class_counts class_read(unsigned class)
 {
     struct class_counts sum = {.contended = atomic_load_explicit(&depots[class].contended, memory_order_relaxed)};
     int64_t out = 0, held = PEEK(depots[class].blocks);
+    lock_take(&heap_lock);
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         sum.refills += PEEK(heap->refills[class]);
         sum.spills += PEEK(heap->spills[class]);
@@ -19,6 +20,7 @@ static struct class_counts class_read(unsigned class)
         out -= loaded;
         held += loaded + spare_blocks(heap, class);
     }
+    lock_drop(&heap_lock);
     sum.cached_bytes = (uint64_t)held * classes[class].size;
     sum.live_bytes = out > 0 ? (uint64_t)out * classes[class].size : 0;
     return sum;
