@@ -1,0 +1,276 @@
+"""ACE from Python: what it saw and did as tables, and the live allocator driven by a policy of your own.
+
+ACE plays one bandit a *learner*: one for each size class with traffic (arms: blocks a magazine holds), and three
+for the whole allocator. A learner's *window* ends, its arm is rewarded, the next arm is put into force: one row of
+`events`. Ten lines drive the allocator of this process:
+
+    class Greedy:
+        def __init__(self, arms): self.sum, self.pulls = [0] * arms, [0] * arms
+        def select(self): return max(range(len(self.sum)), key=lambda arm: (self.pulls[arm] == 0, self.mean(arm)))
+        def mean(self, arm): return self.sum[arm] / max(self.pulls[arm], 1)
+        def update(self, arm, reward): self.sum[arm] += reward; self.pulls[arm] += 1
+
+    table = hp.ace.drive(Greedy(6), learner=64, windows=200)
+"""
+
+import sys
+import time
+import traceback
+from functools import cache
+from glob import glob
+
+import pandas as pd
+
+from .native import NativeError, load
+
+SLOW = ("superslab_bytes", "purge_delay_ms", "large_threshold")  # knobs of learners 0, 1, 2 (loop.c)
+REASONS = ("policy", "frozen", "outside", "restart")  # HAK_REASON_...
+OUTSIDE = "outside"  # policy of a learner that is driven from outside
+WINDOW = (
+    "begin_ns", "end_ns", "cpu_ns", "refills", "spills", "contended", "faults", "syscalls", "cached_bytes",
+    "live_bytes",
+)  # fmt: skip
+FRONT = (
+    "number", "time_ns", "learner", "block_size", "threads", "phase", "policy", "reason", "arm", "next_arm",
+    "setting", "pulls", "reward", "mean", "bonus",
+)  # fmt: skip
+BACK = ("rss_bytes", "seed")
+BATCH = 1024  # events fetched at a time
+LEARNER = ("knob", "block_size", "arms", "arm", "policy", "windows", "reward", "noise")
+
+
+# ---------------------------------------------------------------- tables
+
+
+def events(since=0, variant="release"):
+    """Decisions of this process as a DataFrame, one row each, number > since; attrs["lost"]: overwritten before.
+
+    Columns: number, time_ns (CLOCK_MONOTONIC), learner, knob, block_size (bytes, 0: the whole allocator), threads,
+    phase, policy, reason, arm and its setting (in force in the window), next_arm, pulls, reward (at most 1), mean,
+    bonus, index_0 ... of every arm, the window's counts (begin_ns, end_ns, cpu_ns, refills, spills, contended, faults,
+    syscalls) and levels (cached_bytes, live_bytes), rss_bytes, seed.
+    """
+    library = load(variant)
+    cursor, lost = library.ffi.new("uint64_t *", since), library.ffi.new("uint64_t *")
+    buffer, rows = library.ffi.new("hak_event_t[]", BATCH), []
+    while filled := library.lib.hak_event_read(cursor, buffer, BATCH, lost):
+        rows += [_event(buffer[i]) for i in range(filled)]
+    table = _named(pd.DataFrame(rows, columns=_columns()), variant)
+    table.attrs["lost"] = lost[0]
+    return table
+
+
+def history(paths, variant="release"):
+    """The same table from files that HAKMEM_ACE_EVENTS left behind; a column `process` numbers the files.
+
+    paths: one, a list, or a pattern such as "run-*.csv". attrs["lost"]: rows that no file holds.
+    """
+    found = sorted(glob(str(paths))) if isinstance(paths, str) or hasattr(paths, "suffix") else list(paths)
+    if not found:
+        raise FileNotFoundError(f"no history at {paths}: run with HAKMEM_ACE_ENABLED=1 HAKMEM_ACE_EVENTS=FILE-%p.csv")
+    parts = [pd.read_csv(path).assign(process=process) for process, path in enumerate(found)]
+    lost = sum(int(part["lost"].max()) for part in parts if len(part))
+    table = _named(pd.concat(parts, ignore_index=True).drop(columns="lost"), variant)
+    table.attrs["lost"] = lost
+    return table
+
+
+def learners(variant="release"):
+    """One row a learner: knob, block_size (bytes), arms, arm in force, policy, windows, reward, noise, settings."""
+    library = load(variant)
+    row, rows = library.ffi.new("hak_learner_t *"), []
+    for number in range(library.lib.hak_ace_learner_count()):
+        library.lib.hak_ace_learner_read(number, row)
+        values = {name: getattr(row, name) for name in LEARNER} | {"knob": library.text(row.knob)}
+        rows.append(values | {"learner": number, "settings": list(row.settings[0 : row.arms])})
+    table = pd.DataFrame(rows, columns=["learner", *LEARNER, "settings"]).set_index("learner")
+    table["policy"] = table["policy"].map(_policy_names(variant))
+    return table
+
+
+def costs(variant="release"):
+    """Nanoseconds an event costs, as measured when ACE first ran here; zeros before."""
+    measured = load(variant).lib.hak_ace_costs()
+    names = ("refill", "spill", "contention", "fault", "syscall")
+    return pd.Series({name: getattr(measured, name) for name in names}, name="ns")
+
+
+def firings(table, slow=False):
+    """Steps of the fast (or slow) loop that decided something, of the process that has most of them."""
+    rows = table[table["block_size"].eq(0) == slow]
+    processes = rows["process"] if "process" in rows else pd.Series(0, rows.index)
+    return int(rows.groupby(processes)["time_ns"].nunique().max()) if len(rows) else 0
+
+
+def _columns():
+    return [*FRONT, *(f"index_{arm}" for arm in range(16)), *WINDOW, *BACK]
+
+
+def _event(row):
+    window = row.window
+    return [
+        *(getattr(row, name) for name in FRONT), *row.index, *(getattr(window, name) for name in WINDOW),
+        *(getattr(row, name) for name in BACK),
+    ]  # fmt: skip
+
+
+def _named(table, variant):
+    """Numbers of policies, reasons and slow learners as words; indices of arms that nobody has dropped."""
+    knob = table["learner"].map(dict(enumerate(SLOW))).where(table["block_size"].eq(0), "magazine_blocks")
+    table.insert(3, "knob", knob)
+    table["policy"] = table["policy"].map(_policy_names(variant))
+    table["reason"] = table["reason"].map(dict(enumerate(REASONS)))
+    index = [name for name in table if name.startswith("index_")]
+    return table.drop(columns=[name for name in index if len(table) and not table[name].any()])
+
+
+@cache
+def _policy_names(variant):
+    library, names = load(variant), {-1: OUTSIDE}
+    row = library.ffi.new("hak_policy_t *")
+    for number in range(library.lib.hak_policy_count()):
+        library.lib.hak_policy_read(number, row)
+        names[number] = library.text(row.name)
+    return names
+
+
+# ---------------------------------------------------------------- at work
+
+
+def start(variant="release", **parameters):
+    """Starts ACE in this process, with parameters of its policies (scale=, gamma=, ...). Harmless where it runs."""
+    lib = load(variant).lib
+    for name, value in parameters.items():
+        lib.hak_ace_parameter(name.encode(), float(value))
+    if lib.hak_ace_start() == -2:
+        raise NativeError(f"variant {variant!r} is compiled without ACE: load another in a fresh process")
+
+
+def stop(variant="release"):
+    """Stops ACE; every arm stays as it is."""
+    load(variant).lib.hak_ace_stop()
+
+
+def bursts(block_size=64, blocks=400, variant="release"):
+    """A function that takes `blocks` blocks of `block_size` bytes and gives them back, oldest first."""
+    lib = load(variant).lib
+    take, give = lib.hak_malloc, lib.hak_free
+
+    def burst():
+        for block in [take(block_size) for _ in range(blocks)]:
+            give(block)
+
+    return burst
+
+
+# ---------------------------------------------------------------- bring your own policy
+
+
+class Fitted:
+    """A policy in MABWiser's manner (predict, fit, partial_fit), as one with select and update.
+
+    Arms that were never played come first, each once: such libraries want data before they predict.
+    """
+
+    def __init__(self, policy):
+        self.policy, self.arms, self.played = policy, list(policy.arms), set()
+
+    def select(self):
+        """The number of the arm to play now, from 0."""
+        unplayed = set(range(len(self.arms))) - self.played
+        return min(unplayed) if unplayed else self.arms.index(self.policy.predict())
+
+    def update(self, arm, reward):
+        """The arm was played and gave this reward."""
+        learn = self.policy.partial_fit if self.played else self.policy.fit
+        learn(decisions=[self.arms[arm]], rewards=[reward])
+        self.played.add(arm)
+
+
+def drive(policy, learner=64, windows=200, interval_s=0.01, work=None, variant="release"):
+    """Lets `policy` choose the arms of one learner of this process's allocator; DataFrame of the decisions.
+
+    policy: any object with select() -> arm from 0, and update(arm, reward); a MABWiser policy as it is.
+    learner: a block size in bytes (arms: blocks a magazine holds), or a knob's name, see `learners`. work: called
+    over and over in each window of interval_s seconds; default bursts of the learner's block size.
+
+    A policy that raises, or names an arm that is not there, is asked no more: its error goes to stderr and to
+    attrs["error"], the windows go on with the arm in force and the reason "frozen", and ACE itself leaves the
+    learner alone until `release`. Raises NativeError for an unknown learner.
+    """
+    number = learner_number(learner, variant)
+    work = work or bursts(learner if isinstance(learner, int) else 64, variant=variant)
+    player = _Player(policy, number, load(variant))
+    player.end_window()  # what came before is nobody's
+    since = max(events(variant=variant)["number"], default=0)
+    good = sum(player.window(work, interval_s) for _ in range(windows))
+    if not player.error:
+        release(learner, variant)
+    table = events(since, variant).query("learner == @number").reset_index(drop=True)
+    table.loc[good:, "reason"] = "frozen"
+    table.attrs["error"] = player.error
+    return table
+
+
+def release(learner, variant="release"):
+    """Gives a driven learner back to ACE's own policy; its arm stays in force until that decides."""
+    load(variant).lib.hak_ace_choose(learner_number(learner, variant), -1)
+
+
+def learner_number(learner, variant="release"):
+    """The number of a block size's or a knob's learner, made if need be. Raises NativeError."""
+    lib = load(variant).lib
+    number = lib.hak_ace_learner_of(learner if isinstance(learner, int) else 64)
+    if not isinstance(learner, int):
+        number = SLOW.index(learner) if learner in SLOW else -1
+    if number < 0:
+        raise NativeError(
+            f"there is no learner for {learner!r}: give a block size of 1 to 2048 bytes, or {', '.join(SLOW)}"
+        )
+    return number
+
+
+class _Player:
+    """A policy and the learner it drives, until it fails; then nobody drives it."""
+
+    def __init__(self, policy, number, library):
+        self.policy = policy if hasattr(policy, "select") else Fitted(policy)
+        self.number, self.library, self.error = number, library, None
+        self.arms = int(learners(library.build.variant).at[number, "arms"])
+
+    def window(self, work, interval_s):
+        """One window; True where the policy chose its arm."""
+        arm = self._ask(self._choose)
+        until = time.perf_counter() + interval_s
+        while time.perf_counter() < until:
+            work()
+        reward = self.end_window()
+        if arm is not None:
+            self._ask(self.policy.update, arm, reward)
+        return arm is not None
+
+    def end_window(self):
+        """The reward of the window that ends now."""
+        ffi, lib = self.library.ffi, self.library.lib
+        window, reward = ffi.new("hak_window_t *"), ffi.new("double *")
+        lib.hak_ace_observe(self.number, time.monotonic_ns(), window, reward)
+        return reward[0]
+
+    def _choose(self):
+        arm = int(self.policy.select())
+        if not 0 <= arm < self.arms:
+            raise ValueError(f"select() gave arm {arm}; this learner has arms 0 to {self.arms - 1}")
+        self.library.lib.hak_ace_choose(self.number, arm)
+        return arm
+
+    def _ask(self, verb, *arguments):
+        """What the policy answers; None where it fails, now or before."""
+        if self.error:
+            return None
+        try:
+            return verb(*arguments)
+        except Exception as error:  # whatever a policy of the user's raises
+            self.error = error
+            traceback.print_exc()
+            print("hakmem: the policy failed; learning is frozen at the arm in force", file=sys.stderr)
+            return None
