@@ -8,6 +8,7 @@ figures.
 import base64
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -55,7 +56,7 @@ def _last_line(log):
     """The newest progress that a running notebook printed."""
     tail = log.read_bytes()[-2000:].decode(errors="replace") if log.exists() else ""
     lines = [line.rpartition("\r")[2].strip()[:100] for line in tail.rstrip("\r\n").splitlines()]
-    return next((line for line in reversed(lines) if line), "starting")
+    return next((line.rstrip("-") for line in reversed(lines) if line), "starting")
 
 
 def _name_cell(cell):
@@ -92,7 +93,8 @@ def execute(run, folder, timeout, stop):
     started = time.time()
     with log.open("wb") as sink:
         words = _papermill(run, output, timeout)
-        child = subprocess.Popen(words, stdout=sink, stderr=sink, start_new_session=True)
+        env = os.environ | {"HAKMEM_COMMAND": run.command()}
+        child = subprocess.Popen(words, stdout=sink, stderr=sink, env=env, start_new_session=True)
         while child.poll() is None:
             time.sleep(0.1)
             if stop:

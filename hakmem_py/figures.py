@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from .learning import arms_played, contest  # noqa: F401
 from .style import INK, bars, colour, finish, in_order, looks, marker, ratio_axis
 
 ROW = 9  # px of height for one marker of a case
@@ -58,7 +59,7 @@ def ratio_forest(table, baseline="hakmem", title=None):
     fig.add_vline(x=1)
     cases = known["case"].nunique()
     alt = (
-        f"Time of {', '.join(names)} divided by that of {baseline}, {cases} cases: {_sides(known, baseline)}."
+        f"Time of {', '.join(names)} divided by that of {baseline}: {_sides(known, baseline)}."
     )
     axis = ratio_axis([*known["ratio"], *known["low"], *known["high"]])
     return finish(
@@ -77,7 +78,8 @@ def _sides(table, baseline):
     """How often the interval lies wholly on one side of 1, in words."""
     faster, slower = (table["low"] > 1).sum(), (table["high"] < 1).sum()
     rest = len(table) - faster - slower
-    return f"{baseline} is faster in {faster} comparisons, slower in {slower}, undecided in {rest}"
+    count = f"in {len(table)} comparisons" if len(table) > 1 else "in one comparison"
+    return f"{count} {baseline} is faster {faster} times, slower {slower}, undecided {rest}"
 
 
 def share_bars(table, reference="mimalloc", milestones=(), published=None, title=None):
@@ -159,7 +161,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
     wins = _listed(times.idxmin(axis=1).value_counts(), "{}")
     alt = f"Time over the best time of each of {len(factor)} cases. Records held: {wins}. "
     alt += f"Worst case: {_listed(factor.max(), '{:.2f}×')}."
-    return finish(fig, alt, title, 90 + 24 * len(factor), xaxis={"side": "top"}, yaxis=CASES)
+    return finish(fig, alt, title, 110 + 24 * len(factor), 20, xaxis={"side": "top"}, yaxis=CASES)
 
 
 def patterns(samples, metric="cpu_ns_per_op", title="Million operations/s by block size"):
@@ -191,7 +193,7 @@ def patterns(samples, metric="cpu_ns_per_op", title="Million operations/s by blo
     said = _listed(speed.groupby("allocator").median().reindex(names), "{:.0f}")
     alt = f"Millions of operations per second by block size for {', '.join(workloads)}. Medians: {said}."
     fig.update_yaxes(rangemode="tozero")
-    return finish(fig, alt, title, 100 + 210 * rows, legend_y=1 + 0.12 / rows)
+    return finish(fig, alt, title, 120 + 210 * rows, 20, legend_y=1 + 0.12 / rows)
 
 
 # ---------------------------------------------------------------- how the samples lie
@@ -339,7 +341,8 @@ def peaks(samples, title="Peak resident memory"):
             hovertemplate="%{y}: %{x:.1f} MB for %{customdata:.1f} MB live",
         )
     least = table["peak_rss_bytes"].groupby("case").idxmin().map(lambda key: key[1]).value_counts()
-    alt = f"Peak resident memory in {cases} cases. Least memory, number of cases: {_listed(least, '{}')}."
+    first = table["peak_rss_bytes"].groupby("allocator").median().reindex(names)
+    alt = f"Median peak in MB: {_listed(first, '{:.1f}')}. Least memory in cases: {_listed(least, '{}')}."
     height = 110 + cases * (14 + ROW * len(names))
     return finish(fig, alt, title, height, xaxis={"title_text": "MB"}, barmode="group", yaxis=CASES)
 

@@ -30,6 +30,15 @@ def headline(text, verdict=None, figure=None):
     display({HEADLINE: data, "text/html": shown, "text/plain": plain}, raw=True)
 
 
+def table(frame, columns=None):
+    """All rows of a DataFrame without their numbers, to four digits, in a box that scrolls if it is long."""
+    from IPython.display import HTML
+
+    shown = frame[list(columns)] if columns is not None else frame
+    form = "{:.4g}".format
+    return HTML(shown.to_html(index=False, na_rep="", float_format=form, border=0, classes="long"))
+
+
 def compared(row, baseline="hakmem", where=""):
     """A row of a comparison (allocator, ratio, low, high) as a headline, seen from the baseline.
 

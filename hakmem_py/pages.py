@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, pass_context
 from latex2mathml.converter import convert as mathml
 from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from plotly.offline import get_plotlyjs
 from traitlets.config import Config
 
@@ -99,20 +100,14 @@ def special(data):
     return f'<p class="headline">{badge(line["verdict"])}<span>{html.escape(line["text"])}</span></p>'
 
 
-def progress_end(text):
-    """A log as a terminal would leave it: of a line written over again and again only the last state."""
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-
-
 class PageExporter(HTMLExporter):
     """nbconvert with the template of this package."""
 
     def __init__(self):
         config = Config({"NbConvertBase": {"display_data_priority": FORMS}})
-        super().__init__(
-            config=config, template_name="hakmem", extra_template_basedirs=[str(TEMPLATES)],
-            filters={"special": special, "progress_end": progress_end},
-        )  # fmt: skip
+        super().__init__(config=config, template_name="hakmem", extra_template_basedirs=[str(TEMPLATES)])
+        self.register_filter("special", special)
+        self.register_preprocessor(CoalesceStreamsPreprocessor, enabled=True)
 
     @pass_context
     def markdown2html(self, context, source):
@@ -153,10 +148,12 @@ def title(notebook, name):
 
 
 def question(notebook):
-    """The first paragraph under the heading "Question", as HTML."""
+    """The question in bold under the heading "Question", or the first paragraph there, as HTML."""
     text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     found = re.search(r"^#+ Question\s*\n+(.+?)(?:\n\s*\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    return re.sub(r"</?p>", "", markdown(found[1])[0]).strip() if found else ""
+    bold = re.search(r"\*\*(.+?)\*\*", found[1], re.DOTALL) if found else None
+    text = bold or found
+    return re.sub(r"</?p>", "", markdown(text[1])[0]).strip() if text else ""
 
 
 def page(executed, self_contained=False):

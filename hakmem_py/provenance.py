@@ -205,5 +205,7 @@ def _git(*arguments):
 
 
 def command():
-    """The command line of this process, without the machine's paths."""
+    """The command line that led to this process, without the machine's paths; `report` hands its own on."""
+    if Path(sys.argv[0]).name == "ipykernel_launcher.py":
+        return os.environ.get("HAKMEM_COMMAND", "run by hand in JupyterLab")
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

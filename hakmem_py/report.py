@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import ROOT, batch, notebook, parameters
-from .notebook import compared, headline  # noqa: F401  what notebooks call
+from .notebook import compared, headline, table  # noqa: F401  what notebooks call
 
 NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT_S = 900  # no cell of the quick mode needs a tenth of it

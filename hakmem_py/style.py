@@ -22,6 +22,14 @@ KNOWN = {
     "tcmalloc": ("#b65aa0", "triangle-down"),
     "floor": ("#8c7a3c", "line-ns-open"),
     "published": ("#2a9db0", "diamond-open"),
+    "ucb1": ("#2a7fc1", "circle"),
+    "ucb1-tuned": ("#2a9db0", "x"),
+    "ucb-scaled": ("#d55e00", "diamond"),
+    "ucb-restart": ("#0a9468", "square"),
+    "ucb-recall": ("#c0504d", "triangle-up"),
+    "thompson-gaussian": ("#b65aa0", "star"),
+    "epsilon-greedy": ("#b88a00", "pentagon"),
+    "round-robin": ("#7d838c", "cross"),
     "replicated": ("#0a9468", "circle"),
     "replicated, smaller": ("#5a8f29", "triangle-down"),
     "not replicated": ("#c0504d", "x"),
@@ -68,16 +76,16 @@ pio.templates.default = "hakmem"
 pio.renderers.default = "plotly_mimetype"  # drawn by JupyterLab and by our pages; notebooks stay small
 
 
-def finish(fig, alt, title="", height=None, **layout):
+def finish(fig, alt, title="", height=None, top=0, **layout):
     """The last step of every figure: title, height, and the text for those who cannot see it.
 
-    alt: one or two sentences on what is drawn, with its main number; a page shows it as caption. Raises
-    ValueError where it is missing.
+    alt: one or two sentences on what is drawn, with its main number; a page shows it as caption. top: px of
+    room that the figure needs between title and panels. Raises ValueError where the text is missing.
     """
     if not alt or not alt.strip():
         raise ValueError("a figure needs alt text: one sentence on what is drawn and its main number")
     fig.update_layout(title_text=title, meta={"alt": " ".join(alt.split())}, height=height, **layout)
-    return fig.update_layout(margin_t=40 + 26 * _has_legend(fig))
+    return fig.update_layout(margin_t=40 + top + 26 * _has_legend(fig))
 
 
 def _has_legend(fig):
