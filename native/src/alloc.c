@@ -243,7 +243,7 @@ static size_t span_usable(const struct span *span, uintptr_t block)
 {
     if (UNLIKELY(mode == MODE_GUARDED)) return guard_size(span, block);
     if (span->kind == SPAN_SLAB) return classes[span->class].size;
-    return align_up(span->start + span->size, size_min(os_page, UNIT_BYTES)) - span->start; /* ends in a touched unit */
+    return align_up(span->start + span->size, run_page()) - span->start; /* ends in a touched unit */
 }
 
 /* glibc exports no other name for it: the size stands before the block, its lowest three bits are flags. */

@@ -60,7 +60,7 @@ static uintptr_t guard_allocate(size_t alignment, size_t size)
 static void guard_inspect(const struct span *span, uintptr_t block)
 {
     const unsigned char *at = (const unsigned char *)block;
-    const unsigned char *end = span->kind == SPAN_SLAB ? (const unsigned char *)guard_trailer(span, block) : at + os_page;
+    const unsigned char *end = span->kind == SPAN_SLAB ? (const unsigned char *)guard_trailer(span, block) : at + run_page();
     unsigned char left = span->kind == SPAN_SLAB ? TRASH : 0;
     for (; at < end; at++)
         if (UNLIKELY(*at != left)) fatal("block written after it was freed", block);
@@ -83,7 +83,7 @@ static void guard_free(struct span *span, uintptr_t block)
         POKE(span->live, RUN_FREE);
         span->zeroed = 0;
         if (os_purge((void *)span->address, span_bytes(span))) span->touched = 1;
-        else memset((void *)block, 0, os_page);
+        else memset((void *)block, 0, run_page());
     } else {
         memset((void *)block, TRASH, guard_room(span) - sizeof(uint64_t));
         *guard_trailer(span, block) = TRAILER_FREED ^ link_key;

@@ -17,6 +17,7 @@ static void run_colour(struct heap *heap, struct span *run)
     run->start = heap->colour * CACHE_LINE;
     heap->colour = (heap->colour + 5) % RUN_COLOURS;
 }
+static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
 static size_t run_touched_bytes(const struct span *run) { return (size_t)run->touched << UNIT_SHIFT; }
 
 /* Longer by half is near enough: the pages are there already. */
