@@ -10,13 +10,15 @@ COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "run": ("runner", "measure what is missing of an experiment, then print its table"),
     "campaign": ("campaign", "the same on a dask cluster"),
     "check": ("check", "working tree against a commit: instructions, time, verdict"),
-    "ab": ("check", "ACE off against on, on a workload or on any program"),
+    "ab": ("ab", "ACE off against on, on a workload or on any program"),
     "compare": ("owndata", "judge two columns of your own numbers"),
     "calibrate": ("ruler", "measure how far this machine's verdicts can be trusted"),
     "simulate": ("bandits", "play bandit policies in a simulated environment"),
     "trace": ("trace", "record what a program allocates, to replay it"),
     "soak": ("soak", "drift of memory and throughput over a long run"),
     "report": ("report", "run the notebooks and write the HTML pages"),
+    "freeze": ("showcase", "make measured samples the reference that is committed"),
+    "readme": ("showcase", "redraw the README's figures from the reference, its table from the build"),
 }
 
 

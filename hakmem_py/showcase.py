@@ -1,0 +1,158 @@
+"""What someone sees who only browses the repository: reference samples, two drawings and a table in the README.
+
+`hakmem freeze NAME ...` makes the samples of experiments the reference; `hakmem readme` redraws the drawings from
+them and writes the table of knobs from the build.
+"""
+
+import html
+import json
+import re
+import sys
+from math import log10
+
+from . import ROOT, provenance, store
+from .runner import ensure
+from .stats import compare
+from .style import looks
+
+README = ROOT / "README.md"
+WIDTH, LEFT, TOP, ROW = 860, 170, 58, 22  # px
+PROVENANCE_FACTS = ("machine", "kernel", "compiler", "libc", "commit")
+
+
+# ---------------------------------------------------------------- reference samples
+
+
+def freeze(name, quick=False):
+    """Copies the samples of an experiment to data/reference/NAME, in place of what was there. Returns how many."""
+    samples = ensure(name, quick=quick)
+    folder = store.REFERENCE / name
+    origin = samples.attrs["folder"]
+    for old in folder.glob("*"):
+        old.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    store.append(folder, samples.to_dict("records"))
+    for one in samples["provenance"].unique():
+        kept = f"provenance-{one}.json"
+        store.save_json(folder, kept, json.loads((store.Path(origin) / kept).read_text()))
+    _name_machine()
+    return len(samples)
+
+
+def _name_machine():
+    """data/reference/README.md: on which machine the reference was measured."""
+    facts = provenance.collect()
+    rows = "".join(f"| {name} | {facts[name]} |\n" for name in PROVENANCE_FACTS if name in facts)
+    text = f"# Reference samples\n\nMeasured on this machine; one `provenance-*.json` a build beside them.\n\n| fact | value |\n|---|---|\n{rows}"
+    (store.REFERENCE / "README.md").write_text(text)
+
+
+# ---------------------------------------------------------------- drawings
+
+
+def dots(table, title, baseline):
+    """SVG of a comparison: one line a case, one dot an allocator at its time over the baseline's, log axis."""
+    rows = table[table["status"] == "ok"].copy()
+    rows["ratio"] = rows["ratio"].astype(float)
+    cases, names = list(rows["case"].unique()), list(rows["allocator"].unique())
+    low, high = min(0.5, rows["ratio"].min()), max(2.0, rows["ratio"].max())
+    span = log10(high) - log10(low)
+
+    def place(ratio):
+        return LEFT + (WIDTH - LEFT - 30) * (log10(ratio) - log10(low)) / span
+
+    height = TOP + ROW * len(cases) + 40
+    paint = looks(names)
+    parts = [_text(12, 20, title, 15, weight="600")]
+    parts += [_legend(i, name, paint[name][0]) for i, name in enumerate(names)]
+    for tick in [t for t in (0.5, 1, 2, 5, 10, 20, 50, 100, 1000) if low <= t <= high]:
+        x, bottom = place(tick), TOP + ROW * len(cases)
+        parts.append(f'<path d="M{x:.1f} {TOP - 8}V{bottom}" stroke="#888" stroke-width="{1.6 if tick == 1 else 0.4}"/>')
+        parts.append(_text(x, bottom + 16, f"{tick:g}×", 11, anchor="middle"))
+    for i, case in enumerate(cases):
+        y = TOP + ROW * i + ROW / 2
+        parts.append(_text(LEFT - 10, y + 4, case, 12, anchor="end"))
+        parts += [_dot(place, row, y, paint[row.allocator][0]) for row in rows[rows["case"] == case].itertuples()]
+    parts.append(_text(LEFT, height - 6, f"time over {baseline}'s time; right of 1: {baseline} is faster; bars: 95 % intervals", 11))
+    body = "".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-label="{html.escape(title)}" font-family="sans-serif"><rect width="100%" height="100%" fill="#fff"/>{body}</svg>\n'
+    )
+
+
+def _text(x, y, words, size, anchor="start", weight="400"):
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="#222" text-anchor="{anchor}" font-weight="{weight}">'
+        f"{html.escape(words)}</text>"
+    )
+
+
+def _legend(number, name, paint):
+    x = 12 + 110 * number
+    return f'<circle cx="{x + 4}" cy="36" r="4.5" fill="{paint}"/>{_text(x + 13, 40, name, 12)}'
+
+
+def _dot(place, row, y, paint):
+    left, right = place(float(row.low)), place(float(row.high))
+    return (
+        f'<path d="M{left:.1f} {y:.1f}H{right:.1f}" stroke="{paint}" stroke-width="2" opacity=".5"/>'
+        f'<circle cx="{place(row.ratio):.1f}" cy="{y:.1f}" r="4.5" fill="{paint}"><title>{html.escape(row.allocator)} '
+        f"{row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}], n = {row.n}</title></circle>"
+    )
+
+
+def draw(name, title):
+    """Writes data/reference/<stem>.svg of an experiment's reference samples."""
+    samples = ensure(name, reference=True)
+    path = store.REFERENCE / f"{name.split('_', 1)[1]}.svg"
+    path.write_text(dots(compare(samples), title, samples.attrs["baseline"]))
+    return path
+
+
+# ---------------------------------------------------------------- the table of knobs
+
+
+def knob_table():
+    """The knobs of the build as Markdown, one row each."""
+    from .native import knobs
+
+    table = knobs()
+    head = "| knob | unit | default | range | ACE | what it trades |\n|---|---|---:|---:|---|---|\n"
+    return head + "".join(
+        f"| `{name}` | {row.unit} | {row.preset} | {row.minimum} to {row.maximum} | {'yes' if row.learnable else ''} | {row.why} |\n"
+        for name, row in table.iterrows()
+    )
+
+
+def with_table(text, table):
+    """README text with the table between its two marks."""
+    return re.sub(r"(<!-- knobs begin -->\n).*?(<!-- knobs end -->)", lambda m: m[1] + table + m[2], text, flags=re.S)
+
+
+# ---------------------------------------------------------------- command line
+
+
+def add_freeze(subparsers):
+    sub = subparsers.add_parser("freeze")
+    sub.add_argument("names", nargs="+", metavar="NAME", help="experiments of data/specs")
+    sub.add_argument("--quick", action="store_true", help="the samples of the quick mode")
+    sub.set_defaults(run=_freeze)
+    return sub
+
+
+def _freeze(args):
+    for name in args.names:
+        print(f"{name}: {freeze(name, args.quick)} samples are the reference now")
+
+
+def add_readme(subparsers):
+    sub = subparsers.add_parser("readme")
+    sub.set_defaults(run=_readme)
+    return sub
+
+
+def _readme(_args):
+    for name, title in (("05_scorecard", "Every workload, one thread"), ("04_patterns", "Five patterns, four sizes")):
+        print(draw(name, title), file=sys.stderr)
+    README.write_text(with_table(README.read_text(), knob_table()))
