@@ -445,6 +445,7 @@ struct hak_pool {
     uint64_t allocations;   /* one add is all that statistics cost a pair of calls; the rest is derived when read */
 };
 
+#ifndef HAK_LIBRARY /* which defines them itself */
 #define HAK_POOL_INLINE extern inline __attribute__((gnu_inline, always_inline))
 
 /* The whole functions under names of their own: a gnu_inline function may not call itself. */
@@ -473,6 +474,7 @@ HAK_POOL_INLINE int hak_pool_deallocate(hak_pool_t *pool, void *object)
 }
 
 HAK_POOL_INLINE void *hak_pool_allocate(hak_pool_t *pool) { return hak_pool_take(pool, 1); }
+#endif
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -7,15 +7,20 @@ enum { EVENT_ROWS = 4096 };
 static hak_event_t *event_rows;             /* mapped when the first event comes */
 static _Atomic uint64_t event_last;         /* number of the newest complete row */
 
-static void event_append(hak_event_t *event)
+/* Rows are copied word by word: a store is ordered after the number's withdrawal, a load before the second look at it, so
+ * a row that is being written is never taken for a whole one. */
+typedef uint64_t __attribute__((may_alias)) event_word;
+enum { EVENT_WORDS = sizeof(hak_event_t) / sizeof(event_word) };
+_Static_assert(offsetof(hak_event_t, number) == 0 && sizeof(hak_event_t) % sizeof(event_word) == 0, "a row is words, its number the first");
+
+static ACE_ONLY void event_append(hak_event_t *event)
 {
     if (event_rows == NULL && (event_rows = os_map(EVENT_ROWS * sizeof *event_rows)) == NULL) return;
     event->number = atomic_load_explicit(&event_last, memory_order_relaxed) + 1;
-    hak_event_t *row = &event_rows[event->number % EVENT_ROWS];
-    __atomic_store_n(&row->number, 0, __ATOMIC_RELEASE); /* being written */
-    atomic_thread_fence(memory_order_release);
-    memcpy((char *)row + sizeof row->number, (char *)event + sizeof event->number, sizeof *row - sizeof row->number);
-    __atomic_store_n(&row->number, event->number, __ATOMIC_RELEASE);
+    event_word *to = (event_word *)&event_rows[event->number % EVENT_ROWS], *from = (event_word *)event;
+    POKE(to[0], 0); /* withdrawn */
+    for (int i = 1; i < EVENT_WORDS; i++) __atomic_store_n(&to[i], from[i], __ATOMIC_RELEASE);
+    __atomic_store_n(&to[0], from[0], __ATOMIC_RELEASE);
     atomic_store_explicit(&event_last, event->number, memory_order_release);
 }
 
@@ -29,10 +34,10 @@ size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity, uint
     }
     for (; n < capacity && *cursor < last; ++*cursor) {
         uint64_t number = *cursor + 1;
-        const hak_event_t *row = &event_rows[number % EVENT_ROWS];
-        memcpy(&rows[n], row, sizeof *row);
-        atomic_thread_fence(memory_order_acquire);
-        if (rows[n].number == number && __atomic_load_n(&row->number, __ATOMIC_ACQUIRE) == number) n++;
+        const event_word *from = (const event_word *)&event_rows[number % EVENT_ROWS];
+        event_word *to = (event_word *)&rows[n];
+        for (int i = 0; i < EVENT_WORDS; i++) to[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE);
+        if (to[0] == number && PEEK(from[0]) == number) n++;
         else missed++;
     }
     if (lost != NULL) *lost += missed;
@@ -45,10 +50,10 @@ static struct lock event_writing;
 static uint64_t event_written;              /* cursor of the file */
 static uint64_t event_unwritten;            /* lost to the file */
 
-static uint64_t event_pending(void) { return atomic_load_explicit(&event_last, memory_order_acquire) - event_written; }
+static ACE_ONLY uint64_t event_pending(void) { return atomic_load_explicit(&event_last, memory_order_acquire) - event_written; }
 
 /* In a child: what its parent saw is written by its parent. */
-static void event_skip(void)
+static ACE_ONLY void event_skip(void)
 {
     lock_reset(&event_writing);
     event_written = atomic_load(&event_last);

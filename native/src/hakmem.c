@@ -7,6 +7,7 @@
 #define HAK_ACE 1
 #endif
 
+#define HAK_LIBRARY
 #include "../include/hakmem.h"
 #include "types.h"
 

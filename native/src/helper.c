@@ -56,7 +56,7 @@ static void helper_start(void)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, size_max(PTHREAD_STACK_MIN, 128 * 1024));
+    pthread_attr_setstacksize(&attributes, size_max((size_t)PTHREAD_STACK_MIN, 128 * 1024));
     bool started = pthread_create(&thread, &attributes, helper_main, NULL) == 0;
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

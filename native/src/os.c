@@ -89,21 +89,21 @@ static size_t os_address_space(void)
 
 /* --- the process, as the kernel counts it ------------------------------------------------------------------------------ */
 
-static uint64_t os_cpu_ns(void)
+static ACE_ONLY uint64_t os_cpu_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static uint64_t os_faults(void)
+static ACE_ONLY uint64_t os_faults(void)
 {
     struct rusage usage;
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_minflt : 0;
 }
 
 /* Resident bytes; 0 where /proc does not say. */
-static uint64_t os_rss(void)
+static ACE_ONLY uint64_t os_rss(void)
 {
     char text[64];
     int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
