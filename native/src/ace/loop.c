@@ -10,10 +10,12 @@ struct learner {
     uint64_t windows, seed;
     double reward, kept_reward;
     hak_window_t before;         /* counts when the window began */
+    uint64_t state;              /* fast: of the magazines then */
     hak_bandit_t bandit;
 };
 
-enum { LEARNERS_SLOW = 3, LEARNERS_MAX = LEARNERS_SLOW + CLASSES, TRAFFIC_MIN = 4 };
+enum { IDLE_SHARE = 32, IDLE_DOUBLINGS = 4 }; /* idle: less than 1/32 of a core used; then up to 16 intervals */
+enum { LEARNERS_SLOW = 3, LEARNERS_MAX = LEARNERS_SLOW + CLASSES, TRAFFIC_MIN = 4 }; /* refills and spills that make a learner */
 
 static const int64_t arms_magazine[] = {16, 32, 64, 128, 256, 512};
 static const int64_t arms_superslab[] = {SUPERSLAB_SMALL, SUPERSLAB_LARGE};
@@ -155,16 +157,20 @@ static void learner_decide(int number, const hak_window_t *window, uint64_t rss)
     decision_record(number, window, arm, reason, rss);
 }
 
-/* One class. Windows without traffic are dropped: nothing was tried, nothing is learned. */
+/* One class. Windows in which it was not used are dropped: nothing was tried, nothing is learned. */
 static bool class_step(unsigned class, uint64_t now, uint64_t cpu_ns, uint64_t *rss)
 {
-    hak_window_t after = class_window(class, now, cpu_ns);
+    uint64_t state;
+    hak_window_t after = class_window(class, now, cpu_ns, &state);
     if (learner_of_class[class] == 0 && after.refills + after.spills < TRAFFIC_MIN) return false;
     int number = learner_for_class(class, &after);
-    if (number == 0 || learners[number].outside) return false;
-    hak_window_t window = window_between(&learners[number].before, &after);
-    learners[number].before = after;
-    if (window.refills + window.spills < TRAFFIC_MIN) return false;
+    struct learner *learner = &learners[number];
+    if (number == 0 || learner->outside) return false;
+    hak_window_t window = window_between(&learner->before, &after);
+    bool used = window.refills + window.spills != 0 || state != learner->state;
+    learner->before = after;
+    learner->state = state;
+    if (!used) return false;
     if (*rss == 0) *rss = os_rss();
     learner_decide(number, &window, *rss);
     return true;
@@ -187,15 +193,25 @@ static int slow_step(uint64_t now)
         if (learners[number].outside) continue;
         hak_window_t window = window_between(&learners[number].before, &after);
         learners[number].before = after;
+        if (window.cpu_ns < (window.end_ns - window.begin_ns) / IDLE_SHARE) continue;
         learner_decide(number, &window, os_rss());
         decisions++;
     }
     return decisions;
 }
 
-static uint64_t ace_interval(int slow)
+/* From one step to the next; while the program sleeps twice as long each time, so that ACE sleeps with it. */
+static uint64_t ace_interval(int slow, uint64_t now)
 {
-    return (uint64_t)knob(slow ? KNOB_ace_slow_interval_ms : KNOB_ace_fast_interval_ms) * 1000000u;
+    static uint64_t then, cpu_then;
+    static int doublings;
+    if (slow) return (uint64_t)knob(KNOB_ace_slow_interval_ms) * 1000000u;
+    uint64_t cpu = os_cpu_ns();
+    bool idle = cpu - cpu_then < (now - then) / IDLE_SHARE;
+    doublings = !idle ? 0 : doublings < IDLE_DOUBLINGS ? doublings + 1 : doublings;
+    then = now;
+    cpu_then = cpu;
+    return (uint64_t)knob(KNOB_ace_fast_interval_ms) * 1000000u << doublings;
 }
 
 int hak_ace_step(uint64_t now)
@@ -204,11 +220,12 @@ int hak_ace_step(uint64_t now)
     lock_take(&ace_lock);
     if (learners_ready(now))
         for (int slow = 0; slow < 2; slow++) {
-            if (ace_due[slow] == 0) ace_due[slow] = now + ace_interval(slow);
             if (now < ace_due[slow]) continue;
-            decisions += slow ? slow_step(now) : fast_step(now);
-            ace_fired[slow]++;
-            ace_due[slow] = now + ace_interval(slow);
+            if (ace_due[slow] != 0) {
+                decisions += slow ? slow_step(now) : fast_step(now);
+                ace_fired[slow]++;
+            }
+            ace_due[slow] = now + ace_interval(slow, now);
         }
     lock_drop(&ace_lock);
     return decisions;
@@ -240,8 +257,8 @@ int hak_ace_learner_of(uint32_t block_size)
     if (block_size < 1 || block_size > L2_MAX) return -1;
     int number = -1;
     lock_take(&ace_lock);
-    uint64_t now = os_now_ns();
-    hak_window_t counts = class_window(small_class(block_size), now, os_cpu_ns());
+    uint64_t now = os_now_ns(), state;
+    hak_window_t counts = class_window(small_class(block_size), now, os_cpu_ns(), &state);
     if (learners_ready(now)) number = learner_for_class(small_class(block_size), &counts);
     lock_drop(&ace_lock);
     return number > 0 ? number : -1;
@@ -262,7 +279,7 @@ int hak_ace_observe(int number, uint64_t now, hak_window_t *window, double *rewa
     if (number < 0 || number >= hak_ace_learner_count()) return -1;
     lock_take(&ace_lock);
     struct learner *learner = &learners[number];
-    hak_window_t after = number < LEARNERS_SLOW ? whole_read(now) : class_window(learner->class, now, os_cpu_ns());
+    hak_window_t after = number < LEARNERS_SLOW ? whole_read(now) : class_window(learner->class, now, os_cpu_ns(), &learner->state);
     *window = window_between(&learner->before, &after);
     learner->before = after;
     learner_decide(number, window, os_rss()); /* without traffic too: who drives knows whether there was work */

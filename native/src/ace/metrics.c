@@ -3,6 +3,7 @@
 
 struct class_counts {
     uint64_t refills, spills, contended, cached_bytes, live_bytes;
+    uint64_t state; /* of all magazines: it changes while the class is in use, even where every call is a hit */
 };
 
 /* Sums over all heaps, for one class. */
@@ -19,6 +20,7 @@ static struct class_counts class_read(unsigned class)
         int64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
         out -= loaded;
         held += loaded + spare_blocks(heap, class);
+        sum.state = sum.state * 31 + PEEK(heap_bin(heap, class)->head);
     }
     lock_drop(&heap_lock);
     sum.cached_bytes = (uint64_t)held * classes[class].size;
@@ -47,9 +49,10 @@ static hak_window_t whole_read(uint64_t now)
     return window;
 }
 
-static hak_window_t class_window(unsigned class, uint64_t now, uint64_t cpu_ns)
+static hak_window_t class_window(unsigned class, uint64_t now, uint64_t cpu_ns, uint64_t *state)
 {
     struct class_counts counts = class_read(class);
+    *state = counts.state;
     return (hak_window_t){.end_ns = now, .cpu_ns = cpu_ns, .refills = counts.refills, .spills = counts.spills,
                           .contended = counts.contended, .cached_bytes = counts.cached_bytes, .live_bytes = counts.live_bytes};
 }
