@@ -1,7 +1,7 @@
-"""What someone sees who only browses the repository: reference samples, two drawings and a table in the README.
+"""What someone sees who only browses the repository: reference samples, and the README's drawings and table.
 
-`hakmem freeze NAME ...` makes the samples of experiments the reference; `hakmem readme` redraws the drawings from
-them and writes the table of knobs from the build.
+`hakmem freeze NAME ...` makes the samples of experiments the reference; `hakmem readme` redraws the drawings
+from them and writes the table of knobs from the build.
 """
 
 import html
@@ -24,7 +24,7 @@ PROVENANCE_FACTS = ("machine", "kernel", "compiler", "libc", "commit")
 
 
 def freeze(name, quick=False):
-    """Copies the samples of an experiment to data/reference/NAME, in place of what was there. Returns how many."""
+    """Makes the samples of an experiment its reference, in place of what was there. Returns how many."""
     samples = ensure(name, quick=quick)
     folder = store.REFERENCE / name
     origin = samples.attrs["folder"]
@@ -43,7 +43,8 @@ def _name_machine():
     """data/reference/README.md: on which machine the reference was measured."""
     facts = provenance.collect()
     rows = "".join(f"| {name} | {facts[name]} |\n" for name in PROVENANCE_FACTS if name in facts)
-    text = f"# Reference samples\n\nMeasured on this machine; one `provenance-*.json` a build beside them.\n\n| fact | value |\n|---|---|\n{rows}"
+    head = "# Reference samples\n\nMeasured on this machine; a `provenance-*.json` a build beside them.\n\n"
+    text = f"{head}| fact | value |\n|---|---|\n{rows}"
     (store.REFERENCE / "README.md").write_text(text)
 
 
@@ -51,7 +52,7 @@ def _name_machine():
 
 
 def dots(table, title, baseline):
-    """SVG of a comparison: one line a case, one dot an allocator at its time over the baseline's, log axis."""
+    """SVG of a comparison: a line a case, a dot an allocator at its time over the baseline's, log axis."""
     rows = table[table["status"] == "ok"].copy()
     rows["ratio"] = rows["ratio"].astype(float)
     cases, names = list(rows["case"].unique()), list(rows["allocator"].unique())
@@ -67,23 +68,36 @@ def dots(table, title, baseline):
     parts += [_legend(i, name, paint[name][0]) for i, name in enumerate(names)]
     for tick in [t for t in (0.5, 1, 2, 5, 10, 20, 50, 100, 1000) if low <= t <= high]:
         x, bottom = place(tick), TOP + ROW * len(cases)
-        parts.append(f'<path d="M{x:.1f} {TOP - 8}V{bottom}" stroke="#888" stroke-width="{1.6 if tick == 1 else 0.4}"/>')
+        parts.append(
+            f'<path d="M{x:.1f} {TOP - 8}V{bottom}" stroke="#888" stroke-width="{1.6 if tick == 1 else 0.4}"/>'
+        )
         parts.append(_text(x, bottom + 16, f"{tick:g}×", 11, anchor="middle"))
     for i, case in enumerate(cases):
         y = TOP + ROW * i + ROW / 2
         parts.append(_text(LEFT - 10, y + 4, case, 12, anchor="end"))
-        parts += [_dot(place, row, y, paint[row.allocator][0]) for row in rows[rows["case"] == case].itertuples()]
-    parts.append(_text(LEFT, height - 6, f"time over {baseline}'s time; right of 1: {baseline} is faster; bars: 95 % intervals", 11))
+        parts += [
+            _dot(place, row, y, paint[row.allocator][0]) for row in rows[rows["case"] == case].itertuples()
+        ]
+    parts.append(
+        _text(
+            LEFT,
+            height - 6,
+            f"time over {baseline}'s time; right of 1: {baseline} is faster; bars: 95 % intervals",
+            11,
+        )
+    )
     body = "".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="{html.escape(title)}" font-family="sans-serif"><rect width="100%" height="100%" fill="#fff"/>{body}</svg>\n'
+        f'aria-label="{html.escape(title)}" font-family="sans-serif">'
+        f'<rect width="100%" height="100%" fill="#fff"/>{body}</svg>\n'
     )
 
 
 def _text(x, y, words, size, anchor="start", weight="400"):
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="#222" text-anchor="{anchor}" font-weight="{weight}">'
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="#222" text-anchor="{anchor}" '
+        f'font-weight="{weight}">'
         f"{html.escape(words)}</text>"
     )
 
@@ -97,8 +111,8 @@ def _dot(place, row, y, paint):
     left, right = place(float(row.low)), place(float(row.high))
     return (
         f'<path d="M{left:.1f} {y:.1f}H{right:.1f}" stroke="{paint}" stroke-width="2" opacity=".5"/>'
-        f'<circle cx="{place(row.ratio):.1f}" cy="{y:.1f}" r="4.5" fill="{paint}"><title>{html.escape(row.allocator)} '
-        f"{row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}], n = {row.n}</title></circle>"
+        f'<circle cx="{place(row.ratio):.1f}" cy="{y:.1f}" r="4.5" fill="{paint}">'
+        f"<title>{html.escape(row.allocator)} {row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}], n = {row.n}</title></circle>"
     )
 
 
@@ -120,14 +134,17 @@ def knob_table():
     table = knobs()
     head = "| knob | unit | default | range | ACE | what it trades |\n|---|---|---:|---:|---|---|\n"
     return head + "".join(
-        f"| `{name}` | {row.unit} | {row.preset} | {row.minimum} to {row.maximum} | {'yes' if row.learnable else ''} | {row.why} |\n"
+        f"| `{name}` | {row.unit} | {row.preset} | {row.minimum} to {row.maximum} "
+        f"| {'yes' if row.learnable else ''} | {row.why} |\n"
         for name, row in table.iterrows()
     )
 
 
 def with_table(text, table):
     """README text with the table between its two marks."""
-    return re.sub(r"(<!-- knobs begin -->\n).*?(<!-- knobs end -->)", lambda m: m[1] + table + m[2], text, flags=re.S)
+    return re.sub(
+        r"(<!-- knobs begin -->\n).*?(<!-- knobs end -->)", lambda m: m[1] + table + m[2], text, flags=re.S
+    )
 
 
 # ---------------------------------------------------------------- command line
@@ -153,6 +170,9 @@ def add_readme(subparsers):
 
 
 def _readme(_args):
-    for name, title in (("05_scorecard", "Every workload, one thread"), ("04_patterns", "Five patterns, four sizes")):
+    for name, title in (
+        ("05_scorecard", "Every workload, one thread"),
+        ("04_patterns", "Five patterns, four sizes"),
+    ):
         print(draw(name, title), file=sys.stderr)
     README.write_text(with_table(README.read_text(), knob_table()))
