@@ -67,10 +67,8 @@ def dots(table, title, baseline):
     parts = [_text(12, 20, title, 15, weight="600")]
     parts += [_legend(i, name, paint[name][0]) for i, name in enumerate(names)]
     for tick in [t for t in (0.5, 1, 2, 5, 10, 20, 50, 100, 1000) if low <= t <= high]:
-        x, bottom = place(tick), TOP + ROW * len(cases)
-        parts.append(
-            f'<path d="M{x:.1f} {TOP - 8}V{bottom}" stroke="#888" stroke-width="{1.6 if tick == 1 else 0.4}"/>'
-        )
+        x, bottom, width = place(tick), TOP + ROW * len(cases), 1.6 if tick == 1 else 0.4
+        parts.append(f'<path d="M{x:.1f} {TOP - 8}V{bottom}" stroke="#888" stroke-width="{width}"/>')
         parts.append(_text(x, bottom + 16, f"{tick:g}×", 11, anchor="middle"))
     for i, case in enumerate(cases):
         y = TOP + ROW * i + ROW / 2
@@ -112,7 +110,8 @@ def _dot(place, row, y, paint):
     return (
         f'<path d="M{left:.1f} {y:.1f}H{right:.1f}" stroke="{paint}" stroke-width="2" opacity=".5"/>'
         f'<circle cx="{place(row.ratio):.1f}" cy="{y:.1f}" r="4.5" fill="{paint}">'
-        f"<title>{html.escape(row.allocator)} {row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}], n = {row.n}</title></circle>"
+        f"<title>{html.escape(row.allocator)} {row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}], "
+        f"n = {row.n}</title></circle>"
     )
 
 
