@@ -82,7 +82,7 @@ static void guard_free(struct span *span, uintptr_t block)
     if (span->kind == SPAN_RUN) {
         POKE(span->live, RUN_FREE);
         span->zeroed = 0;
-        if (os_purge((void *)span->address, span_bytes(span))) span->touched = 1;
+        if (os_purge((void *)span->address, span_bytes(span))) POKE(span->touched, 1);
         else memset((void *)block, 0, run_page());
     } else {
         memset((void *)block, TRASH, guard_room(span) - sizeof(uint64_t));

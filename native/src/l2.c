@@ -9,7 +9,7 @@ static uintptr_t wide_allocate(struct heap *heap, unsigned class)
     struct bin *bin = wide_bin(heap, class);
     uintptr_t block = bin->head;
     if (UNLIKELY(!link_valid(block))) return 0;
-    bin->head = link_next(block);
+    POKE(bin->head, link_next(block));
     block_words(block)[0] = 0;
     POKE(bin->room, bin->room + 1);
     return block;
@@ -28,7 +28,7 @@ static ALWAYS_INLINE bool wide_free(struct heap *heap, struct span *slab, uintpt
     if (UNLIKELY(bin->room <= 0)) return false;
     POKE(bin->room, bin->room - 1);
     link_set(block, bin->head);
-    bin->head = block;
+    POKE(bin->head, block);
     return true;
 }
 

@@ -89,7 +89,7 @@ static size_t windows_trim(void)
         uint32_t units = (uint32_t)run_units(window->size);
         size_t tail = (size_t)(window->touched - units) << UNIT_SHIFT;
         if (window->touched > 2 * units && os_purge((void *)(window->address + ((size_t)units << UNIT_SHIFT)), tail)) {
-            window->touched = units;
+            POKE(window->touched, units);
             bytes += tail;
         }
         window_release(window, RUN_LIVE);
@@ -126,16 +126,16 @@ static size_t windows_purge(uint64_t horizon)
 /* Frees a run that its thread does not keep. */
 static void large_free(struct heap *heap, struct span *run, uint64_t now)
 {
-    if (run->size >= (size_t)knob(KNOB_large_threshold) && os_purge((void *)run->address, run_touched_bytes(run))) run->touched = 0;
+    if (run->size >= (size_t)knob(KNOB_large_threshold) && os_purge((void *)run->address, run_touched_bytes(run))) POKE(run->touched, 0);
     mid_spill(heap, run, now);
 }
 
 static void run_resize(struct heap *heap, struct span *run, size_t size, size_t units)
 {
-    run->size = size;
+    POKE(run->size, size);
     if (run->touched >= units) return;
     heap->run_held += (units - run->touched) << UNIT_SHIFT;
-    run->touched = (uint32_t)units;
+    POKE(run->touched, (uint32_t)units);
 }
 
 /* Lets a live run serve another size where it lies; false where it cannot. */

@@ -108,7 +108,7 @@ static void bin_load(struct heap *heap, struct bin *bin, unsigned class, uintptr
 {
     uint32_t capacity = magazine_capacity(class);
     POKE(heap->capacity[class], (uint16_t)capacity);
-    bin->head = head;
+    POKE(bin->head, head);
     POKE(bin->room, (int32_t)capacity - (int32_t)blocks);
     bin->magic = classes[class].magic;
 }

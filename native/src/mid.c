@@ -18,7 +18,7 @@ static void run_colour(struct heap *heap, struct span *run)
     heap->colour = (heap->colour + 5) % RUN_COLOURS;
 }
 static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
-static size_t run_touched_bytes(const struct span *run) { return (size_t)run->touched << UNIT_SHIFT; }
+static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
 
 /* Longer by half is near enough: the pages are there already. */
 static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units) { return run_bin_units(bin) <= units + units / 2 + 1; }
@@ -26,10 +26,10 @@ static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units) { return run_b
 /* The run goes to a caller. */
 static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
-    run->size = size;
+    POKE(run->size, size);
     POKE(run->live, RUN_LIVE);
     run->site = 0;
-    if (run->touched < units) run->touched = (uint32_t)units;
+    if (run->touched < units) POKE(run->touched, (uint32_t)units);
     if (UNLIKELY(size >= LARGE_MIN)) run->start = 0;
 }
 

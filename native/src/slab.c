@@ -43,18 +43,23 @@ static void partial_unlink(struct class_slabs *slabs, struct span *slab)
 
 static bool slab_is_tiny(const struct span *slab) { return slab->class < TINY_CLASSES; }
 
-/* A fresh slab of the class; NULL where memory ends. */
-static struct span *slab_new(unsigned class)
+static void slab_begin(struct span *slab, unsigned class)
 {
-    lock_take(&arena_lock);
-    struct span *slab = superslab_take(classes[class].slab_units);
-    lock_drop(&arena_lock);
-    if (slab == NULL) return NULL;
     slab->class = (uint8_t)class;
     slab->place = SLAB_NOWHERE;
     slab->carved = slab->returned = slab->heap = 0;
     if (slab_is_tiny(slab)) slab->list = LIST_END;
     else slab->slots = 0;
+}
+
+/* A fresh slab of the class; NULL where memory ends. */
+static struct span *slab_new(unsigned class)
+{
+    lock_take(&arena_lock);
+    struct span *slab = superslab_take(classes[class].slab_units);
+    if (slab != NULL) slab_begin(slab, class); /* before observers, who hold the lock, can see it */
+    lock_drop(&arena_lock);
+    if (slab == NULL) return NULL;
     if (class < FRONT_CLASSES) owner_map[map_index(slab->address)] = (uint16_t)(class * GRANULE);
     return slab;
 }
@@ -139,7 +144,7 @@ static void slab_abandon(struct span *slab, uint64_t now)
     struct class_slabs *slabs = &class_slabs[slab->class];
     lock_take(&slabs->lock);
     slab->place = SLAB_NOWHERE;
-    slab->heap = 0;
+    POKE(slab->heap, 0);
     bool whole = slab->returned == slab->carved;
     if (!whole && slab_has_blocks(slab)) partial_link(slabs, slab);
     lock_drop(&slabs->lock);
@@ -194,7 +199,7 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
         heap->current[class] = slab;
         if (slab == NULL) return 0;
         slab->place = SLAB_CURRENT;
-        slab->heap = heap->number;
+        POKE(slab->heap, heap->number);
     }
     n = slab_carve(slab, wanted, list);
     stat_add(heap, STAT_carved_blocks, n);

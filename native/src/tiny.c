@@ -46,7 +46,7 @@ static ALWAYS_INLINE bool front_misplaced(bin_pointer bin, uintptr_t block)
 #endif
 }
 
-/* The length is read by observers in other threads, so elsewhere than on x86-64 it is an atomic without order. */
+/* Head and length are read by observers in other threads, so elsewhere than on x86-64 they are atomics without order. */
 static ALWAYS_INLINE int32_t front_room_add(bin_pointer bin, int32_t n)
 {
 #if FRONT_SEGMENT
@@ -58,13 +58,22 @@ static ALWAYS_INLINE int32_t front_room_add(bin_pointer bin, int32_t n)
 #endif
 }
 
+static ALWAYS_INLINE void front_head_set(bin_pointer bin, uintptr_t head)
+{
+#if FRONT_SEGMENT
+    bin->head = head;
+#else
+    __atomic_store_n(&bin->head, head, __ATOMIC_RELAXED);
+#endif
+}
+
 /* May this block be handed out? Not where the magazine is empty, nor where the block was overwritten or is in use. */
 static ALWAYS_INLINE bool front_ready(uintptr_t block) { return ((const uint16_t *)block)[3] == LINK_TAG; }
 
 /* Pops the bin's first block, which is ready. */
 static ALWAYS_INLINE uintptr_t front_pop(bin_pointer bin, uintptr_t block)
 {
-    bin->head = link_next(block);
+    front_head_set(bin, link_next(block));
     block_words(block)[0] = 0;
     front_room_add(bin, 1);
     return block;
@@ -77,7 +86,7 @@ static ALWAYS_INLINE bool front_free(uintptr_t block)
     if (UNLIKELY(front_misplaced(bin, block))) return false;
     if (UNLIKELY(front_room_add(bin, -1) < 0)) return false; /* the spill that follows sets the room anew */
     link_set(block, bin->head);
-    bin->head = block;
+    front_head_set(bin, block);
     return true;
 }
 
