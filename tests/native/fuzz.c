@@ -27,6 +27,10 @@
 #define malloc_usable_size hak_usable_size
 #endif
 
+#ifndef FUZZ_SIZE_BITS
+#define FUZZ_SIZE_BITS 23 /* fewer make more calls in the same time, where each byte is watched */
+#endif
+
 enum {
     GRANULE = 8,
     LEAF_SHIFT = 26,                              /* a leaf of the bitmap covers 64 MiB */
@@ -37,7 +41,7 @@ enum {
     MAILBOXES = 256,
     THREADS_MAX = 64,
     LIFE = 30000,                                 /* calls until a worker is replaced by a fresh thread */
-    SIZE_BITS = 23,                               /* sizes up to 8 MiB, log-uniform */
+    SIZE_BITS = FUZZ_SIZE_BITS,                   /* sizes up to 8 MiB, log-uniform */
 };
 static const size_t live_max = (size_t)512 << 20;  /* of all threads together */
 
