@@ -56,9 +56,9 @@ $(STAMPS)/conda: pyproject.toml environment.yml
 	@touch $@
 
 ## make report       builds, measures quickly, runs every notebook; the pages are in reports/html
-report: reports/html/index.html
+report: reports/index.html
 
-reports/html/index.html: $(ENV) $(SOURCES)
+reports/index.html: $(ENV) $(SOURCES)
 	$(PY) -m hakmem_py report
 	@touch $@
 	@echo "Open $(CURDIR)/$@"
@@ -91,4 +91,4 @@ lint: $(ENV)
 
 ## make clean        removes the environment, builds and reports; the measured samples stay
 clean:
-	rm -rf .venv $(STAMPS) native/build reports/html .pytest_cache .ruff_cache
+	rm -rf .venv $(STAMPS) native/build reports/index.html reports/html reports/executed .pytest_cache .ruff_cache
