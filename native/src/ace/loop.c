@@ -87,23 +87,20 @@ static bool learners_ready(uint64_t now)
     return true;
 }
 
-/* How many capacities differ: `magazine_bytes` makes the larger ones of a large class the same. */
-static int magazine_arms(unsigned class)
+/* The learner of a class, made if need be; its first window begins with `counts`. Capacities that `magazine_bytes`
+ * makes the same are one arm. 0: a class without a choice. */
+static int learner_for_class(unsigned class, const struct class_counts *counts)
 {
-    size_t fit = (size_t)knob(KNOB_magazine_bytes) / classes[class].size;
-    int arms = 1;
-    while (arms < COUNT(arms_magazine) && (size_t)arms_magazine[arms - 1] < fit) arms++;
-    return arms;
-}
-
-/* The learner of a class, made if need be; its first window begins with `counts`. 0: a class without a choice. */
-static int learner_for_class(unsigned class, const hak_window_t *counts)
-{
-    int arms = magazine_arms(class);
-    if (learner_of_class[class] != 0 || arms < 2) return learner_of_class[class];
-    int number = learner_add(KNOB_magazine_blocks, class, arms_magazine, arms, KNOB_ace_policy);
+    int64_t fit = knob(KNOB_magazine_bytes) / (int64_t)classes[class].size, settings[COUNT(arms_magazine)];
+    int arms = 0;
+    if (learner_of_class[class] != 0) return learner_of_class[class];
+    do settings[arms] = arms_magazine[arms] < fit ? arms_magazine[arms] : fit;
+    while (arms_magazine[arms++] < fit && arms < COUNT(arms_magazine));
+    if (arms < 2) return 0;
+    int number = learner_add(KNOB_magazine_blocks, class, settings, arms, KNOB_ace_policy);
     learner_of_class[class] = (int8_t)number;
-    learners[number].before = *counts;
+    learners[number].before = counts->window;
+    learners[number].state = counts->state;
     return number;
 }
 
@@ -136,13 +133,13 @@ static void decision_record(int number, const hak_window_t *window, int arm, int
     line_end(&line);
 }
 
-/* The window ends: its arm is rewarded, the next one put into force. */
-static void learner_decide(int number, const hak_window_t *window, uint64_t rss)
+/* The window ends: the arm that was in force is rewarded, the next one chosen. */
+static void learner_decide(int number, const hak_window_t *window, int arm, uint64_t rss)
 {
     struct learner *learner = &learners[number];
-    int arm = learner->arm, reason = HAK_REASON_POLICY;
+    int reason = HAK_REASON_POLICY;
     uint64_t visits = window->refills + window->spills, restarts = learner->bandit.restarts;
-    learner->reward = window_reward(window);
+    learner->reward = window_reward(window, rss);
     learner->windows++;
     double told = learner->reward;
     if (knob(KNOB_ace_shuffled)) { /* told the reward of some earlier window: what there is to learn is gone, the rest is the same */
@@ -157,22 +154,26 @@ static void learner_decide(int number, const hak_window_t *window, uint64_t rss)
     decision_record(number, window, arm, reason, rss);
 }
 
+/* Ends the window of a fast learner. False: the class was not used in it. */
+static bool class_window(struct learner *learner, const struct class_counts *now, hak_window_t *window)
+{
+    *window = window_between(&learner->before, &now->window);
+    bool used = window->refills + window->spills != 0 || now->state != learner->state;
+    learner->before = now->window;
+    learner->state = now->state;
+    return used;
+}
+
 /* One class. Windows in which it was not used are dropped: nothing was tried, nothing is learned. */
 static bool class_step(unsigned class, uint64_t now, uint64_t cpu_ns, uint64_t *rss)
 {
-    uint64_t state;
-    hak_window_t after = class_window(class, now, cpu_ns, &state);
-    if (learner_of_class[class] == 0 && after.refills + after.spills < TRAFFIC_MIN) return false;
-    int number = learner_for_class(class, &after);
-    struct learner *learner = &learners[number];
-    if (number == 0 || learner->outside) return false;
-    hak_window_t window = window_between(&learner->before, &after);
-    bool used = window.refills + window.spills != 0 || state != learner->state;
-    learner->before = after;
-    learner->state = state;
-    if (!used) return false;
+    struct class_counts counts = class_read(class, now, cpu_ns);
+    if (learner_of_class[class] == 0 && counts.window.refills + counts.window.spills < TRAFFIC_MIN) return false;
+    int number = learner_for_class(class, &counts);
+    hak_window_t window;
+    if (number == 0 || learners[number].outside || !class_window(&learners[number], &counts, &window)) return false;
     if (*rss == 0) *rss = os_rss();
-    learner_decide(number, &window, *rss);
+    learner_decide(number, &window, learner_arm_of(&learners[number], counts.capacity), *rss);
     return true;
 }
 
@@ -194,7 +195,7 @@ static int slow_step(uint64_t now)
         hak_window_t window = window_between(&learners[number].before, &after);
         learners[number].before = after;
         if (window.cpu_ns < (window.end_ns - window.begin_ns) / IDLE_SHARE) continue;
-        learner_decide(number, &window, os_rss());
+        learner_decide(number, &window, learners[number].arm, os_rss());
         decisions++;
     }
     return decisions;
@@ -257,8 +258,8 @@ int hak_ace_learner_of(uint32_t block_size)
     if (block_size < 1 || block_size > L2_MAX) return -1;
     int number = -1;
     lock_take(&ace_lock);
-    uint64_t now = os_now_ns(), state;
-    hak_window_t counts = class_window(small_class(block_size), now, os_cpu_ns(), &state);
+    uint64_t now = os_now_ns();
+    struct class_counts counts = class_read(small_class(block_size), now, os_cpu_ns());
     if (learners_ready(now)) number = learner_for_class(small_class(block_size), &counts);
     lock_drop(&ace_lock);
     return number > 0 ? number : -1;
@@ -279,10 +280,16 @@ int hak_ace_observe(int number, uint64_t now, hak_window_t *window, double *rewa
     if (number < 0 || number >= hak_ace_learner_count()) return -1;
     lock_take(&ace_lock);
     struct learner *learner = &learners[number];
-    hak_window_t after = number < LEARNERS_SLOW ? whole_read(now) : class_window(learner->class, now, os_cpu_ns(), &learner->state);
-    *window = window_between(&learner->before, &after);
-    learner->before = after;
-    learner_decide(number, window, os_rss()); /* without traffic too: who drives knows whether there was work */
+    int arm = learner->arm;
+    if (number < LEARNERS_SLOW) {
+        hak_window_t after = whole_read(now);
+        *window = window_between(&learner->before, &after);
+        learner->before = after;
+    } else {
+        struct class_counts counts = class_read(learner->class, now, os_cpu_ns());
+        class_window(learner, &counts, window);
+    }
+    learner_decide(number, window, arm, os_rss()); /* without traffic too: who drives knows whether there was work */
     *reward = learner->reward;
     lock_drop(&ace_lock);
     return 0;

@@ -1,31 +1,34 @@
 /* metrics.c: two snapshots -> one window -> one reward. Reads counters that slow paths keep and levels that are derived;
  * the program's threads are read through the registry and never stopped. */
 
+/* One class, all heaps together. */
 struct class_counts {
-    uint64_t refills, spills, contended, cached_bytes, live_bytes;
-    uint64_t state; /* of all magazines: it changes while the class is in use, even where every call is a hit */
+    hak_window_t window; /* counts and levels so far */
+    uint64_t state;      /* of all magazines: it changes while the class is in use, even where every call is a hit */
+    uint32_t capacity;   /* blocks, in force in most heaps: an owner takes a new one up at its next refill or spill */
 };
 
-/* Sums over all heaps, for one class. */
-static struct class_counts class_read(unsigned class)
+static struct class_counts class_read(unsigned class, uint64_t now, uint64_t cpu_ns)
 {
-    struct class_counts sum = {.contended = atomic_load_explicit(&depots[class].contended, memory_order_relaxed)};
-    int64_t out = 0, held = PEEK(depots[class].blocks);
-    lock_take(&heap_lock);
+    struct class_counts c = {.window = {.end_ns = now, .cpu_ns = cpu_ns}};
+    int64_t out = 0, held = PEEK(depots[class].blocks), votes = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
-        sum.refills += PEEK(heap->refills[class]);
-        sum.spills += PEEK(heap->spills[class]);
+        c.window.refills += PEEK(heap->refills[class]);
+        c.window.spills += PEEK(heap->spills[class]);
         out += PEEK(heap->moved[class]);
-        if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL) continue;
+        uint32_t capacity = PEEK(heap->capacity[class]);
+        if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL || capacity == 0) continue;
         int64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
         out -= loaded;
         held += loaded + spare_blocks(heap, class);
-        sum.state = sum.state * 31 + PEEK(heap_bin(heap, class)->head);
+        c.state = c.state * 31 + PEEK(heap_bin(heap, class)->head);
+        if (votes == 0) c.capacity = capacity; /* majority by Boyer and Moore's vote */
+        votes += capacity == c.capacity ? 1 : -1;
     }
-    lock_drop(&heap_lock);
-    sum.cached_bytes = (uint64_t)held * classes[class].size;
-    sum.live_bytes = out > 0 ? (uint64_t)out * classes[class].size : 0;
-    return sum;
+    c.window.contended = atomic_load_explicit(&depots[class].contended, memory_order_relaxed);
+    c.window.cached_bytes = (uint64_t)held * classes[class].size;
+    c.window.live_bytes = out > 0 ? (uint64_t)out * classes[class].size : 0;
+    return c;
 }
 
 static uint64_t syscalls_read(void)
@@ -47,14 +50,6 @@ static hak_window_t whole_read(uint64_t now)
     window.spills = heap_stat_total(STAT_spills);
     window.contended = stat_shared_read(STAT_depot_contended);
     return window;
-}
-
-static hak_window_t class_window(unsigned class, uint64_t now, uint64_t cpu_ns, uint64_t *state)
-{
-    struct class_counts counts = class_read(class);
-    *state = counts.state;
-    return (hak_window_t){.end_ns = now, .cpu_ns = cpu_ns, .refills = counts.refills, .spills = counts.spills,
-                          .contended = counts.contended, .cached_bytes = counts.cached_bytes, .live_bytes = counts.live_bytes};
 }
 
 /* Counts become differences, levels stay as they are at the end. A heap counts the refills and spills of a class in 32
@@ -111,11 +106,12 @@ static void costs_measure(void)
     os_unmap(probe_page, os_page);
 }
 
-static double window_reward(const hak_window_t *w)
+/* Memory is set against what the process has resident: a magazine costs the same bytes in every program, but not the
+ * same share, and the shares of all classes together are at most 1. */
+static double window_reward(const hak_window_t *w, uint64_t rss)
 {
     double cost = (double)w->refills * ace_costs.refill + (double)w->spills * ace_costs.spill + (double)w->contended * ace_costs.contention +
                   (double)w->faults * ace_costs.fault + (double)w->syscalls * ace_costs.syscall;
-    double memory = (double)w->cached_bytes / ((double)w->live_bytes + (double)os_page);
-    double price = (double)knob(KNOB_ace_price_ppm) * 1e-6;
-    return 1.0 - cost / ((double)w->cpu_ns + 1.0) - price * (memory < 100.0 ? memory : 100.0);
+    double price = (double)knob(KNOB_ace_price_ppm) * 1e-6, share = cost / ((double)w->cpu_ns + 1.0);
+    return 1.0 - (share < 1.0 ? share : 1.0) - price * (double)w->cached_bytes / ((double)rss + 1.0);
 }

@@ -1,0 +1,298 @@
+"""A/B of ACE: off, on, any policy, any fixed arm, placebos; on a workload of the bench or on any program.
+
+Every block runs every side once, in random order, one process a run; a side is compared with the baseline by
+paired log ratios. A side that learns must have learned: its decisions are counted from its history
+(HAKMEM_ACE_EVENTS), and below 100 of them in a run there is no result unless one is asked for.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from . import ace, bandits, build, provenance, runner, stats, worker
+
+FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
+ARMS = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
+SIDES = ("off", "on", "random", "fixed:64", "shuffled")
+SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "cv", "verdict"]
+
+
+class AbError(RuntimeError):
+    """The comparison cannot be made; one line that says what to change."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way of running: `env` on top of the program's own; `loop` that must fire: fast, slow or none."""
+
+    label: str
+    env: dict = field(default_factory=dict)
+    loop: str | None = None
+
+
+def side(name, arm=None):
+    """The Side of a name: off, on, shuffled, POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,KNOB=VALUE].
+
+    off: no learner. on: the default policy. shuffled: the same, told rewards of other windows. POLICY: a row
+    of the policy table, in the fast loop or (slow:) the slow one, the fast one standing still. fixed: one
+    capacity, with ACE looking on. arm: number of the capacity that policies start from.
+    """
+    if "=" in name:
+        pairs = [pair.split("=", 1) for pair in name.split(",")]
+        return Side(name, {f"HAKMEM_{knob.upper().removeprefix('HAKMEM_')}": value for knob, value in pairs})
+    on = {"HAKMEM_ACE_ENABLED": "1"} | ({} if arm is None else {"HAKMEM_ACE_ARM": str(arm)})
+    kind, _, rest = name.partition(":")
+    if kind == "fixed" and rest:
+        return Side(name, on | _fixed(rest))
+    if kind == "slow" and rest:
+        return Side(
+            name, on | _policy("HAKMEM_ACE_SLOW_POLICY", rest) | _policy("HAKMEM_ACE_POLICY", "fixed"), "slow"
+        )
+    special = {
+        "off": Side(name),
+        "on": Side(name, on, "fast"),
+        "shuffled": Side(name, on | {"HAKMEM_ACE_SHUFFLED": "1"}, "fast"),
+    }
+    return special.get(name) or Side(name, on | _policy("HAKMEM_ACE_POLICY", name), "fast")
+
+
+def _fixed(blocks):
+    if blocks not in map(str, ARMS):
+        raise AbError(f"fixed:{blocks} is no arm; allowed: {', '.join(f'fixed:{arm}' for arm in ARMS)}")
+    arm = str(ARMS.index(int(blocks)))
+    return {"HAKMEM_ACE_POLICY": "fixed", "HAKMEM_ACE_ARM": arm, "HAKMEM_MAGAZINE_BLOCKS": blocks}
+
+
+def _policy(variable, name):
+    if name not in bandits.policies().index:
+        known = ", ".join(bandits.policies().index)
+        raise AbError(
+            f"{name!r} is no side; allowed: off, on, shuffled, fixed:BLOCKS, slow:POLICY, KNOB=VALUE, {known}"
+        )
+    return {variable: name}
+
+
+# ---------------------------------------------------------------- what is run
+
+
+@dataclass(frozen=True)
+class Target:
+    """A program, or the bench (which then times itself). arguments: its command line, the program first."""
+
+    arguments: tuple[str, ...]
+    bench: bool
+    label: str
+
+
+def workload(name, *options):
+    """The Target of a bench workload. The learning is in the measured interval: there is no warm-up."""
+    command = [str(build.build().bench), "--workload", name, "--warmup", "0", *map(str, options)]
+    return Target(tuple(command), True, name)
+
+
+def program(*arguments):
+    """The Target of any program that takes a preloaded library."""
+    found = shutil.which(arguments[0])
+    if found is None:
+        raise AbError(f"there is no program {arguments[0]!r}: give a path, or a name that the shell finds")
+    return Target((found, *arguments[1:]), False, Path(found).name)
+
+
+def record(target, chosen, env=(), timeout_s=600.0):
+    """One run: (row of numbers, history of its decisions). status is not "ok" where the run failed.
+
+    wall_ns_per_op and cpu_ns_per_op: of the whole run; for a program the operation is the run. firings: steps
+    of the fast loop that decided something. cached_bytes: see below.
+    """
+    with tempfile.TemporaryDirectory(prefix="hakmem-ab-") as folder:
+        asked = dict(chosen.env) | dict(env) | {"HAKMEM_ACE_EVENTS": f"{folder}/%p.csv"}
+        row = (_bench if target.bench else _program)(target, asked, timeout_s)
+        files = sorted(Path(folder).glob("*.csv"))
+        table = ace.history(files) if files else ace.events(since=2**62)
+    fired = {
+        "firings": ace.firings(table),
+        "slow_firings": ace.firings(table, slow=True),
+        "lost": table.attrs["lost"],
+    }
+    return {"allocator": chosen.label} | row | fired | {"cached_bytes": cached_bytes(table)}, table
+
+
+def cached_bytes(table):
+    """Bytes in magazines and depot, all learners together, mean over the fast windows; nan for none."""
+    fast = table[table["block_size"] > 0]
+    levels = fast.pivot_table(index="time_ns", columns="learner", values="cached_bytes").ffill()
+    return float(levels.sum(axis=1).mean()) if len(levels) else float("nan")
+
+
+def _bench(target, env, timeout_s):
+    built = build.build()
+    row = worker.run(target.arguments, str(built.library), built.library.resolve(), env, timeout_s)
+    if row["status"] == "ok":
+        row |= {"wall_ns_per_op": row["elapsed_ns"] / row["ops"], "cpu_ns_per_op": row["cpu_ns"] / row["ops"]}
+    return row
+
+
+def _program(target, env, timeout_s):
+    """A whole program is one operation: wall time, CPU time and memory as the kernel accounts for them."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_ACE_")}
+    with tempfile.TemporaryFile() as said:
+        start = time.monotonic_ns()
+        child = subprocess.Popen(
+            target.arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+            env=own | env | {"LD_PRELOAD": str(build.build().library)},
+        )  # fmt: skip
+        alarm = threading.Timer(timeout_s, child.kill)
+        alarm.start()
+        _, status, usage = os.wait4(child.pid, 0)
+        wall_ns = time.monotonic_ns() - start
+        alarm.cancel()
+        child.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+    if child.returncode:
+        return {"status": "error", "error": f"{target.label} ended with status {child.returncode}: {last}"}
+    cpu_ns = round(1e9 * (usage.ru_utime + usage.ru_stime))
+    row = {"elapsed_ns": wall_ns, "cpu_ns": cpu_ns, "wall_ns_per_op": wall_ns, "cpu_ns_per_op": cpu_ns}
+    return row | {"status": "ok", "error": "", "peak_rss_bytes": usage.ru_maxrss * 1024}
+
+
+# ---------------------------------------------------------------- the comparison
+
+
+def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.0):
+    """Samples, one row a run: columns of `record`, case, block, load1. sides: of `side`, the baseline first.
+
+    Each side that learns is tried once before (not counted). Raises AbError where it decides fewer than 100
+    times, unless allow_few.
+    """
+    rows, order = [], random.Random(seed)
+    with runner.bench_slot(f"ab of {target.label}", wait_s):
+        for one in sides:
+            row, _ = record(target, one, env)
+            _refuse(target, one, row, allow_few)
+        progress = runner.Progress(f"ab of {target.label}", blocks * len(sides))
+        for block in range(blocks):
+            for one in order.sample(sides, len(sides)):
+                row, _ = record(target, one, env)
+                rows.append(row | {"case": target.label, "block": block, "load1": provenance.load1()})
+                progress.step(block)
+        progress.end()
+    samples = pd.DataFrame(rows)
+    samples.attrs = {"baseline": sides[0].label, "loops": {one.label: one.loop for one in sides}}
+    return samples
+
+
+def _refuse(target, one, row, allow_few):
+    if row["status"] != "ok":
+        raise AbError(f"side {one.label}: {row['error']}")
+    fired = _fired(row, one.loop)
+    if fired is None or fired >= FIRINGS or allow_few:
+        return
+    times, seconds = FIRINGS / max(fired, 1), row["elapsed_ns"] / 1e9
+    longer = f"--scale {1.2 * times:.2g} times as large, " if target.bench else ""
+    raise AbError(
+        f"side {one.label}: {fired} firings in {seconds:.2g} s, below {FIRINGS} nothing is learned: {longer}"
+        f"--{one.loop}-interval-ms {max(1, int(800 * seconds / FIRINGS))}, or --allow-few for a marked result"
+    )
+
+
+def _fired(row, loop):
+    """Decisions of the loop that must fire; None where none must."""
+    return None if loop is None else row["slow_firings" if loop == "slow" else "firings"]
+
+
+def judge(samples, metric="cpu_ns_per_op"):
+    """`stats.compare` with the baseline, and for every side: least decisions of its runs, medians of memory.
+
+    A side with fewer than 100 decisions in any run keeps its numbers; its verdict says FEW FIRINGS.
+    """
+    table = stats.compare(samples, samples.attrs["baseline"], metric)
+    loops = samples.attrs["loops"]
+    for i, label in table["allocator"].items():
+        rows = samples[samples["allocator"] == label]
+        fired = [_fired(row, loops[label]) for row in rows.to_dict("records")]
+        table.loc[i, "firings"] = min(fired) if loops[label] else None
+        table.loc[i, "peak_rss_mb"] = rows["peak_rss_bytes"].median() / 1e6
+        table.loc[i, "cached_kb"] = rows["cached_bytes"].median() / 1e3
+        if loops[label] and min(fired) < FIRINGS:
+            table.loc[i, "verdict"] = "FEW FIRINGS"
+    return table
+
+
+# ---------------------------------------------------------------- command line
+
+
+def add_ab(subparsers):
+    sub = subparsers.add_parser(
+        "ab", usage="hakmem ab [options] --workload NAME | hakmem ab [options] -- PROGRAM [ARGUMENTS]"
+    )
+    sub.add_argument(
+        "--sides",
+        nargs="+",
+        default=list(SIDES),
+        metavar="SIDE",
+        help=f"the baseline first, default {' '.join(SIDES)}; "
+        "also POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,KNOB=VALUE]",
+    )
+    sub.add_argument(
+        "--blocks", type=int, default=10, help="randomised blocks, each side once in each; default 10"
+    )
+    sub.add_argument("--seed", type=int, default=1, help="of the order; default 1")
+    sub.add_argument(
+        "--metric", choices=("cpu", "wall"), default="cpu", help="time that is compared; default cpu"
+    )
+    sub.add_argument("--fast-interval-ms", type=int, metavar="MS", help="window of the fast loop")
+    sub.add_argument("--slow-interval-ms", type=int, metavar="MS", help="window of the slow loop")
+    sub.add_argument("--arm", type=int, help="number of the capacity that policies start from")
+    sub.add_argument("--allow-few", action="store_true", help="show a result, marked, below 100 decisions")
+    sub.add_argument("--workload", help="of the bench, instead of a program")
+    for name, kind in (("scale", float), ("size", int), ("threads", int), ("slots", int)):
+        sub.add_argument(f"--{name}", type=kind, help="of the workload")
+    sub.add_argument("program", nargs="*", help="the program and its arguments, after --")
+    sub.set_defaults(run=_run)
+    return sub
+
+
+def _run(args):
+    if bool(args.workload) == bool(args.program):
+        raise AbError("give a workload of the bench (--workload NAME) or a program (-- PROGRAM ARGUMENTS)")
+    sides = [side(name, args.arm) for name in dict.fromkeys(args.sides)]
+    if len(sides) < 2 or args.blocks < 1:
+        raise AbError("an A/B needs two sides or more, and at least one block")
+    intervals = {
+        "HAKMEM_ACE_FAST_INTERVAL_MS": args.fast_interval_ms,
+        "HAKMEM_ACE_SLOW_INTERVAL_MS": args.slow_interval_ms,
+    }
+    env = {name: str(value) for name, value in intervals.items() if value}
+    samples = compare(_target(args), sides, args.blocks, args.seed, env, args.allow_few)
+    table = judge(samples, f"{args.metric}_ns_per_op")
+    said = f"{args.metric} time of each side / that of {sides[0].label}"
+    print(f"{samples['case'].iloc[0]}: {said}, {args.blocks} blocks, seed {args.seed}")
+    print(
+        table[[*SHOWN, "firings", "peak_rss_mb", "cached_kb"]].to_string(
+            index=False, float_format="{:.4g}".format, na_rep="-"
+        )
+    )
+    for error, times in samples.loc[samples["status"] != "ok", "error"].value_counts().items():
+        print(f"{times} runs failed: {error}", file=sys.stderr)
+
+
+def _target(args):
+    if args.program:
+        return program(*args.program)
+    known = runner.workloads(build.build())
+    if args.workload not in known:
+        raise AbError(f"workload {args.workload!r} is unknown; the bench has {', '.join(known)}")
+    given = {name: getattr(args, name) for name in ("scale", "size", "threads", "slots")}
+    return workload(
+        args.workload, *(word for name, value in given.items() if value for word in (f"--{name}", value))
+    )
