@@ -1,14 +1,18 @@
 """ACE from Python: what it saw and did as tables, and the live allocator driven by a policy of your own.
 
-ACE plays one bandit a *learner*: one for each size class with traffic (arms: blocks a magazine holds), and three
-for the whole allocator. A learner's *window* ends, its arm is rewarded, the next arm is put into force: one row of
-`events`. Ten lines drive the allocator of this process:
+ACE plays one bandit a *learner*: one for each size class with traffic (arms: blocks a magazine holds), and
+three for the whole allocator. A learner's *window* ends, its arm is rewarded, the next arm is put into force:
+one row of `events`. Ten lines drive the allocator of this process:
 
     class Greedy:
-        def __init__(self, arms): self.sum, self.pulls = [0] * arms, [0] * arms
-        def select(self): return max(range(len(self.sum)), key=lambda arm: (self.pulls[arm] == 0, self.mean(arm)))
-        def mean(self, arm): return self.sum[arm] / max(self.pulls[arm], 1)
-        def update(self, arm, reward): self.sum[arm] += reward; self.pulls[arm] += 1
+        def __init__(self, arms):
+            self.sum, self.pulls = [0] * arms, [0] * arms
+        def select(self):
+            return max(range(len(self.sum)), key=self.mean)
+        def mean(self, arm):
+            return self.sum[arm] / self.pulls[arm] if self.pulls[arm] else 2
+        def update(self, arm, reward):
+            self.sum[arm], self.pulls[arm] = self.sum[arm] + reward, self.pulls[arm] + 1
 
     table = hp.ace.drive(Greedy(6), learner=64, windows=200)
 """
@@ -17,7 +21,7 @@ import sys
 import time
 import traceback
 from functools import cache
-from glob import glob
+from pathlib import Path
 
 import pandas as pd
 
@@ -43,12 +47,12 @@ LEARNER = ("knob", "block_size", "arms", "arm", "policy", "windows", "reward", "
 
 
 def events(since=0, variant="release"):
-    """Decisions of this process as a DataFrame, one row each, number > since; attrs["lost"]: overwritten before.
+    """Decisions of this process, one row each, number > since; attrs["lost"]: rows overwritten before.
 
-    Columns: number, time_ns (CLOCK_MONOTONIC), learner, knob, block_size (bytes, 0: the whole allocator), threads,
-    phase, policy, reason, arm and its setting (in force in the window), next_arm, pulls, reward (at most 1), mean,
-    bonus, index_0 ... of every arm, the window's counts (begin_ns, end_ns, cpu_ns, refills, spills, contended, faults,
-    syscalls) and levels (cached_bytes, live_bytes), rss_bytes, seed.
+    Columns: number, time_ns (CLOCK_MONOTONIC), learner, knob, block_size (bytes, 0: the whole allocator),
+    threads, phase, policy, reason, arm and its setting (in force in the window), next_arm, pulls, reward (at
+    most 1), mean, bonus, index_0 ... of every arm, the window's counts (begin_ns, end_ns, cpu_ns, refills,
+    spills, contended, faults, syscalls) and levels (cached_bytes, live_bytes), rss_bytes, seed.
     """
     library = load(variant)
     cursor, lost = library.ffi.new("uint64_t *", since), library.ffi.new("uint64_t *")
@@ -63,11 +67,13 @@ def events(since=0, variant="release"):
 def history(paths, variant="release"):
     """The same table from files that HAKMEM_ACE_EVENTS left behind; a column `process` numbers the files.
 
-    paths: one, a list, or a pattern such as "run-*.csv". attrs["lost"]: rows that no file holds.
+    paths: one, or several. attrs["lost"]: rows that no file holds.
     """
-    found = sorted(glob(str(paths))) if isinstance(paths, str) or hasattr(paths, "suffix") else list(paths)
+    found = [paths] if isinstance(paths, str | Path) else sorted(paths)
     if not found:
-        raise FileNotFoundError(f"no history at {paths}: run with HAKMEM_ACE_ENABLED=1 HAKMEM_ACE_EVENTS=FILE-%p.csv")
+        raise FileNotFoundError(
+            f"no history at {paths}: run with HAKMEM_ACE_ENABLED=1 HAKMEM_ACE_EVENTS=FILE-%p.csv"
+        )
     parts = [pd.read_csv(path).assign(process=process) for process, path in enumerate(found)]
     lost = sum(int(part["lost"].max()) for part in parts if len(part))
     table = _named(pd.concat(parts, ignore_index=True).drop(columns="lost"), variant)
@@ -76,7 +82,7 @@ def history(paths, variant="release"):
 
 
 def learners(variant="release"):
-    """One row a learner: knob, block_size (bytes), arms, arm in force, policy, windows, reward, noise, settings."""
+    """One row a learner: knob, block_size (bytes), arms, arm chosen, policy, windows, last reward, noise."""
     library = load(variant)
     row, rows = library.ffi.new("hak_learner_t *"), []
     for number in range(library.lib.hak_ace_learner_count()):
@@ -138,7 +144,7 @@ def _policy_names(variant):
 
 
 def start(variant="release", **parameters):
-    """Starts ACE in this process, with parameters of its policies (scale=, gamma=, ...). Harmless where it runs."""
+    """Starts ACE in this process, with parameters of its policies (scale=, gamma=, ...)."""
     lib = load(variant).lib
     for name, value in parameters.items():
         lib.hak_ace_parameter(name.encode(), float(value))
@@ -191,8 +197,8 @@ def drive(policy, learner=64, windows=200, interval_s=0.01, work=None, variant="
     """Lets `policy` choose the arms of one learner of this process's allocator; DataFrame of the decisions.
 
     policy: any object with select() -> arm from 0, and update(arm, reward); a MABWiser policy as it is.
-    learner: a block size in bytes (arms: blocks a magazine holds), or a knob's name, see `learners`. work: called
-    over and over in each window of interval_s seconds; default bursts of the learner's block size.
+    learner: a block size in bytes (arms: blocks a magazine holds), or a knob's name, see `learners`. work:
+    called over and over in each window of interval_s seconds; default bursts of the learner's block size.
 
     A policy that raises, or names an arm that is not there, is asked no more: its error goes to stderr and to
     attrs["error"], the windows go on with the arm in force and the reason "frozen", and ACE itself leaves the
