@@ -80,8 +80,8 @@ static void run_huge(const struct span *run)
     os_huge((void *)begin, size_min(end, arena->base + arena->writable) - begin, true);
 }
 
-/* A run from the arena. From 1 MiB on huge pages are asked for, all that the run has a part in; from 2 MiB on it lies on
- * one. */
+/* A run from the arena. From 1 MiB on huge pages are asked for, all that the run has a part in; runs lie side by side, so
+ * neighbours share the pages at their ends and no gap between them is resident. */
 static struct span *mid_refill(struct heap *heap, size_t size)
 {
     size_t units = run_units(size);
@@ -90,7 +90,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     uint32_t length = (uint32_t)(bin < RUN_BINS ? run_bin_units(bin) : units);
     bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages);
     lock_take(&arena_lock);
-    struct span *run = arena_take(length, huge && size >= SUPERSLAB_LARGE ? SUPERSLAB_LARGE / UNIT_BYTES : 1);
+    struct span *run = arena_take(length, 1);
     lock_drop(&arena_lock);
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
