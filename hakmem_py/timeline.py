@@ -1,0 +1,92 @@
+"""Change over time: slow drifts beside a reference, and sudden changes over the history of runs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import ruptures
+from scipy import stats as sps
+
+from .estimates import CONFIDENCE, robust_sd
+
+REDRAWS = 400  # of the bootstrap
+WARM_UP = 0.1  # share of the time that is not judged
+RESOLUTION = 5e-4  # relative change below which nothing is named: instruction counts repeat to less
+CHANGE = ("at", "previous", "before", "after", "change", "kind", "text")
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Slope of a series with its interval, in units of y for one unit of x."""
+
+    slope: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def steady(self):
+        """Whether the interval holds 0."""
+        return self.low <= 0 <= self.high
+
+
+def trend(x, y, confidence=CONFIDENCE, seed=42):
+    """Theil-Sen slope of y (n,) over x (n,), with a block-bootstrap interval.
+
+    Theil-Sen: the median of all pairwise slopes (Sen 1968), deaf to a few wild points, unlike last minus
+    first. The residuals are drawn in circular blocks of about 3 n^(1/3) neighbours (Politis & Romano 1992),
+    so that what is correlated stays together; few blocks are paid for by Student's t with n / length - 2
+    degrees of freedom. Needs 8 points. Raises ValueError.
+    """
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    if len(x) != len(y) or len(x) < 8:
+        raise ValueError(f"a trend needs 8 points or more, each with its time; there are {len(x)}")
+    n, length = len(x), round(3 * len(x) ** (1 / 3))
+    slope = sps.theilslopes(y, x).slope
+    residuals = y - slope * x
+    residuals = (residuals - np.median(residuals)) * np.sqrt(n / (n - 2))
+    starts = np.random.default_rng(seed).integers(0, n, (REDRAWS, -(-n // length)))
+    places = ((starts[..., None] + np.arange(length)) % n).reshape(REDRAWS, -1)[:, :n]
+    spread = np.std([sps.theilslopes(residuals[place], x).slope for place in places])
+    half = sps.t.ppf((1 + confidence) / 2, max(n / length - 2, 2)) * spread
+    return Trend(float(slope), float(slope - half), float(slope + half), n)
+
+
+def drift(minutes, subject, reference=None):
+    """Trend of log(subject) in percent per hour after warm-up; with a reference, of log(subject / reference).
+
+    minutes: time of each point; subject, reference: one positive value each (medians of a minute). What
+    machine and neighbours do to both falls out of the ratio.
+    """
+    minutes, y = np.asarray(minutes, float), np.log(np.asarray(subject, float))
+    if reference is not None:
+        y = y - np.log(np.asarray(reference, float))
+    warm = minutes >= minutes.min() + WARM_UP * np.ptp(minutes)
+    return trend(minutes[warm] / 60, 100 * y[warm])
+
+
+def change_points(history, resolution=RESOLUTION):
+    """Where the level of a history of costs changes: one row a change, columns CHANGE.
+
+    history: columns label (commit, build) and value (instructions an operation, a ratio; never raw times),
+    in order of time. PELT on log values (Killick, Fearnhead & Eckley 2012), penalty 4 log n times the noise
+    variance; the noise is taken from neighbour differences and never below `resolution` (relative), so that
+    a deterministic history does not split at its last digit. A change stands at the first label of the new
+    level.
+    """
+    values = np.log(history["value"].to_numpy(float))
+    if len(values) < 2:
+        return pd.DataFrame(columns=CHANGE)
+    sigma = max(robust_sd(np.diff(values)) / np.sqrt(2), resolution / 2)
+    search = ruptures.Pelt(model="l2", min_size=1, jump=1).fit(values.reshape(-1, 1))
+    ends = search.predict(pen=4 * np.log(len(values)) * sigma**2)
+    labels, starts = history["label"].astype(str).to_numpy(), [0, *ends[:-1]]
+    levels = [float(np.exp(np.median(values[a:b]))) for a, b in zip(starts, ends, strict=True)]
+    rows = []
+    for at, before, after in zip(starts[1:], levels[:-1], levels[1:], strict=True):
+        change = after / before - 1
+        if abs(change) > resolution:
+            kind = "regression" if change > 0 else "improvement"
+            text = f"{kind} of {change:+.2%} between {labels[at - 1]} and {labels[at]}"
+            rows.append((labels[at], labels[at - 1], before, after, change, kind, text))
+    return pd.DataFrame(rows, columns=CHANGE)

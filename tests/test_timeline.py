@@ -1,0 +1,95 @@
+"""Drifts and change points against series whose truth is known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hakmem_py import timeline
+
+RNG = np.random.default_rng
+
+
+def correlated(rng, n, phi=0.4):
+    noise = rng.normal(0, 1, n + 30)
+    for i in range(1, len(noise)):
+        noise[i] += phi * noise[i - 1]
+    return noise[30:]
+
+
+def test_slope_is_the_median_of_pairwise_slopes_and_deaf_to_wild_points():
+    x = np.arange(12.0)
+    y = 3 * x + 1
+    y[[4, 9]] = 1000
+    assert timeline.trend(x, y).slope == pytest.approx(3)
+
+
+def test_what_never_moves_has_no_slope():
+    found = timeline.trend(np.arange(20), np.full(20, 7.0))
+    assert (found.slope, found.low, found.high) == (0, 0, 0) and found.steady
+
+
+def test_interval_holds_the_truth_of_correlated_noise():
+    held = []
+    for seed in range(60):
+        rng = RNG(seed)
+        found = timeline.trend(np.arange(40), 0.05 * np.arange(40) + correlated(rng, 40), seed=seed)
+        held.append(found.low <= 0.05 <= found.high)
+    assert np.mean(held) >= 0.85  # 0.95 less three standard errors
+
+
+def test_drift_beside_a_reference_ignores_the_machine():
+    rng, minutes = RNG(1), np.arange(60)
+    machine = np.exp(0.02 * correlated(rng, 60) - 0.004 * minutes)  # the machine gets 24 % an hour faster
+    noise = np.exp(rng.normal(0, 0.003, (2, 60)))
+    subject, reference = machine * noise[0] * 1.05 ** (minutes / 60), machine * noise[1]
+    assert timeline.drift(minutes, subject).high < 0
+    beside = timeline.drift(minutes, subject, reference)
+    assert beside.low < 100 * np.log(1.05) < beside.high and not beside.steady
+
+
+def test_warm_up_is_not_judged():
+    values = np.full(60, 100.0)
+    values[:6] = 50
+    assert timeline.drift(np.arange(60), values).slope == 0
+
+
+def test_too_short_a_series_is_refused():
+    with pytest.raises(ValueError, match="8 points"):
+        timeline.trend(range(7), range(7))
+
+
+def history(levels, noise=1e-4, each=5):
+    rng = RNG(3)
+    values = [level * (1 + noise * rng.normal()) for level in levels for _ in range(each)]
+    return pd.DataFrame({"label": [f"c{i}" for i in range(len(values))], "value": values})
+
+
+def test_a_regression_between_two_commits_is_named():
+    found = timeline.change_points(history([48.0, 49.0, 49.0, 46.0]))
+    assert found["at"].tolist() == ["c5", "c15"] and found["previous"].tolist() == ["c4", "c14"]
+    assert found["kind"].tolist() == ["regression", "improvement"]
+    assert (
+        found["change"].iloc[0] == pytest.approx(1 / 48, rel=0.02) and "between c4 and c5" in found["text"][0]
+    )
+
+
+def test_the_newest_commit_is_judged_too():
+    levels = history([48.0] * 4)
+    levels.loc[19, "value"] = 48.5
+    assert timeline.change_points(levels)["at"].tolist() == ["c19"]
+
+
+def test_one_added_instruction_in_fifty_is_found_and_noise_is_not():
+    assert len(timeline.change_points(history([50.0, 51.0]))) == 1
+    assert timeline.change_points(history([50.0] * 8)).empty
+    assert timeline.change_points(history([50.0] * 8, noise=0.0)).empty
+
+
+def test_ratios_with_noise_of_their_own():
+    flat = [
+        pd.DataFrame({"label": range(40), "value": np.exp(RNG(s).normal(0, 0.02, 40))}) for s in range(100)
+    ]
+    assert sum(not timeline.change_points(series).empty for series in flat) <= 10
+    stepped = flat[1].assign(value=flat[1]["value"] * np.where(flat[1]["label"] >= 20, 1.08, 1))
+    found = timeline.change_points(stepped)
+    assert found["at"].tolist() == ["20"]
