@@ -11,7 +11,7 @@ static uint8_t l2_of_step[L2_MAX >> L2_TABLE_SHIFT]; /* (size - 1) / 128 -> clas
 static ALWAYS_INLINE size_t tiny_round(size_t size)
 {
 #ifdef HAK_TINY_PUBLISHED8
-    return size <= 8 ? GRANULE : (size_t)1 << (64 - __builtin_clzll((size - 1) | (GRANULE - 1)));
+    return (size_t)2 << log2_floor((size - 1) | (GRANULE - 1)); /* 0 where it has no class, as below */
 #else
     return (size + GRANULE - 1) & ~(size_t)(GRANULE - 1); /* wraps to 0 for absurd sizes: the empty class */
 #endif
