@@ -71,7 +71,7 @@ static int event_header(char *text, size_t room)
 static int event_row(char *text, size_t room, const hak_event_t *e)
 {
     const hak_window_t *w = &e->window;
-    int n = snprintf(text, room, "%llu,%llu,%d,%u,%u,%u,%d,%d,%d,%d,%lld,%llu,%.9g,%.9g,%.9g,", U(e->number), U(e->time_ns), e->learner,
+    int n = snprintf(text, room, "%llu,%llu,%d,%u,%u,%u,%d,%d,%d,%d,%lld,%llu,%.17g,%.9g,%.9g,", U(e->number), U(e->time_ns), e->learner,
                      e->block_size, e->threads, e->phase, e->policy, e->reason, e->arm, e->next_arm, (long long)e->setting, U(e->pulls),
                      e->reward, e->mean, e->bonus);
     for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += snprintf(text + n, room - (size_t)n, "%.9g,", e->index[arm]);

@@ -85,8 +85,19 @@ static void ace_prepare(void)
     helper_ace = ace_round;
 }
 
+extern void *dlsym(void *scope, const char *name) __attribute__((weak));
+
+/* True where a program that links a copy of the library runs under a preloaded one: the environment speaks to the latter,
+ * which is what the linker finds first. */
+static bool ace_is_second(void)
+{
+    void *first = dlsym != NULL ? dlsym(NULL, "hak_ace_start") : NULL; /* NULL: RTLD_DEFAULT */
+    return first != NULL && first != (void *)hak_ace_start;
+}
+
 static void ace_begin(void)
 {
+    if (ace_is_second()) return;
     ace_history = getenv("HAKMEM_ACE_EVENTS");
     if (knob(KNOB_ace_enabled)) hak_ace_start();
 }

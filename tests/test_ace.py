@@ -1,0 +1,226 @@
+"""ACE: what it tells, who may drive it, and what an A/B with it needs to count."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from mabwiser.mab import MAB, LearningPolicy
+
+from hakmem_py import ab, ace, bandits, build, cli, native
+
+FAST = {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"}
+
+
+class Greedy:
+    """Each arm once, then the best mean. fails: the update that raises."""
+
+    def __init__(self, arms=6, fails=None):
+        self.sum, self.pulls, self.fails = [0.0] * arms, [0] * arms, fails
+
+    def select(self):
+        means = [s / n if n else 2 for s, n in zip(self.sum, self.pulls, strict=True)]
+        return means.index(max(means))
+
+    def update(self, arm, reward):
+        if sum(self.pulls) + 1 == self.fails:
+            raise ZeroDivisionError("my mistake")
+        self.sum[arm] += reward
+        self.pulls[arm] += 1
+
+
+def preloaded(env, rounds=1):
+    """A Python program that takes its blocks from malloc, under the library."""
+    env = os.environ | {"LD_PRELOAD": str(build.build().library), "PYTHONMALLOC": "malloc"} | env
+    code = f"for _ in range({rounds}): [str(i) for i in range(20000)]"
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+
+
+# ---------------------------------------------------------------- a policy of one's own
+
+
+def test_a_policy_drives_the_live_allocator():
+    policy = Greedy()
+    table = ace.drive(policy, learner=64, windows=30, interval_s=0.003)
+    assert len(table) == sum(policy.pulls) == 30
+    assert set(table["arm"]) == set(range(6)) and (table["reason"] == "outside").all()
+    assert table.attrs["error"] is None
+    refills = table.groupby("setting")["refills"].mean()
+    assert refills[16] > 10 * refills[512]  # bursts of 400 blocks fit into 512
+    assert table["setting"].iloc[-1] >= 256
+
+
+def test_the_arm_chosen_is_the_capacity_in_force():
+    class Second(Greedy):
+        def select(self):
+            return 1
+
+    ace.drive(Second(), learner=96, windows=3, interval_s=0.002)
+    table = native.magazines().query("block_size == 96")
+    assert (table["capacity"] == 32).any()
+
+
+def test_a_policy_that_raises_freezes_at_the_arm_in_force(capsys):
+    table = ace.drive(Greedy(fails=3), learner=80, windows=8, interval_s=0.002)
+    assert isinstance(table.attrs["error"], ZeroDivisionError)
+    assert list(table["arm"]) == [0, 1, 2, 2, 2, 2, 2, 2]
+    assert list(table["reason"]) == ["outside"] * 3 + ["frozen"] * 5
+    told = capsys.readouterr().err
+    assert "my mistake" in told and "frozen" in told
+    work = ace.bursts(80)
+    work()  # the allocator runs on
+    ace.release(80)
+
+
+def test_an_arm_that_is_not_there_freezes_too(capsys):
+    class Wrong(Greedy):
+        def select(self):
+            return 7
+
+    table = ace.drive(Wrong(), learner=112, windows=3, interval_s=0.002)
+    assert "arms 0 to 5" in str(table.attrs["error"]) and set(table["reason"]) == {"frozen"}
+    ace.release(112)
+
+
+def test_a_mabwiser_policy_works_as_shipped():
+    policy = MAB([16, 32, 64, 128, 256, 512], LearningPolicy.EpsilonGreedy(epsilon=0.1), seed=7)
+    table = ace.drive(policy, learner=128, windows=40, interval_s=0.003)
+    assert table.attrs["error"] is None and list(table["arm"][:6]) == [0, 1, 2, 3, 4, 5]
+    assert (table["setting"].iloc[-20:] >= 256).mean() > 0.5
+
+
+def test_slow_learners_can_be_driven_by_name():
+    table = ace.drive(Greedy(arms=8), learner="purge_delay_ms", windows=8, interval_s=0.002)
+    assert list(table["setting"]) == [50, 100, 250, 500, 1000, 2000, 5000, 10000]
+    assert native.knobs().at["purge_delay_ms", "value"] == 10000
+
+
+def test_a_learner_that_is_not_there_is_refused():
+    for learner in (0, 100_000, "magazine_bytes"):
+        with pytest.raises(native.NativeError, match="there is no learner"):
+            ace.drive(Greedy(), learner=learner)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_learners_and_events_tell_the_same():
+    number = ace.learner_number(64)
+    ace.drive(Greedy(), learner=64, windows=7, interval_s=0.002)
+    table, learner = ace.events(), ace.learners().loc[number]
+    assert list(ace.learners()["knob"][:3]) == list(ace.SLOW)
+    assert learner["settings"] == [16, 32, 64, 128, 256, 512] and learner["block_size"] == 64
+    mine = table[table["learner"] == number]
+    assert len(mine) == learner["windows"] and mine["reward"].iloc[-1] == learner["reward"]
+    assert (table["number"].diff().dropna() == 1).all() and (table["reward"] <= 1).all()
+    assert ace.events(since=table["number"].max()).empty
+    assert (ace.costs() > 0).all()
+
+
+def test_capacities_that_are_the_same_are_one_arm():
+    number = ace.learner_number(1024)
+    assert ace.learners().at[number, "settings"] == [16, 32, 64]
+
+
+def test_default_policies_are_those_that_are_meant():
+    presets, names = native.knobs()["preset"], bandits.policies().index
+    assert names[presets["ace_policy"]].startswith("ucb-")
+    assert names[presets["ace_slow_policy"]] == "halving"
+
+
+def test_a_history_can_be_replayed_decision_by_decision():
+    """The same rewards into the same policy choose the same arms."""
+    _, table = ab.record(ab.workload("bursts", "--scale", "2"), ab.side("ucb-scaled"), FAST)
+    rows = table[table["block_size"] == 64]
+    again = bandits.Bandit("ucb-scaled", 6, seed=int(rows["seed"].iloc[0]))
+    for row in rows.itertuples():
+        again.update(row.arm, row.reward)
+        assert again.select() == row.next_arm
+    assert len(rows) > 20
+
+
+def test_a_history_longer_than_the_ring_is_whole():
+    row, table = ab.record(ab.workload("random_mixed", "--scale", "12"), ab.side("on"), FAST)
+    assert row["status"] == "ok" and table.attrs["lost"] == 0
+    assert len(table) > 4096 and (table["number"] == range(1, len(table) + 1)).all()
+
+
+def test_every_process_leaves_a_history_of_its_own(tmp_path):
+    code = "import os\npid = os.fork()\nfor _ in range(40): [str(i) for i in range(20000)]\nif pid: os.wait()"
+    env = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": f"{tmp_path}/%p.csv", **FAST}
+    env |= {"LD_PRELOAD": str(build.build().library), "PYTHONMALLOC": "malloc"}
+    subprocess.run([sys.executable, "-c", code], env=os.environ | env, check=True)
+    table = ace.history(tmp_path.glob("*.csv"))
+    assert set(table["process"]) == {0, 1}
+    assert not table.duplicated(["learner", "time_ns"]).any()
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        ("POLICY", "ucb7", "ucb1"),
+        ("SLOW_POLICY", "", "halving"),
+        ("ARM", "99", "0 to 15"),
+        ("FAST_INTERVAL_MS", "0", "1 to 60000"),
+        ("FAST_INTERVAL_MS", "soon", "1 to 60000"),
+    ],
+)
+def test_a_wrong_setting_costs_one_line(variable, value, allowed):
+    done = preloaded({"HAKMEM_ACE_ENABLED": "1", f"HAKMEM_ACE_{variable}": value})
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and f"HAKMEM_ACE_{variable}={value}" in lines[0] and allowed in lines[0]
+
+
+def test_a_history_that_cannot_be_written_costs_one_line(tmp_path):
+    env = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": f"{tmp_path}/nowhere/%p.csv", **FAST}
+    done = preloaded(env, rounds=20)
+    assert done.returncode == 0 and len(done.stderr.splitlines()) == 1 and "nowhere" in done.stderr
+
+
+# ---------------------------------------------------------------- hakmem ab
+
+AB = ["ab", "--workload", "bursts", "--blocks", "2", "--sides", "off", "on", "fixed:64"]
+
+
+def test_ab_prints_intervals_verdicts_and_firings(capsys):
+    assert cli.main([*AB, "--scale", "5", "--fast-interval-ms", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "2 blocks" in lines[0] and "firings" in lines[1]
+    assert {line.split()[0] for line in lines[2:4]} == {"on", "fixed:64"}
+
+
+def test_ab_refuses_what_has_not_learned(capsys):
+    assert cli.main(AB) == 1
+    told = capsys.readouterr().err
+    assert "below 100" in told and "--fast-interval-ms" in told
+    assert cli.main([*AB, "--allow-few"]) == 0
+    assert "FEW FIRINGS" in capsys.readouterr().out
+
+
+def test_ab_takes_any_program(capsys):
+    code = "for _ in range(60): [str(i) for i in range(20000)]"
+    options = ["--blocks", "2", "--fast-interval-ms", "1", "--allow-few", "--sides", "off", "random"]
+    assert cli.main(["ab", *options, "--", "env", "PYTHONMALLOC=malloc", sys.executable, "-c", code]) == 0
+    assert capsys.readouterr().out.startswith("env: cpu time")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--workload", "nothing"], "random_mixed"),
+        (["--workload", "bursts", "--sides", "off", "clever"], "ucb1-tuned"),
+        (["--workload", "bursts", "--sides", "off", "fixed:65"], "fixed:64"),
+        (["--workload", "bursts", "--sides", "off"], "two sides"),
+        ([], "--workload NAME"),
+        (["--", "no-such-program"], "no-such-program"),
+        (["--sides", "off", "on", "--", "false"], "ended with status 1"),
+    ],
+)
+def test_ab_refuses_in_one_line(words, said, capsys):
+    assert cli.main(["ab", *words]) == 1
+    told = capsys.readouterr().err
+    assert said in told and len(told.splitlines()) == 1

@@ -1,0 +1,78 @@
+"""The library inside this process: its tables are true to what was allocated."""
+
+import pytest
+
+from hakmem_py import native
+
+
+@pytest.fixture
+def lib():
+    return native.load("release").lib
+
+
+def address(block):
+    return int(native.load("release").ffi.cast("uintptr_t", block))
+
+
+def holder(block):
+    table, at = native.spans(), address(block)
+    return table[(table["address"] <= at) & (at < table["address"] + table["size"])]
+
+
+def test_knobs_are_read_and_set():
+    table = native.knobs()
+    assert (table["minimum"] <= table["value"]).all() and (table["value"] <= table["maximum"]).all()
+    before = int(table.at["purge_delay_ms", "value"])
+    native.set_knob("purge_delay_ms", 750)
+    assert native.knobs().at["purge_delay_ms", "value"] == 750
+    native.set_knob("purge_delay_ms", before)
+
+
+def test_a_wrong_knob_is_refused_with_what_is_allowed():
+    with pytest.raises(native.NativeError, match="magazine_blocks"):
+        native.set_knob("magazin_blocks", 64)
+    with pytest.raises(native.NativeError, match="16 to 512"):
+        native.set_knob("magazine_blocks", 1024)
+
+
+def test_one_build_a_process(lib):
+    with pytest.raises(native.NativeError, match="restart the kernel"):
+        native.load("checked")
+
+
+def test_counters_follow_what_is_allocated(lib):
+    before = native.counters()["value"]
+    blocks = [lib.hak_malloc(208) for _ in range(1000)]
+    held = native.counters()["value"]
+    assert held["live_blocks"] - before["live_blocks"] == 1000
+    assert held["refills"] > before["refills"]
+    for block in blocks:
+        lib.hak_free(block)
+    assert native.counters()["value"]["live_blocks"] == before["live_blocks"]
+
+
+@pytest.mark.parametrize(("size", "kind"), [(64, 1), (1500, 1), (100_000, 2), (3_000_000, 2)])
+def test_a_block_lies_in_one_span_of_its_kind(lib, size, kind):
+    block = lib.hak_malloc(size)
+    span = holder(block)
+    assert len(span) == 1 and span["kind"].item() == kind
+    assert span["block_size"].item() >= size and span["used"].item() >= 1
+    assert 0 <= address(block) - span["address"].item() < span["size"].item()
+    lib.hak_free(block)
+
+
+def test_spans_do_not_overlap(lib):
+    table = native.spans().sort_values("address")
+    assert (table["address"] + table["size"]).iloc[:-1].le(table["address"].iloc[1:].to_numpy()).all()
+    slabs = table[table["kind"] == 1]
+    assert (slabs["used"] <= slabs["carved"]).all() and (slabs["carved"] <= slabs["blocks"]).all()
+
+
+def test_magazines_hold_what_was_freed(lib):
+    blocks = [lib.hak_malloc(240) for _ in range(10)]
+    before = native.magazines().query("block_size == 240")[["loaded", "spare"]].to_numpy().sum()
+    for block in blocks:
+        lib.hak_free(block)
+    table = native.magazines().query("block_size == 240")
+    assert table[["loaded", "spare"]].to_numpy().sum() == before + 10
+    assert (table["loaded"] <= table["capacity"]).all()
