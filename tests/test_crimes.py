@@ -1,8 +1,8 @@
-"""Misuse never becomes a tool: 52 programs, one crime each, and what became of it under the default and hardened build.
+"""Misuse never becomes a tool: 52 programs, one crime each, under the default and the hardened profile.
 
-Fates: detected (ended with a message), fault (ended by the memory protection), silent (nothing happened, heap sound),
-overwritten (the allocator wrote into a live block), corrupt (two owners for one byte, or a block at an address of the
-attacker's choice), hung.
+What becomes of a crime: detected (ended with a message), fault (ended by the memory protection), silent
+(nothing happened, the heap is sound), overwritten (the allocator wrote into a live block), corrupt (two owners
+for one byte, or a block at an address of the attacker's choice), hung.
 """
 
 import functools
@@ -18,8 +18,10 @@ from preload import NATIVE, library, program, run
 CRIMES = sorted(path.stem for path in (NATIVE / "crimes").glob("*.c"))
 FATES = ("detected", "fault", "silent", "overwritten", "corrupt", "hung")
 MESSAGE = re.compile(r"hakmem: .*\w.* 0x[0-9a-f]+\n")
-# What a guard behind the block or a look at freed memory sees: the hardened profile must not be silent about it.
-VISIBLE = [name for name in CRIMES if name.startswith(("overflow_", "use_after_free_", "double_free_"))]
+# What a guard behind the block or a look at freed memory sees: the hardened profile must not be silent then.
+# Where freed memory is filled with a pattern, the copy of a word of it changes nothing.
+VISIBLE = {name for name in CRIMES if name.startswith(("overflow_", "use_after_free_", "double_free_"))}
+VISIBLE -= {"use_after_free_copied_link"}
 
 
 def commit(crime, profile):

@@ -1,4 +1,4 @@
-"""Start, exhaustion, the background thread, memory given back, late loading, and what the file itself promises."""
+"""Start, exhaustion, the background thread, memory given back, late loading, and the library as a file."""
 
 import re
 import subprocess
@@ -18,7 +18,8 @@ def keep(source, promise, **options):
 
 
 @pytest.mark.parametrize(
-    ("source", "promise"), [(source, name) for source in SOURCES if source != LATE for name in promises(source)]
+    ("source", "promise"),
+    [(source, name) for source in SOURCES if source != LATE for name in promises(source)],
 )
 def test_promise_is_kept(source, promise):
     keep(source, promise)
