@@ -58,9 +58,7 @@ def ratio_forest(table, baseline="hakmem", title=None):
         )
     fig.add_vline(x=1)
     cases = known["case"].nunique()
-    alt = (
-        f"Time of {', '.join(names)} divided by that of {baseline}: {_sides(known, baseline)}."
-    )
+    alt = f"Time of {', '.join(names)} divided by that of {baseline}: {_sides(known, baseline)}."
     axis = ratio_axis([*known["ratio"], *known["low"], *known["high"]])
     return finish(
         fig,
@@ -161,7 +159,15 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
     wins = _listed(times.idxmin(axis=1).value_counts(), "{}")
     alt = f"Time over the best time of each of {len(factor)} cases. Records held: {wins}. "
     alt += f"Worst case: {_listed(factor.max(), '{:.2f}×')}."
-    return finish(fig, alt, title, 110 + 24 * len(factor), 20, xaxis={"side": "top"}, yaxis=CASES)
+    return finish(
+        fig,
+        alt,
+        title,
+        110 + 24 * len(factor),
+        20,
+        xaxis={"side": "top", "tickangle": 0, "tickfont": {"size": 11}},
+        yaxis=CASES,
+    )
 
 
 def patterns(samples, metric="cpu_ns_per_op", title="Million operations/s by block size"):

@@ -1,0 +1,290 @@
+"""Pages and notebooks as a reader meets them: in a browser that cannot reach any network."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from hakmem_py import ROOT
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
+OFFLINE = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+]
+MARKS = "querySelectorAll('.trace, .hm')"  # what plotly draws for each kind of trace
+LOST = "no figure is drawn, a request left the page, or the browser complained"
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed: sudo apt install chromium")
+
+SPECIMEN = [
+    (
+        "markdown",
+        "# A specimen of $\\sqrt{2 \\ln t / n}$\n\n## Question\nIt is short. **Does it draw?**\n\n## Run",
+    ),
+    ("code", "import hakmem_py as hp\nimport pandas as pd\nimport sys\nprint('working', file=sys.stderr)"),
+    ("code", "table = pd.DataFrame({'t': [1, 2, 3], 'y': [1.0, 4.0, 9.0], 'who': 'ucb1'})"),
+    ("code", "fig = hp.figures.curves(table, 't', 'y', 'who', title='</script><b>')\nfig"),
+    ("markdown", "## Result\n$$ R_T = \\sum_i \\Delta_i\\, n_i $$"),
+    ("code", "hp.report.headline('It draws & more', 'GO', fig)\nhp.report.table(table)"),
+]
+
+
+def write(path, cells):
+    book = nbformat.v4.new_notebook(
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    )
+    make = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
+    book.cells = [make[kind](text) for kind, text in cells]
+    nbformat.write(book, path)
+    return path
+
+
+def report(*words):
+    command = [sys.executable, "-m", "hakmem_py", "report", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+
+
+@pytest.fixture(scope="module")
+def specimen(tmp_path_factory):
+    """The reports folder of one small notebook that has everything a page can hold."""
+    folder = tmp_path_factory.mktemp("specimen")
+    done = report(write(folder / "00_specimen.ipynb", SPECIMEN), "--out", folder / "out")
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """(finished process, reports folder) of every notebook, drawn from the reference samples."""
+    folder = tmp_path_factory.mktemp("site")
+    return report("-p", "reference=true", "--out", folder), folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=OFFLINE)
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """A page open in the browser, and everything that it asked for or complained of."""
+
+    def __init__(self, browser, url, **context):
+        self.context = browser.new_context(**context)
+        self.page, self.requests, self.complaints = self.context.new_page(), [], []
+        self.page.on("request", lambda r: self.requests.append(r.url))
+        self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
+        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
+        self.page.goto(url)
+
+    def drawn(self):
+        """Waits until every figure is drawn; the number of its traces, one for each figure."""
+        self.page.wait_for_function(
+            "[...document.querySelectorAll('figure.plot')].every(f => f.dataset.drawn)"
+        )
+        return self.page.evaluate(f"[...document.querySelectorAll('figure.plot')].map(f => f.{MARKS}.length)")
+
+    def left_the_disk(self):
+        return [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
+
+
+def visit(browser, path, **context):
+    return Visit(browser, Path(path).as_uri(), **context)
+
+
+# ---------------------------------------------------------------- what every page holds
+
+
+def test_figures_are_drawn_and_nothing_is_asked_of_the_network(specimen, browser):
+    open_page = visit(browser, specimen / "html" / "00_specimen.html")
+    assert open_page.drawn() == [1]
+    assert open_page.left_the_disk() == [] and open_page.complaints == []
+
+
+def test_a_figure_has_its_text_for_those_who_cannot_see_it(specimen, browser):
+    page = visit(browser, specimen / "html" / "00_specimen.html").page
+    label = page.get_attribute("figure.plot [role=img]", "aria-label")
+    assert "At the end: ucb1 9" in label and label == page.inner_text("figcaption")
+
+
+def test_a_figure_without_text_is_refused():
+    from hakmem_py import pages
+
+    with pytest.raises(ValueError, match="alt text"):
+        pages.figure({"data": [], "layout": {}})
+
+
+def test_contents_formulas_result_and_provenance_are_on_the_page(specimen, browser):
+    page = visit(browser, specimen / "html" / "00_specimen.html").page
+    assert page.locator("nav.toc a").all_inner_texts() == [
+        "Question",
+        "Run",
+        "Result",
+        "Make this page again",
+    ]
+    assert page.locator("math").count() == 2 and page.locator("math msqrt").count() == 1
+    assert page.inner_text(".headline") == "GO\nIt draws & more"
+    assert "python -m hakmem_py report" in page.inner_text("#again")
+    for anchor in page.eval_on_selector_all("nav.toc a", "links => links.map(a => a.hash.slice(1))"):
+        assert page.locator(f"[id='{anchor}']").count() == 1
+
+
+def test_code_is_folded_but_reachable(specimen, browser):
+    page = visit(browser, specimen / "html" / "00_specimen.html").page
+    assert not page.locator("details.code pre").first.is_visible()
+    page.click("#code-switch")
+    assert page.locator("details.code pre").first.is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_figures_take_the_colours_of_the_page(specimen, browser, scheme):
+    open_page = visit(browser, specimen / "html" / "00_specimen.html", color_scheme=scheme)
+    open_page.drawn()
+    ink = open_page.page.evaluate("getComputedStyle(document.body).color")
+    text = open_page.page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
+    assert text == ink
+
+
+def test_a_phone_scrolls_in_one_direction_only(specimen, browser):
+    open_page = visit(browser, specimen / "html" / "00_specimen.html", viewport={"width": 360, "height": 740})
+    open_page.drawn()
+    assert open_page.page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_pages_are_small_and_share_one_plotly(specimen):
+    assert (specimen / "html" / "00_specimen.html").stat().st_size < 300_000
+    assert (specimen / "html" / "plotly.min.js").stat().st_size > 1_000_000
+
+
+def test_a_self_contained_page_needs_nothing_beside_it(specimen, browser, tmp_path):
+    from hakmem_py import pages
+
+    pages.write_page(specimen / "executed" / "00_specimen.ipynb", tmp_path, self_contained=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["00_specimen.html"]
+    open_page = visit(browser, tmp_path / "00_specimen.html")
+    assert open_page.drawn() == [1] and open_page.complaints == []
+
+
+def test_the_front_page_leads_and_finds(specimen, browser):
+    open_page = visit(browser, specimen / "index.html")
+    page = open_page.page
+    assert page.inner_text(".verdicts tbody tr").split("\t") == ["GO", "It draws & more", "00_specimen"]
+    assert (
+        page.inner_text(".card p >> nth=0") == "Does it draw?"
+        and page.locator(".thumb svg polyline").count() == 1
+    )
+    page.fill("#search", "nowhere")
+    assert not page.locator(".card").is_visible()
+    page.fill("#search", "specimen draws")
+    assert page.locator(".card").is_visible()
+    page.click(".card h3 a")
+    assert page.title().startswith("A specimen") and open_page.complaints == []
+
+
+# ---------------------------------------------------------------- the real notebooks
+
+
+def test_every_notebook_runs_from_the_reference_samples(site):
+    done, folder = site
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.stem for path in (folder / "html").glob("*.html")) == NOTEBOOKS
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_every_notebook(site, browser, name, scheme):
+    path = site[1] / "html" / f"{name}.html"
+    if not path.exists():
+        pytest.fail(f"{name} made no page:\n{site[0].stderr}")
+    started = time.monotonic()
+    open_page = visit(browser, path, color_scheme=scheme)
+    traces = open_page.drawn()
+    took = time.monotonic() - started
+    assert traces and all(traces), LOST
+    assert open_page.left_the_disk() == [] and open_page.complaints == [], LOST
+    page = open_page.page
+    assert page.locator("figure.plot > [role=img][aria-label]").count() == len(traces)
+    assert {"question", "prediction", "run", "result", "what-it-does-not-show"} <= set(
+        page.eval_on_selector_all("h2", "heads => heads.map(h => h.id)")
+    )
+    assert "Reference samples" in page.inner_text(".note")
+    assert path.stat().st_size < 1_000_000 and took < 10
+
+
+def test_the_front_page_of_all(site, browser):
+    open_page = visit(browser, site[1] / "index.html")
+    assert open_page.page.locator(".card h3 a").count() == len(NOTEBOOKS)
+    assert open_page.complaints == [] and open_page.left_the_disk() == []
+
+
+# ---------------------------------------------------------------- JupyterLab, started for real
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """Address of a JupyterLab with a configuration of its own and one notebook, which reads the reference."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    text = (ROOT / "notebooks" / "04_patterns.ipynb").read_text()
+    (folder / "book.ipynb").write_text(text.replace("reference: bool = False", "reference: bool = True"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    private = {f"JUPYTER_{kind}_DIR": str(tmp_path / kind) for kind in ("CONFIG", "RUNTIME")}
+    command = [
+        sys.executable,
+        "-m",
+        "jupyter",
+        "lab",
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+    ]
+    command += ["--IdentityProvider.token=t", f"--notebook-dir={folder}", "--LabApp.news_url=None"]
+    with (tmp_path / "lab.log").open("w") as log:
+        env = os.environ | private | {"IPYTHONDIR": str(tmp_path / "ipython")}
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=env)
+        _answers(f"http://127.0.0.1:{port}/api", server)
+        yield f"http://127.0.0.1:{port}"
+        server.terminate()
+        server.wait(30)
+
+
+def _answers(address, server):
+    until = time.monotonic() + 90
+    while time.monotonic() < until and server.poll() is None:
+        try:
+            return urllib.request.urlopen(address, timeout=2)
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise TimeoutError("JupyterLab did not start")
+
+
+def test_run_all_in_jupyterlab_draws_the_figures(lab, browser):
+    page = Visit(
+        browser, f"{lab}/lab/tree/book.ipynb?token=t&reset", viewport={"width": 1280, "height": 900}
+    ).page
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
+    page.wait_for_selector("text=Python 3 (ipykernel) | Idle", timeout=60_000)  # else the click is lost
+    page.click(".lm-MenuBar-itemLabel:text-is('Run')", timeout=30_000)
+    page.click("li[data-command='runmenu:run-all']")
+    page.wait_for_function("document.querySelector('table.provenance')", timeout=120_000)  # the last cell
+    page.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg .trace').length > 20")
+    assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
