@@ -81,19 +81,26 @@ def error_rates(table, size=GROUP):
 
 
 def planned_power(table):
-    """Is the injected slow-down found at the n that the planner names from the first blocks?
+    """Is a slow-down found at the n that the planner names from the blocks before? {effect: {planned_n, ...}}
 
-    disjoint: groups of consecutive later blocks. drawn: random subsets of all later blocks, which overlap;
-    none where there are not four times as many blocks.
+    The pilot (identical sides) and the comparison move together through the series, in steps of n but no
+    more than half a pilot: where n is larger, comparisons overlap. 1 % is the injected slow-down; 2 % and 5
+    % are the identical side's times multiplied, which is the same thing, as the 1 % shows (`slow_ratio`).
     """
-    pilot = np.log(table["again"] / table["same"])[:PILOT]
-    rest = np.log(table["slow"] / table["same"])[PILOT:]
-    n = plan(EFFECT, pilot)
-    return {
-        "planned_n": n,
-        "disjoint": rate([_found(part) for part in groups(rest, n)]),
-        "drawn": rate([_found(part) for part in _draws(rest.to_numpy(), n)]),
-    }
+    null, slow = (np.log(table[name] / table["same"]).to_numpy() for name in ("again", "slow"))
+    effects = {0.01: slow, 0.02: null + np.log(1.02), 0.05: null + np.log(1.05)}
+    return {f"{effect:.0%}": _walk(null, d, effect) for effect, d in effects.items()}
+
+
+def _walk(null, d, effect):
+    start, planned, found = PILOT, [], []
+    while True:
+        n = plan(effect, null[start - PILOT : start])
+        planned.append(n)
+        if start + n > len(d):
+            return {"planned_n": int(np.median(planned)), **rate(found)}
+        found.append(_found(d[start : start + n]))
+        start += min(n, PILOT // 2)
 
 
 def _found(d):
@@ -180,19 +187,20 @@ def judge(samples):
         "run_ms": float(samples["elapsed_ns"].median() / 1e6), "load": float(samples["load1"].median()),
         "cv": cv(table["same"]), "robust_cv": robust_cv(table["same"]), "noise_sd": float(np.std(noise)),
         "robust_noise_sd": robust_sd(noise), "autocorrelation": autocorrelation(noise),
-        **error_rates(table), "power": planned_power(table),
+        "slow_ratio": ratio(table["slow"], table["same"]).value, **error_rates(table),
+        "power": planned_power(table),
     }  # fmt: skip
     return result | {"complaints": complaints(result)}
 
 
 def complaints(result):
     """What is wrong with a calibration, in words; an interval must exclude the promise before we say so."""
-    found, drawn = result["false_positives"], result["power"]["drawn"]
+    found, power = result["false_positives"], result["power"]["1%"]
     tests = {
         f"false positives {found['rate']:.1%}, promised 5 %": found["low"] > ALPHA,
         f"false positives may reach {found['high']:.1%}": found["trials"] >= ENOUGH
         and found["high"] > WORST_RATE,
-        f"1 % is found too seldom at n = {result['power']['planned_n']}": drawn["high"] < POWER,
+        f"1 % is found too seldom at n = {power['planned_n']}": power["high"] < POWER,
     }
     for name in ("coverage", "coverage_slow"):
         share = result[name]
@@ -227,9 +235,9 @@ def calibration_note():
 
 
 def _said(x):
-    wrong, inside, power = x["false_positives"], x["coverage"], x["power"]
+    wrong, inside, power = x["false_positives"], x["coverage"], x["power"]["1%"]
     noise = x["robust_noise_sd"]
-    found = "not shown" if power["drawn"]["rate"] is None else f"{power['drawn']['rate']:.2f}"
+    found = "not shown" if power["trials"] < LEAST_TRIALS else f"{power['rate']:.2f}"
     return (
         f"{wrong['rate']:.1%} false positives in {wrong['trials']} A/A comparisons (at most "
         f"{wrong['high']:.1%}), "

@@ -52,17 +52,25 @@ def trend(x, y, confidence=CONFIDENCE, seed=42):
     return Trend(float(slope), float(slope - half), float(slope + half), n)
 
 
-def drift(minutes, subject, reference=None):
+def drift(minutes, subject, reference=None, segment=None):
     """Trend of log(subject) in percent per hour after warm-up; with a reference, of log(subject / reference).
 
-    minutes: time of each point; subject, reference: one positive value each (medians of a minute). What
-    machine and neighbours do to both falls out of the ratio.
+    minutes: time of each point; subject, reference: a positive value each (medians of a minute). What
+    machine and neighbours do to both falls out of the ratio. segment: of each point, where a run was
+    interrupted: each has a warm-up and a level of its own, the slope is common.
     """
-    minutes, y = np.asarray(minutes, float), np.log(np.asarray(subject, float))
+    y = np.log(np.asarray(subject, float))
     if reference is not None:
         y = y - np.log(np.asarray(reference, float))
-    warm = minutes >= minutes.min() + WARM_UP * np.ptp(minutes)
-    return trend(minutes[warm] / 60, 100 * y[warm])
+    points = pd.DataFrame({"x": np.asarray(minutes, float) / 60, "y": 100 * y})
+    parts = [_levelled(part) for _, part in points.groupby(np.zeros(len(y)) if segment is None else segment)]
+    return trend(*pd.concat(parts)[["x", "y"]].to_numpy().T)
+
+
+def _levelled(part):
+    """A segment after its warm-up, moved so that its centre is at 0."""
+    warm = part[part["x"] >= part["x"].min() + WARM_UP * np.ptp(part["x"])]
+    return warm - warm.median()
 
 
 def change_points(history, resolution=RESOLUTION):

@@ -57,6 +57,7 @@ struct options {
     int64_t cpu;          /* pinned to this one; -1: not pinned */
     const char *replay;   /* a recorded trace, instead of a workload */
     bool partial;         /* replay what is readable of a damaged trace */
+    bool stream;          /* one line of JSON on stderr after each chunk */
 };
 
 /* What a body works on; phases change it as they go. */

@@ -65,6 +65,7 @@ static const struct option_row {
     {"idle-ms", "idle_peak: time watched after the last free", WHOLE, &opt.idle_ms, 0, 1e7},
     {"replay", "a recorded trace, instead of a workload", TEXT, &opt.replay, 0, 0},
     {"partial", "replay what is readable of a damaged trace", SWITCH, &opt.partial, 0, 0},
+    {"stream", "print each chunk on stderr as it ends", SWITCH, &opt.stream, 0, 0},
     {"list", "print the table of workloads as JSON", SWITCH, &list_wanted, 0, 0},
     {"help", "print this", SWITCH, &help_wanted, 0, 0},
 };

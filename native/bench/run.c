@@ -180,6 +180,18 @@ static void plan_chunks(const struct options *options)
     result.done = result.counted + extra;
 }
 
+/* For whoever watches a long run; written without the allocator under test. */
+static void stream_chunk(uint64_t ops, uint64_t cpu_ns)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    dprintf(STDERR_FILENO,
+            "{\"ops\": %llu, \"cpu_ns\": %llu, \"rss_bytes\": %llu, \"minor_faults\": %ld, "
+            "\"major_faults\": %ld}\n",
+            (unsigned long long)ops, (unsigned long long)cpu_ns, (unsigned long long)resident_bytes(),
+            used.ru_minflt, used.ru_majflt);
+}
+
 static void run_chunk(struct rig *rig, uint64_t chunk)
 {
     const struct lane *first = rig->lane;
@@ -194,6 +206,7 @@ static void run_chunk(struct rig *rig, uint64_t chunk)
     result.ops += ops;
     result.elapsed_ns += wall;
     result.cpu_ns += cpu;
+    if (rig->options->stream) stream_chunk(ops, cpu);
 }
 
 static void sample_idle(double since_ns)

@@ -1,0 +1,232 @@
+"""A long run beside a reference: does the allocator drift in memory, faults or speed while a program lives?
+
+Two processes of the bench live through the whole soak, pinned to one core. They take turns: one is stopped
+while the other works, so that both meet the same machine and neither its other load nor its clock can look
+like a drift. Times are CPU times, which do not run while a process is stopped.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from . import runner, stats, store, timeline, worker
+from .spec import Allocator, Case, Experiment
+
+WINDOWS = 30  # points of a short soak at least; windows are a minute where that gives as many
+TURN_S = 1.0  # longest turn
+MOST_CHUNKS = 4096  # that one process of the bench can time
+FOLDER = store.SAMPLES / "soak"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is soaked: its identity decides which earlier part counts when it is resumed."""
+
+    minutes: float
+    case: Case
+    sides: dict  # label -> runner.Contender, the subject first
+    core: int
+
+    @property
+    def window_s(self):
+        return min(60.0, self.minutes * 60 / WINDOWS)
+
+    @property
+    def file(self):
+        digests = "-".join(found.digest[:8] for found in self.sides.values())
+        return FOLDER / f"{self.case.name}-{digests}-{self.window_s:g}s.jsonl"
+
+
+def soak(minutes=1.0, workload="large_ws", reference="system", folder=FOLDER, wait_s=0.0):
+    """Windows of a soak as a DataFrame, after running what is missing of it; see `windows`.
+
+    An interrupted soak goes on: new processes, so a new segment, whose own level and warm-up are allowed for.
+    attrs: live_bytes (of the workload's blocks at their peak), subject, reference.
+    """
+    plan = _plan(minutes, workload, reference)
+    file = Path(folder) / plan.file.name
+    with runner.bench_slot(f"soak of {workload}", wait_s):
+        live, chunks = _probe(plan)
+        done = _seconds(_read(file))
+        if done < minutes * 60 - plan.window_s:
+            _run(plan, file, chunks, done)
+    table = windows(_read(file), plan.window_s)
+    table.attrs = {"live_bytes": live, "subject": next(iter(plan.sides)), "reference": reference}
+    return table
+
+
+def _plan(minutes, workload, reference):
+    sides = tuple(Allocator(label, label) for label in ("hakmem", reference))
+    case = Case(workload)
+    found = runner.find_contenders(Experiment("soak", "Soak", "hakmem", sides, (case,)))
+    for label, side in found.items():
+        if side.missing:
+            raise RuntimeError(f"{label} is not installed: {side.missing}")
+    return Plan(minutes, case, found, max(os.sched_getaffinity(0)))
+
+
+def _command(plan, side, chunk_ops, chunks):
+    fixed = ["--chunks", chunks, "--iterations", int(chunk_ops) * chunks, "--cpu", plan.core]
+    return list(map(str, [side.bench.bench, *side.arguments, *plan.case.arguments(1.0), *fixed]))
+
+
+def _probe(plan):
+    """Live bytes of the workload, and the operations of a chunk that lasts a quarter of a turn."""
+    subject = next(iter(plan.sides.values()))
+    command = _command(
+        plan, subject, runner.workloads(subject.bench)[plan.case.workload]["iterations"] / 20, 5
+    )
+    row = worker.run(command, subject.preload, subject.expect)
+    if row["status"] != "ok":
+        raise RuntimeError(f"the soak's workload does not run: {row['error']}")
+    chunk_s = max(_turn_s(plan) / 4, plan.minutes * 60 / MOST_CHUNKS)
+    return row["live_peak_bytes"], chunk_s * 1e9 / row["cpu_ns_per_op"]
+
+
+def _turn_s(plan):
+    return min(TURN_S, plan.window_s / 4)
+
+
+# ---------------------------------------------------------------- running
+
+
+def _run(plan, file, chunk_ops, done):
+    """Lets the sides take turns and appends what each chunk reports, until the soak is as long as planned."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    segment, start, said = f"{time.time():.0f}", time.monotonic(), 0.0
+    with contextlib.ExitStack() as stack, file.open("a") as log:
+        living = {
+            label: stack.enter_context(_living(plan, side, chunk_ops)) for label, side in plan.sides.items()
+        }
+        while (passed := time.monotonic() - start) + done < plan.minutes * 60:
+            for label, process in living.items():
+                rows = _turn(process, _turn_s(plan), label)
+                stamp = {"segment": segment, "label": label, "seconds": time.monotonic() - start}
+                log.writelines(json.dumps(row | stamp) + "\n" for row in rows)
+            log.flush()
+            if passed - said > runner.PROGRESS_S:
+                said = passed
+                text = f"soak: {(done + passed) / 60:.1f} of {plan.minutes:g} minutes"
+                print(f"\r{text:60}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _living(plan, side, chunk_ops):
+    """The bench as a stopped process that reports its chunks as they end; killed at the end."""
+    env = worker.ENVIRONMENT | ({"LD_PRELOAD": side.preload} if side.preload else {})
+    command = [*_command(plan, side, chunk_ops, MOST_CHUNKS), "--stream"]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process.send_signal(signal.SIGSTOP)
+    os.set_blocking(process.stderr.fileno(), False)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _turn(process, seconds, label):
+    """Lets a stopped process work for so long; returns what it reported. Raises RuntimeError if it ended."""
+    process.send_signal(signal.SIGCONT)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGSTOP)
+    lines = (process.stderr.read() or b"").splitlines()  # whole ones: a short write to a pipe is atomic
+    if process.poll() is not None:
+        last = lines[-1].decode(errors="replace") if lines else f"exit status {process.returncode}"
+        raise RuntimeError(f"the soak of {label} ended by itself: {last}")
+    return [json.loads(line) for line in lines]
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _read(file):
+    """Rows of a soak's file, one a chunk; a line cut short by a kill is left out."""
+    rows = []
+    for line in file.read_text().splitlines() if file.exists() else []:
+        with contextlib.suppress(ValueError):
+            rows.append(json.loads(line))
+    return pd.DataFrame(rows)
+
+
+def _seconds(rows):
+    return float(rows.groupby("segment")["seconds"].max().sum()) if len(rows) else 0.0
+
+
+def windows(rows, window_s):
+    """One row a window and side, where both worked: segment, label, minutes (middle), ns_per_op, rss_bytes
+    (medians of its chunks), ops, minor_faults, major_faults (within it)."""
+    rows = rows.assign(
+        window=(rows["seconds"] // window_s).astype(int), ns_per_op=rows["cpu_ns"] / rows["ops"]
+    )
+    life = rows.groupby(["segment", "label"])[["minor_faults", "major_faults"]]
+    rows[["minor_faults", "major_faults"]] = life.diff().fillna(0)
+    table = rows.groupby(["segment", "label", "window"], as_index=False).agg(
+        ns_per_op=("ns_per_op", "median"), rss_bytes=("rss_bytes", "median"), ops=("ops", "sum"),
+        minor_faults=("minor_faults", "sum"), major_faults=("major_faults", "sum"),
+    )  # fmt: skip
+    both = table.groupby(["segment", "window"])["label"].transform("size") == 2
+    return table[both].assign(minutes=(table["window"] + 0.5) * window_s / 60).reset_index(drop=True)
+
+
+def summary(table):
+    """Drifts in percent an hour with interval: a row for each quantity of subject, reference and ratio."""
+    sides = (table.attrs["subject"], table.attrs["reference"])
+    rows = []
+    for quantity in ("ns_per_op", "rss_bytes"):
+        wide = table.pivot(index=["segment", "minutes"], columns="label", values=quantity).reset_index()
+        series = {side: (wide[side], None) for side in sides} | {"ratio": (wide[sides[0]], wide[sides[1]])}
+        for name, (subject, reference) in series.items():
+            found = timeline.drift(wide["minutes"], subject, reference, wide["segment"])
+            rows.append((quantity, name, found.slope, found.low, found.high, found.n, found.steady))
+    return pd.DataFrame(rows, columns=["quantity", "of", "percent_an_hour", "low", "high", "n", "steady"])
+
+
+def rates(table):
+    """Faults after the first window, and what is resident of the live bytes: one row a side.
+
+    minor_faults, major_faults: events; a_million_ops, at_most: minor faults in a million operations with the
+    upper end of their 95 % interval; utilisation: live bytes over resident bytes in the last window.
+    """
+    rows = []
+    for label, part in table.groupby("label", sort=False):
+        later = part[part.groupby("segment").cumcount() > 0]
+        ops, minor = int(later["ops"].sum()), int(later["minor_faults"].sum())
+        rate, _, high = stats.rate_interval(minor, ops)
+        use = table.attrs["live_bytes"] / part["rss_bytes"].iloc[-1]
+        rows.append((label, ops, minor, int(later["major_faults"].sum()), 1e6 * rate, 1e6 * high, use))
+    columns = ["label", "ops", "minor_faults", "major_faults", "a_million_ops", "at_most", "utilisation"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+# ---------------------------------------------------------------- command line
+
+
+def add_soak(subparsers):
+    """Adds `soak`; exit status 1 where the subject's memory certainly grows."""
+    sub = subparsers.add_parser("soak")
+    sub.add_argument("--minutes", type=float, default=60.0, help="of both together (default 60)")
+    sub.add_argument("--workload", default="large_ws", help="of the bench (default large_ws)")
+    sub.add_argument("--reference", default="system", help="allocator it lives beside (default system)")
+    sub.set_defaults(run=_soak)
+    return sub
+
+
+def _soak(args):
+    if not args.minutes > 0:
+        raise ValueError(f"--minutes {args.minutes:g} must be above 0")
+    table = soak(args.minutes, args.workload, args.reference)
+    drifts = summary(table)
+    for shown in (drifts, rates(table)):
+        print(shown.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    grown = drifts.query("quantity == 'rss_bytes' and of == @table.attrs['subject']")["low"].iloc[0]
+    return 1 if grown > 0 else 0

@@ -1,0 +1,92 @@
+"""The calibration on samples whose truth is known, its record, and what a report quotes of it."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hakmem_py import calibration, provenance, stats
+
+
+def samples(blocks=3600, slow=0.01, noise=0.02, bias=0.0, drift=0.0):
+    """As 01_ruler makes them: log-normal runs that share a block effect, three of them in each block."""
+    rng = np.random.default_rng(1)
+    level = rng.normal(0, 0.05, blocks) + drift * np.sin(np.arange(blocks) / 7)
+    effects = {"same": 0.0, "again": bias, "slow": slow}
+    clock = pd.Timestamp("2026-01-01", tz="UTC")
+    rows = [
+        {
+            "block": i,
+            "allocator": name,
+            "status": "ok",
+            "host": provenance.host(),
+            "load1": 1.0,
+            "build_hash": "b",
+        }
+        | {"elapsed_ns": 3e7, "started_at": clock + pd.Timedelta(seconds=3 * i + k)}
+        | {"cpu_ns_per_op": 10 * (1 + effects[name]) * np.exp(level[i] + rng.normal(0, noise))}
+        for i in range(blocks)
+        for k, name in enumerate(rng.permutation(list(effects)))
+    ]
+    frame = pd.DataFrame(rows)
+    chunks = [{"chunks": 5, "cpu_mean_ns": x, "cpu_sd_ns": 0.01 * x} for x in frame["cpu_ns_per_op"]]
+    return frame.assign(extra=[json.dumps(x) for x in chunks])
+
+
+@pytest.fixture(scope="module")
+def good():
+    return calibration.judge(samples())
+
+
+def test_a_sound_machine_is_found_sound(good):
+    assert good["complaints"] == []
+    assert good["false_positives"]["trials"] == 450 and good["false_positives"]["high"] <= 0.08
+    assert 0.93 <= good["coverage"]["rate"] <= 0.98
+    assert good["slow_ratio"] == pytest.approx(1.01, abs=0.002)
+    assert all(power["rate"] >= 0.85 for power in good["power"].values())
+
+
+def test_a_biased_bench_is_found_out():
+    result = calibration.judge(samples(bias=0.02))
+    assert any("false positives" in text for text in result["complaints"])
+    assert any("coverage" in text for text in result["complaints"])
+
+
+def test_naive_rules_fail_where_ours_hold():
+    found = calibration.rules(samples(drift=0.05)).set_index("rule")
+    assert found.loc["10 of A, then 10 of B: Welch t", "low"] > 0.05
+    assert found.loc["10 of A, then 10 of B: GO if the mean gains 1 %", "low"] > 0.2
+    assert found.loc["chunks of one process as samples: Welch t", "low"] > 0.3
+    assert found.loc["8 randomised pairs: signed rank", "low"] <= 0.05
+    assert found.loc["8 randomised pairs: verdict GO", "rate"] <= 0.025
+
+
+def test_failed_runs_cost_their_block_only():
+    frame = samples(300)
+    frame.loc[3, "status"] = "crashed"
+    assert len(calibration.costs(frame)) == 299
+
+
+def test_too_few_blocks_are_refused():
+    with pytest.raises(ValueError, match="more than 200"):
+        calibration.judge(samples(150))
+
+
+def test_wilson_interval():
+    assert calibration.rate([True] * 5 + [False] * 95)["high"] == pytest.approx(0.1118, abs=1e-4)
+
+
+def test_the_note_says_how_far_to_trust(good, tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "FILE", tmp_path / "calibration.json")
+    assert "not calibrated" in stats.calibration_note()
+    few = good | {"false_positives": good["false_positives"] | {"trials": 50}}
+    calibration.record(few)
+    assert "short check only" in stats.calibration_note()
+    calibration.record(good)
+    assert stats.calibration_note().startswith("Calibrated:") and "450 A/A" in stats.calibration_note()
+    calibration.record(few | {"complaints": ["false positives 12.0%, promised 5 %"]})
+    assert "is bad" in stats.calibration_note() and "12.0%" in stats.calibration_note()
+    calibration.record(few)
+    calibration.record(good | {"kernel": "Linux 1.0"})
+    assert "another kernel" in stats.calibration_note()
