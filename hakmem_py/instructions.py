@@ -12,6 +12,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
+
+from .build import build
+
 
 class InstructionsError(RuntimeError):
     """Counting was not possible; the message is one line and says what to do."""
@@ -71,3 +75,14 @@ def _totals(text: str) -> int:
 
 def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
+
+
+def of_builds(variants: Sequence[str], cases: Sequence[str]) -> pd.DataFrame:
+    """One row a build: bytes of code, and instructions per operation of each workload under preload."""
+    rows = []
+    for variant in variants:
+        done = build(variant)
+        facts = json.loads((done.folder / "build.json").read_text())
+        counts = {case: per_op(done.bench, case, {"LD_PRELOAD": str(done.library)}) for case in cases}
+        rows.append({"build": variant, "code_bytes": facts["text_bytes"], **counts})
+    return pd.DataFrame(rows).set_index("build")
