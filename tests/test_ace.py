@@ -124,8 +124,7 @@ def test_capacities_that_are_the_same_are_one_arm():
 
 def test_default_policies_are_those_that_are_meant():
     presets, names = native.knobs()["preset"], bandits.policies().index
-    assert names[presets["ace_policy"]].startswith("ucb-")
-    assert names[presets["ace_slow_policy"]] == "halving"
+    assert names[presets["ace_policy"]] == names[presets["ace_slow_policy"]] == "ucb-near"
 
 
 def test_a_history_can_be_replayed_decision_by_decision():

@@ -196,6 +196,7 @@ const char *hak_pool_message(int code);                         /* one line: wha
 enum {
     HAK_BANDIT_ARMS = 16,        /* most arms of one bandit */
     HAK_BANDIT_WINDOW = 4096,    /* most plays a sliding window remembers */
+    HAK_BANDIT_REGIMES = 4,      /* most earlier regimes that can be returned to */
     HAK_BANDIT_PARAMETERS = 16   /* room for the parameters of src/ace/policy.c */
 };
 
@@ -212,6 +213,11 @@ typedef struct hak_parameter_t {
     double minimum;       /* inclusive */
     double maximum;       /* inclusive */
 } hak_parameter_t;
+
+typedef struct hak_regime_t { /* what was known of the arms while rewards stayed the same; fields as in hak_bandit_t */
+    uint64_t steps;
+    double weight[HAK_BANDIT_ARMS], sum[HAK_BANDIT_ARMS], square[HAK_BANDIT_ARMS], mean[HAK_BANDIT_ARMS];
+} hak_regime_t;
 
 typedef struct hak_bandit_t {
     int policy;                               /* row of the policy table */
@@ -242,6 +248,10 @@ typedef struct hak_bandit_t {
     int rival;                                /* second player */
     int stage;                                /* doubling: 1 downwards; Elo: players drawn; halving: pulls owed an arm */
     int oldest;                               /* window: next slot to overwrite */
+    int probation;                            /* 1: a change was seen; the next reward of `current` says which regime */
+    int shelf;                                /* recall: where the present regime will be kept */
+    int regimes;                              /* recall: shelves in use */
+    hak_regime_t regime[HAK_BANDIT_REGIMES];
     unsigned char window_arm[HAK_BANDIT_WINDOW];
     double window_reward[HAK_BANDIT_WINDOW];
 } hak_bandit_t;
@@ -307,8 +317,9 @@ uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
  *
  * Reward of a window, without unit, at most 1:
  *     1 - (refills r + spills s + contentions c + faults f + system calls y) / (CPU time of the process)
- *       - price * (bytes cached) / (bytes live)
- * r, s, c, f, y are nanoseconds an event, measured on this machine when ACE starts; the price is a knob. */
+ *       - price * (bytes cached) / (bytes resident)
+ * r, s, c, f, y are nanoseconds an event, measured on this machine when ACE starts; the price is a knob. An arm counts
+ * as in force once most heaps have taken it up; until then the reward is the former one's. */
 
 typedef struct hak_window_t {
     uint64_t begin_ns, end_ns;   /* CLOCK_MONOTONIC */
@@ -366,9 +377,11 @@ uint64_t hak_ace_firings(int slow);              /* steps of the fast (0) or slo
 hak_ace_costs_t hak_ace_costs(void);
 int hak_ace_learner_count(void);
 int hak_ace_learner_read(int learner, hak_learner_t *out);   /* 0, or -1: no such learner */
-int hak_ace_observe(int learner, uint64_t now_ns, hak_window_t *window, double *reward); /* ends a window from outside: 1, 0: nothing happened, -1 */
-int hak_ace_choose(int learner, int arm);        /* puts an arm into force from outside: 0, or -1 */
-int hak_ace_learner_of(uint32_t block_size);     /* the learner of a class, made if need be; -1: no class */
+int hak_ace_observe(int learner, uint64_t now_ns, hak_window_t *window, double *reward); /* ends a window from outside: 0, or -1 */
+/* Puts an arm into force; from then on whoever chooses also ends the windows, until arm -1 gives the learner back to its
+ * own policy. 0, or -1: no such learner or arm. */
+int hak_ace_choose(int learner, int arm);
+int hak_ace_learner_of(uint32_t block_size);     /* of its class, made if need be; -1: no class, or one without a choice */
 int hak_ace_parameter(const char *name, double value); /* of every learner's policy, now and later: how many took it */
 void hak_ace_phase(uint32_t mark);               /* of what the program does, for the events */
 

@@ -6,24 +6,31 @@
  * A learner may restart on a detected change: a two-sided CUSUM (Page, Biometrika 1954) of the played arm's rewards
  * against its mean, in units of the noise; above the threshold `restart` all is forgotten but the noise (Liu, Lee,
  * Shroff, AAAI 2018, run the same per arm). The noise is taken from differences of successive rewards of one arm (von
- * Neumann 1941), which a change of level hardly disturbs. */
+ * Neumann 1941), which a change of level hardly disturbs.
+ *
+ * Programs repeat their phases. With `recall`, what was known when a change is seen is put on a shelf, and the arm is
+ * played once more: the window of the alarm may lie half in each phase, the next one does not. That reward decides. If
+ * it fits what a shelf knows of the arm, the regime on it goes on where it stopped, the last one included, for an alarm
+ * may be false; else a new regime begins. */
 
-enum parameter { /* ORDER PARAMETER: rows of `bandit_parameters` */
-                 P_SCALE,
-                 P_XI,
-                 P_TAU,
-                 P_GAMMA,
-                 P_C,
-                 P_EPSILON,
-                 P_ALPHA,
-                 P_MIX,
-                 P_K,
-                 P_BUDGET,
-                 P_ARM,
-                 P_BUSY,
-                 P_RESTART,
-                 P_SLACK,
-                 P_COUNT
+/* ORDER PARAMETER: rows of `bandit_parameters` */
+enum parameter {
+    P_SCALE,
+    P_XI,
+    P_TAU,
+    P_GAMMA,
+    P_C,
+    P_EPSILON,
+    P_ALPHA,
+    P_MIX,
+    P_K,
+    P_BUDGET,
+    P_ARM,
+    P_BUSY,
+    P_RESTART,
+    P_SLACK,
+    P_RECALL,
+    P_COUNT
 };
 _Static_assert((int)P_COUNT <= (int)HAK_BANDIT_PARAMETERS, "hak_bandit_t has room for every parameter");
 _Static_assert(HAK_BANDIT_ARMS <= 256, "window_arm is a byte");
@@ -48,6 +55,7 @@ static const struct {
     {"busy", 0.0, 0.0, 1.0, "share of busy depot visits above which the next larger arm is taken"},
     {"restart", 0.0, 0.0, 1e9, "CUSUM threshold of a change, in noise units; 0: never"},
     {"slack", 0.5, 0.0, 1e9, "CUSUM allowance a play, in noise units"},
+    {"recall", 0.0, 0.0, HAK_BANDIT_REGIMES, "earlier regimes kept, and returned to when their rewards come back"},
 };
 
 static double bandit_noise(const hak_bandit_t *b)
@@ -134,7 +142,7 @@ static void bandit_forget(hak_bandit_t *b) /* all but parameters, pulls, chance 
     memset(b->fall, 0, row);
     b->previous = 0.0;
     b->current = (int)b->parameter[P_ARM] < b->arms ? (int)b->parameter[P_ARM] : b->arms - 1;
-    b->rival = b->stage = b->oldest = 0;
+    b->rival = b->stage = b->oldest = b->probation = 0;
 }
 
 /* The mean must rest on a few plays before rewards are held against it, or its own error looks like a change. */
@@ -150,7 +158,74 @@ static bool change_detected(hak_bandit_t *b, int arm, double reward)
     return rise > b->parameter[P_RESTART] || fall > b->parameter[P_RESTART];
 }
 
-/* One play: the noise, a change perhaps, then the arm's memory. */
+/* --- regimes ------------------------------------------------------------------------------------------------------ */
+
+static void regime_keep(hak_bandit_t *b)
+{
+    hak_regime_t *shelf = &b->regime[b->shelf];
+    shelf->steps = b->steps;
+    memcpy(shelf->weight, b->weight, sizeof b->weight);
+    memcpy(shelf->sum, b->sum, sizeof b->sum);
+    memcpy(shelf->square, b->square, sizeof b->square);
+    memcpy(shelf->mean, b->mean, sizeof b->mean);
+    if (b->regimes <= b->shelf) b->regimes = b->shelf + 1;
+}
+
+static void regime_resume(hak_bandit_t *b, int shelf)
+{
+    const hak_regime_t *regime = &b->regime[shelf];
+    b->shelf = shelf;
+    b->steps = regime->steps;
+    memcpy(b->weight, regime->weight, sizeof b->weight);
+    memcpy(b->sum, regime->sum, sizeof b->sum);
+    memcpy(b->square, regime->square, sizeof b->square);
+    memcpy(b->mean, regime->mean, sizeof b->mean);
+    for (int i = 0; i < b->arms; i++)
+        if (b->weight[i] > 0.0) b->width[i] = 1.0 / square_root(b->weight[i]);
+}
+
+/* The shelf whose mean of the arm is nearest to the reward and within three standard errors of it; -1: none. */
+static int regime_matching(const hak_bandit_t *b, int arm, double reward)
+{
+    double nearest = 3.0;
+    int shelf = -1;
+    for (int i = 0; i < b->regimes; i++) {
+        const hak_regime_t *regime = &b->regime[i];
+        if (regime->weight[arm] <= 0.0) continue;
+        double error = bandit_noise(b) * square_root(1.0 + 1.0 / regime->weight[arm]);
+        double distance = (reward - regime->mean[arm]) / error;
+        if (distance < 0.0) distance = -distance;
+        if (distance < nearest) nearest = distance, shelf = i;
+    }
+    return shelf;
+}
+
+static void change_begin(hak_bandit_t *b, int arm) /* of regime, it seems */
+{
+    bool recall = b->parameter[P_RECALL] >= 1.0;
+    if (recall) regime_keep(b);
+    bandit_forget(b);
+    if (!recall) {
+        b->restarts++;
+        return;
+    }
+    b->current = arm;
+    b->probation = 1;
+}
+
+static void change_end(hak_bandit_t *b, int arm, double reward)
+{
+    int before = b->shelf, match = regime_matching(b, arm, reward), room = (int)b->parameter[P_RECALL];
+    b->probation = 0;
+    if (match >= 0)
+        regime_resume(b, match);
+    else
+        b->shelf = b->regimes < room ? b->regimes : (before + 1) % room;
+    b->restarts += b->shelf != before;
+}
+
+/* One play: the noise, a change perhaps, then the arm's memory. The reward that raises an alarm with recall belongs
+ * to no regime for sure, so it is left out. */
 static ALWAYS_INLINE void bandit_remember(hak_bandit_t *b, int arm, double reward)
 {
     if (b->pulls[arm] > 0) {
@@ -159,12 +234,16 @@ static ALWAYS_INLINE void bandit_remember(hak_bandit_t *b, int arm, double rewar
         b->noise_count += 1.0;
     }
     b->last[arm] = reward;
-    if (b->parameter[P_RESTART] > 0.0 && change_detected(b, arm, reward)) {
-        bandit_forget(b);
-        b->restarts++;
+    if (b->parameter[P_RESTART] > 0.0) {
+        if (b->probation)
+            change_end(b, arm, reward);
+        else if (change_detected(b, arm, reward))
+            change_begin(b, arm);
+        if (b->probation) return;
     }
     if (b->parameter[P_TAU] >= 1.0)
         window_remember(b, arm, reward);
     else
         plain_remember(b, arm, reward);
+    b->steps++;
 }

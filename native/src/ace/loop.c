@@ -66,10 +66,11 @@ static int learner_add(enum knob row, unsigned class, const int64_t *settings, i
     *learner = (struct learner){.knob = row, .class = (uint8_t)class, .arms = arms, .seed = (uint64_t)knob(KNOB_ace_seed) + (uint64_t)number};
     memcpy(learner->settings, settings, (size_t)arms * sizeof *settings);
     int chosen = (int)knob(policy);
+    bool fast = row == KNOB_magazine_blocks;
     hak_bandit_init(&learner->bandit, chosen < POLICIES ? chosen : 0, arms, learner->seed);
-    if (row == KNOB_magazine_blocks) hak_bandit_set(&learner->bandit, "arm", (double)size_min((size_t)knob(KNOB_ace_arm), (size_t)arms - 1));
+    learner->arm = learner_arm_of(learner, fast ? magazine_capacity(class) : knob(row));
+    hak_bandit_set(&learner->bandit, "arm", (double)(fast ? size_min((size_t)knob(KNOB_ace_arm), (size_t)arms - 1) : (size_t)learner->arm));
     learner_teach(learner);
-    learner->arm = learner_arm_of(learner, row == KNOB_magazine_blocks ? magazine_capacity(class) : knob(row));
     atomic_store_explicit(&learner_count, number + 1, memory_order_release);
     return number;
 }
@@ -165,9 +166,9 @@ static bool class_window(struct learner *learner, const struct class_counts *now
 }
 
 /* One class. Windows in which it was not used are dropped: nothing was tried, nothing is learned. */
-static bool class_step(unsigned class, uint64_t now, uint64_t cpu_ns, uint64_t *rss)
+static bool class_step(unsigned class, uint64_t now, uint64_t *rss)
 {
-    struct class_counts counts = class_read(class, now, cpu_ns);
+    struct class_counts counts = class_read(class, now);
     if (learner_of_class[class] == 0 && counts.window.refills + counts.window.spills < TRAFFIC_MIN) return false;
     int number = learner_for_class(class, &counts);
     hak_window_t window;
@@ -180,9 +181,9 @@ static bool class_step(unsigned class, uint64_t now, uint64_t cpu_ns, uint64_t *
 static int fast_step(uint64_t now)
 {
     int decisions = 0;
-    uint64_t cpu_ns = os_cpu_ns(), rss = 0;
+    uint64_t rss = 0;
     for (unsigned class = 1; class < CLASSES; class++)
-        if (classes[class].size != 0) decisions += class_step(class, now, cpu_ns, &rss);
+        if (classes[class].size != 0) decisions += class_step(class, now, &rss);
     return decisions;
 }
 
@@ -259,7 +260,7 @@ int hak_ace_learner_of(uint32_t block_size)
     int number = -1;
     lock_take(&ace_lock);
     uint64_t now = os_now_ns();
-    struct class_counts counts = class_read(small_class(block_size), now, os_cpu_ns());
+    struct class_counts counts = class_read(small_class(block_size), now);
     if (learners_ready(now)) number = learner_for_class(small_class(block_size), &counts);
     lock_drop(&ace_lock);
     return number > 0 ? number : -1;
@@ -286,7 +287,7 @@ int hak_ace_observe(int number, uint64_t now, hak_window_t *window, double *rewa
         *window = window_between(&learner->before, &after);
         learner->before = after;
     } else {
-        struct class_counts counts = class_read(learner->class, now, os_cpu_ns());
+        struct class_counts counts = class_read(learner->class, now);
         class_window(learner, &counts, window);
     }
     learner_decide(number, window, arm, os_rss()); /* without traffic too: who drives knows whether there was work */

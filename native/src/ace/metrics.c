@@ -8,9 +8,10 @@ struct class_counts {
     uint32_t capacity;   /* blocks, in force in most heaps: an owner takes a new one up at its next refill or spill */
 };
 
-static struct class_counts class_read(unsigned class, uint64_t now, uint64_t cpu_ns)
+/* The clock is read beside the counts: between two far apart this thread may lose its core for longer than a window. */
+static struct class_counts class_read(unsigned class, uint64_t now)
 {
-    struct class_counts c = {.window = {.end_ns = now, .cpu_ns = cpu_ns}};
+    struct class_counts c = {.window = {.end_ns = now, .cpu_ns = os_cpu_ns()}};
     int64_t out = 0, held = PEEK(depots[class].blocks), votes = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         c.window.refills += PEEK(heap->refills[class]);

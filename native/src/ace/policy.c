@@ -126,6 +126,20 @@ static ALWAYS_INLINE int highest(const hak_bandit_t *b, double (*index)(const ha
     return choice;
 }
 
+/* Only the best arm so far and its neighbours: where rewards rise and then fall over the arms, as over capacities, an arm
+ * that beats both neighbours is the best, and what lies far off is never paid for. From the arm it stands on at first. */
+static int near_pick(hak_bandit_t *b)
+{
+    int leader = b->current;
+    for (int i = 0; i < b->arms; i++)
+        if (b->weight[i] > 0.0 && (b->weight[leader] <= 0.0 || b->mean[i] > b->mean[leader])) leader = i;
+    if (b->weight[leader] <= 0.0) return leader;
+    int choice = leader;
+    for (int i = leader - 1; i <= leader + 1; i += 2)
+        if (i >= 0 && i < b->arms && ucb_index(b, i) > ucb_index(b, choice)) choice = i;
+    return choice;
+}
+
 static int tuned_pick(hak_bandit_t *b) { return highest(b, tuned_index); }
 static int kl_pick(hak_bandit_t *b) { return highest(b, kl_index); }
 
@@ -289,7 +303,7 @@ static void busy_learn(hak_bandit_t *b, int arm, double reward, double busy)
 static void doubling_learn(hak_bandit_t *b, int arm, double reward, double busy)
 {
     (void)arm, (void)busy;
-    if (b->steps > 0 && reward < b->previous) b->stage = !b->stage;
+    if (b->steps > 1 && reward < b->previous) b->stage = !b->stage;
     int next = b->stage ? b->current - 1 : b->current + 1;
     if (next < 0 || next >= b->arms) {
         b->stage = !b->stage;
@@ -313,6 +327,8 @@ static const struct policy policies[] = {
      ucb_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0)}},
     {{"ucb-restart", "ucb-scaled that forgets all when a change is detected", 4},
      ucb_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(8)}},
+    {{"ucb-recall", "ucb-restart that returns to what it knew of an earlier phase when its rewards come back", 5},
+     ucb_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(4), {P_RECALL, 4}}},
     /* tau = 4 sqrt(T ln T) and gamma = 1 - 1 / (4 sqrt T) of the paper for T = 1e4 */
     {{"sw-ucb", "window mean + B sqrt(xi ln min(t, tau) / N), B = scale (Garivier, Moulines 2011)", 3},
      ucb_pick, ucb_index, NULL, 1.0, true, {{P_TAU, 1214}, {P_XI, 0.5}, {P_SCALE, 1.0}}},
@@ -344,6 +360,8 @@ static const struct policy policies[] = {
      random_pick, mean_index, NULL, 0.0, false, {{0}}},
     {{"round-robin", "the arms in turn", 0},
      robin_pick, mean_index, NULL, 0.0, false, {{0}}},
+    {{"ucb-near", "ucb-scaled among the best arm and its neighbours (after Combes, Proutiere 2014)", 5},
+     near_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 0.98}, RESTART(0), {P_ARM, 0}}},
 };
 /* clang-format on */
 #define POLICIES ((int)(sizeof policies / sizeof *policies))
@@ -397,12 +415,16 @@ int hak_bandit_set(hak_bandit_t *b, const char *name, double value)
         if (!(value >= bandit_parameters[id].minimum && value <= bandit_parameters[id].maximum)) return -2;
         b->parameter[id] = value;
         bandit_forget(b);
+        b->shelf = b->regimes = 0;
         return 0;
     }
     return -1;
 }
 
-static ALWAYS_INLINE int bandit_select(hak_bandit_t *b) { return policies[b->policy].pick(b); }
+static ALWAYS_INLINE int bandit_select(hak_bandit_t *b)
+{
+    return b->probation ? b->current : policies[b->policy].pick(b);
+}
 
 static ALWAYS_INLINE void bandit_update(hak_bandit_t *b, int arm, double reward, double busy)
 {
@@ -411,7 +433,6 @@ static ALWAYS_INLINE void bandit_update(hak_bandit_t *b, int arm, double reward,
     if (policies[b->policy].learn) policies[b->policy].learn(b, arm, reward, busy);
     b->pulls[arm]++;
     b->plays++;
-    b->steps++;
 }
 
 int hak_bandit_select(hak_bandit_t *b) { return bandit_select(b); }
