@@ -1,8 +1,8 @@
 """Misuse never becomes a tool: 52 programs, one crime each, under the default and the hardened profile.
 
 What becomes of a crime: detected (ended with a message), fault (ended by the memory protection), silent
-(nothing happened, the heap is sound), overwritten (the allocator wrote into a live block), corrupt (two owners
-for one byte, or a block at an address of the attacker's choice), hung.
+(nothing happened, the heap is sound), overwritten (the allocator wrote into a live block), corrupt (a byte with
+two owners, or a block at an address of the attacker's choice), hung.
 """
 
 import functools
