@@ -20,7 +20,10 @@ _HOME = {  # public name -> the module that owns it; a module's own name gives t
 _MODULES = (
     "ab",
     "ace",
+    "anatomy",
     "bandits",
+    "ceiling",
+    "calibration",
     "claims",
     "figures",
     "instructions",
@@ -29,8 +32,11 @@ _MODULES = (
     "pools",
     "provenance",
     "report",
+    "ruler",
+    "soak",
     "stats",
     "store",
+    "timeline",
 )
 __all__ = ["ROOT", *_HOME, *_MODULES]
 

@@ -1,0 +1,104 @@
+"""A live heap as tables: a small program to look into, and the way of one block through the allocator."""
+
+import random
+import threading
+
+import pandas as pd
+
+from . import native, store
+
+TABLES = ("spans", "magazines", "journey")
+REFERENCE = store.REFERENCE / "02_anatomy"
+
+
+class Program:
+    """A small program inside this process: `fill` takes blocks, `thin` gives some back, `close` all."""
+
+    def __init__(self, seed=1, variant="release"):
+        self.lib, self.random, self.blocks = native.load(variant).lib, random.Random(seed), []
+
+    def fill(self, blocks, smallest, largest):
+        """Takes so many blocks of uniform sizes in bytes."""
+        sizes = [self.random.randint(smallest, largest) for _ in range(blocks)]
+        self.blocks += [self.lib.hak_malloc(size) for size in sizes]
+
+    def thin(self, share):
+        """Gives a random share of the blocks back."""
+        self.random.shuffle(self.blocks)
+        kept = round(len(self.blocks) * (1 - share))
+        for block in self.blocks[kept:]:
+            self.lib.hak_free(block)
+        del self.blocks[kept:]
+
+    def elsewhere(self, work, *arguments):
+        """The same in a thread of its own, which then ends: its heap is orphaned, what it took lives on."""
+        thread = threading.Thread(target=work, args=arguments)
+        thread.start()
+        thread.join()
+
+    def close(self):
+        self.thin(1)
+
+
+def journey(size=208, blocks=1500, variant="release"):
+    """The way of one block of `size` bytes: one row a step.
+
+    Columns: step; loaded, spare, capacity: blocks, of this thread's magazine; depot: full magazines;
+    slab_used: blocks out of the block's slab, those in magazines included; same_address: malloc gave it back.
+    """
+    library = native.load(variant)
+    take, give = library.lib.hak_malloc, library.lib.hak_free
+    others = [take(size) for _ in range(blocks)]
+    block = take(size)
+    rows = [_seen("malloc: taken from the magazine", block, size, library)]
+    give(block)
+    rows.append(_seen("free: on top of the magazine", block, size, library))
+    again = take(size)
+    rows.append(
+        _seen("malloc: the same block comes back", block, size, library) | {"same_address": again == block}
+    )
+    give(again)
+    capacity = rows[0]["capacity"]
+    for step, count in (
+        ("the magazine is full: it becomes the spare", capacity),
+        ("full again: one goes to the depot", capacity),
+    ):
+        for _ in range(count):
+            give(others.pop())
+        rows.append(_seen(step, block, size, library))
+    for other in others:
+        give(other)
+    rows.append(_seen("all others are freed", block, size, library))
+    library.lib.hak_purge()
+    rows.append(_seen("purge: blocks go home, the slab is empty", block, size, library))
+    return pd.DataFrame(rows)
+
+
+def holder(address, table):
+    """The span of `table` (native.spans) that holds an address: a row, or None."""
+    found = table[(table["address"] <= address) & (address < table["address"] + table["size"])]
+    return None if found.empty else found.iloc[0]
+
+
+def _seen(step, block, size, library):
+    variant = library.build.variant
+    span = holder(int(library.ffi.cast("uintptr_t", block)), native.spans(variant))
+    mine = native.magazines(variant).query("block_size >= @size").nsmallest(1, "block_size").iloc[0]
+    levels = {name: int(mine[name]) for name in ("loaded", "spare", "capacity", "depot")}
+    in_slab = span is not None and span["kind"] == 1
+    return {"step": step} | levels | {"slab_used": int(span["used"]) if in_slab else 0}
+
+
+# ---------------------------------------------------------------- kept, for readers without a compiler
+
+
+def keep(**tables):
+    """Writes tables of TABLES as the reference that `kept` reads."""
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        table.to_parquet(REFERENCE / f"{name}.parquet", index=False)
+
+
+def kept():
+    """The reference tables, in the order of TABLES."""
+    return [pd.read_parquet(REFERENCE / f"{name}.parquet") for name in TABLES]

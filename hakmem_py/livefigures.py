@@ -1,0 +1,116 @@
+"""Figures of a live allocator: its heap drawn, its magazines, and the way of one block."""
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from .style import INK, OTHERS, finish, marker
+
+UNIT = 1 << 16  # bytes a cell of the map stands for
+ROW = 1 << 21  # bytes a row of the map: what a huge page backs
+COLUMNS = ROW // UNIT
+MOST_ROWS = 40
+SLAB, RUN, WINDOW = 1, 2, 3  # hak_span_t.kind
+PLAIN = ((RUN, "run", "#2a7fc1"), (WINDOW, "growth window", "#b65aa0"))
+OCCUPANCY = [[0, "#f6e3d3"], [1, "#a84300"]]
+
+
+def heap_map(spans, title="The heap: 2 MiB a row, 64 KiB a cell"):
+    """The address space: slabs by the share of their blocks that are out, runs in one colour, the rest empty.
+
+    spans: `native.spans`. Only rows that hold something are drawn, the first 40.
+    """
+    cells = _cells(spans)
+    rows = {row: i for i, row in enumerate(sorted(cells["row"].unique())[:MOST_ROWS])}
+    cells = cells[cells["row"].isin(list(rows))].assign(y=lambda t: t["row"].map(rows))
+    fig, slabs = go.Figure(), cells[cells["kind"] == SLAB]
+    hover = (
+        "slab of %{customdata[0]} B: %{customdata[1]} of %{customdata[2]} blocks out, heap %{customdata[3]}"
+    )
+    _layer(fig, slabs, slabs["used"] / slabs["blocks"], len(rows), OCCUPANCY, hover)
+    for kind, name, paint in PLAIN:
+        some = cells[cells["kind"] == kind]
+        _layer(fig, some, 1.0, len(rows), [[0, paint], [1, paint]], name + ", %{customdata[0]} B")
+    fig.update_traces(showscale=False).update_traces(selector=0, showscale=True)
+    offsets = {"tickvals": list(range(0, COLUMNS, 8)), "ticktext": [64 * i for i in range(0, COLUMNS, 8)]}
+    return finish(
+        fig,
+        _map_alt(spans),
+        title,
+        110 + 22 * len(rows),
+        xaxis={"title_text": "offset in the row, KiB", **offsets},
+        yaxis={"title_text": "row", "autorange": "reversed", "dtick": max(1, len(rows) // 10)},
+    )
+
+
+def _map_alt(spans):
+    slabs, counts = spans[spans["kind"] == SLAB], spans["kind"].value_counts()
+    share = slabs["used"].sum() / max(slabs["blocks"].sum(), 1)
+    return (
+        f"Map of the heap: {len(slabs)} slabs, {share:.0%} of their blocks out (darker: more), "
+        f"{counts.get(RUN, 0)} runs (blue), {counts.get(WINDOW, 0)} growth windows; empty cells are free."
+    )
+
+
+def _cells(spans):
+    """One row a 64 KiB cell of every span that is in use."""
+    taken = spans[spans["kind"].isin([SLAB, RUN, WINDOW])].reset_index(drop=True)
+    cells = taken.loc[taken.index.repeat(taken["size"] // UNIT)]
+    number = cells["address"] // UNIT + cells.groupby(level=0).cumcount()
+    return cells.assign(row=number // COLUMNS, x=number % COLUMNS, blocks=cells["blocks"].clip(lower=1))
+
+
+def _layer(fig, cells, value, rows, scale, hover):
+    z, data = np.full((rows, COLUMNS), np.nan), np.zeros((rows, COLUMNS, 4), int)
+    z[cells["y"], cells["x"]] = value
+    data[cells["y"], cells["x"]] = cells[["block_size", "used", "blocks", "heap"]]
+    bar = {"title": {"text": "out"}, "tickformat": ".0%", "thickness": 12}
+    look = {"colorscale": scale, "zmin": 0, "zmax": 1, "xgap": 1, "ygap": 1, "colorbar": bar}
+    hover += "<extra></extra>"
+    fig.add_heatmap(z=z, customdata=data, hoverongaps=False, hovertemplate=hover, **look)
+
+
+def slab_occupancy(spans, title="Blocks out, of those a slab holds"):
+    """One point a slab: block size across, share of its blocks that are out up."""
+    slabs = spans[spans["kind"] == SLAB].assign(share=lambda t: t["used"] / t["blocks"])
+    fig = go.Figure()
+    for owned, name, look in ((True, "being carved", OTHERS[0]), (False, "left to itself", OTHERS[1])):
+        some = slabs[(slabs["heap"] > 0) == owned]
+        hover = "%{x} B: %{y:.0%} out"
+        at = {"x": some["block_size"], "y": some["share"]}
+        fig.add_scatter(**at, name=name, mode="markers", marker=marker(look, 7), hovertemplate=hover)
+    alt = f"{len(slabs)} slabs by block size; half of them have {slabs['share'].median():.0%} or more out."
+    across = {"type": "log", "title_text": "block size, bytes"}
+    return finish(fig, alt, title, 340, xaxis=across, yaxis={"tickformat": ".0%", "rangemode": "tozero"})
+
+
+def magazines(table, most=24, title="Blocks at hand in the magazines"):
+    """Stacked bars: blocks loaded and spare by class of the fullest heap, with the capacity as a line."""
+    heap = table.groupby("heap")[["loaded", "spare"]].sum().sum(axis=1).idxmax()
+    rows = table[table["heap"] == heap].nlargest(most, "loaded").sort_values("block_size")
+    sizes = [f"{size} B" for size in rows["block_size"]]
+    fig = go.Figure()
+    for name, (paint, _) in zip(("loaded", "spare"), OTHERS, strict=False):
+        fig.add_bar(x=sizes, y=rows[name], name=name, marker_color=paint, hovertemplate="%{x}: %{y} blocks")
+    line = {"symbol": "line-ew", "size": 14, "line": {"width": 2, "color": INK}}
+    fig.add_scatter(x=sizes, y=rows["capacity"], name="capacity", mode="markers", marker=line)
+    held = int((table["loaded"] + table["spare"]).sum())
+    alt = f"Blocks loaded and spare by class in heap {heap}, with capacity; all heaps hold {held} blocks."
+    blocks = {"title_text": "blocks"}
+    return finish(fig, alt, title, 360, barmode="stack", xaxis={"type": "category"}, yaxis=blocks)
+
+
+def journey(table, title="Where the blocks of a class are, step by step"):
+    """Stacked bars of `anatomy.journey`: blocks loaded, spare and in the depot after each step."""
+    steps = [f"{i}. {step}" for i, step in enumerate(table["step"], 1)]
+    places = pd.DataFrame({"magazine": table["loaded"], "spare": table["spare"]})
+    places["depot"] = table["depot"] * table["capacity"]
+    fig = go.Figure()
+    for name, (paint, _) in zip(places, OTHERS, strict=False):
+        fig.add_bar(y=steps, x=places[name], name=name, orientation="h", marker_color=paint)
+    alt = (
+        f"Blocks in magazine, spare and depot over {len(table)} steps; at most {table['depot'].max()} full "
+        f"magazines in the depot, at the end {table['slab_used'].iloc[-1]} blocks of the slab are out."
+    )
+    axes = {"xaxis": {"title_text": "blocks"}, "yaxis": {"autorange": "reversed", "type": "category"}}
+    return finish(fig, alt, title, 120 + 34 * len(table), barmode="stack", **axes)
