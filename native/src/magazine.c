@@ -139,12 +139,19 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
     return true;
 }
 
+/* A full magazine leaves the thread: to the depot, or to the slabs where the depot holds enough. */
+static void magazine_give(unsigned class, struct chain full)
+{
+    if (LIKELY(atomic_load_explicit(&depot_held, memory_order_relaxed) < (size_t)knob(KNOB_depot_bytes))) depot_push(class, full);
+    else slabs_return(class, full.head, os_now_ns());
+}
+
 /* The loaded magazine has no room: it becomes the spare, and the spare goes to the depot. */
 static NOINLINE void magazine_spill(struct heap *heap, struct bin *bin, unsigned class)
 {
     struct chain full = {bin->head, (uint32_t)((int32_t)heap->capacity[class] - bin->room)};
     if (bin->head != LIST_END) {
-        if (heap->spare[class].head != 0) depot_push(class, heap->spare[class]);
+        if (heap->spare[class].head != 0) magazine_give(class, heap->spare[class]);
         POKE(heap->spare[class].blocks, full.blocks);
         POKE(heap->spare[class].head, full.head);
         stat_add(heap, STAT_spills, 1);
