@@ -60,7 +60,8 @@ def dots(table, title, baseline):
     span = log10(high) - log10(low)
 
     def place(ratio):
-        return LEFT + (WIDTH - LEFT - 30) * (log10(ratio) - log10(low)) / span
+        at = (log10(ratio) - log10(low)) / span
+        return LEFT + (WIDTH - LEFT - 30) * min(max(at, -0.01), 1.02)  # long intervals end at the frame
 
     height = TOP + ROW * len(cases) + 40
     paint = looks(names)
