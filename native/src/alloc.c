@@ -104,6 +104,7 @@ static NOINLINE void *allocate_slow(size_t size)
 {
     struct heap *heap = heap_here();
     if (UNLIKELY(mode != MODE_CACHED)) return allocate_otherwise(GRANULE, size);
+    helper_offer();
     if (size <= L2_MAX) {
         uintptr_t block = small_allocate(heap, small_class(size_max(size, 1)));
         return block != 0 ? (void *)block : refuse();
@@ -282,6 +283,7 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     if (heap == NULL || size > SIZE_LIMIT) return NULL;
     if (large_resize(heap, run, size)) return (void *)run_block(run);
     if (size < run->size) return NULL;
+    helper_offer();
     struct span *window = window_take(heap, size, false);
     if (window == NULL) return NULL;
     memcpy((void *)run_block(window), (void *)run_block(run), run->size);
@@ -343,6 +345,7 @@ static void *allocate_aligned(size_t alignment, size_t size)
     size = size_max(size, L2_MAX + 1);
     struct heap *heap = heap_here();
     struct span *run = heap != NULL && alignment <= UNIT_BYTES ? mid_allocate(heap, size) : NULL;
+    helper_offer();
     if (run == NULL) run = orphan_run(size, (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
     if (run == NULL) return refuse();
     run->start = 0;

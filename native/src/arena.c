@@ -16,6 +16,7 @@ static struct span *free_bins[2][RUN_BINS];
 static uint64_t free_bits[2];               /* bit b: bin b is not empty */
 static struct span *dirty_oldest, *dirty_newest;
 static _Atomic size_t dirty_units;          /* in dirty free spans */
+static _Atomic size_t born_units;           /* below all frontiers: how large the heap has ever been */
 
 static ALWAYS_INLINE size_t map_index(uintptr_t address) { return (address >> UNIT_SHIFT) & MAP_MASK; }
 
@@ -195,6 +196,7 @@ static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t 
         arena->spans[i].back = UINT32_MAX;
         arena->spans[i].address = arena->base + (i << UNIT_SHIFT);
     }
+    atomic_fetch_add_explicit(&born_units, start + units - arena->born, memory_order_relaxed);
     arena->born = (uint32_t)(start + units);
     if (gap != 0) free_insert(arena, hole, (uint32_t)gap, true, 0);
     struct span *span = &arena->spans[start];

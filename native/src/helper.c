@@ -9,7 +9,7 @@ enum helper_state { HELPER_NONE, HELPER_STARTING, HELPER_RUNS };
 static _Atomic uint32_t helper_state;
 static _Atomic uint32_t helper_word;            /* raised by every poke; slept on */
 static _Atomic bool helper_sleeps;
-static _Atomic bool helper_wanted;              /* ACE is on: a helper must be there, in a child from its first slow free */
+static _Atomic bool helper_wanted;              /* ACE is on: a helper must be there, in a child from its first slow allocation */
 static uint64_t (*helper_ace)(uint64_t now);    /* ACE's step; returns ns until the next, 0: ACE is off */
 
 static void helper_poke(void)
@@ -64,16 +64,22 @@ static void helper_start(void)
     if (!started) knob_write(KNOB_background, 0);
 }
 
+/* Before memory is fetched for a heap that is large enough to leave much free one day: the helper is started by allocations
+ * alone, for libc frees thread blocks under the lock that starting a thread takes. The caller holds no lock. */
+static void helper_offer(void)
+{
+    if (LIKELY(atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_NONE)) return;
+    size_t bytes = atomic_load_explicit(&born_units, memory_order_relaxed) << UNIT_SHIFT;
+    bool large = knob(KNOB_background) && bytes >= (size_t)knob(KNOB_background_bytes);
+    if ((large || atomic_load_explicit(&helper_wanted, memory_order_relaxed)) && atomic_load(&heaps_alive) != 0) helper_start();
+}
+
 /* After a slow path that freed: is it time for the helper, or for a round inline? The caller holds no lock. */
 static void helper_consider(void)
 {
     size_t pending = pending_bytes();
-    if (UNLIKELY(atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
-        atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE) helper_start();
     if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes))) return;
-    if (knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes)) {
-        if (atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE) helper_start();
-        if (atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
-    }
+    if (knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes) &&
+        atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
     if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy_inline();
 }

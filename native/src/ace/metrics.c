@@ -13,6 +13,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
 {
     struct class_counts c = {.window = {.end_ns = now, .cpu_ns = os_cpu_ns()}};
     int64_t out = 0, held = PEEK(depots[class].blocks), votes = 0;
+    lock_take(&heap_lock); /* while it is held no front goes away with its thread */
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         c.window.refills += PEEK(heap->refills[class]);
         c.window.spills += PEEK(heap->spills[class]);
@@ -26,6 +27,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         if (votes == 0) c.capacity = capacity; /* majority by Boyer and Moore's vote */
         votes += capacity == c.capacity ? 1 : -1;
     }
+    lock_drop(&heap_lock);
     c.window.contended = atomic_load_explicit(&depots[class].contended, memory_order_relaxed);
     c.window.cached_bytes = (uint64_t)held * classes[class].size;
     c.window.live_bytes = out > 0 ? (uint64_t)out * classes[class].size : 0;
