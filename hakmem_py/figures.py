@@ -8,11 +8,12 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from .learning import arms_played, contest  # noqa: F401
-from .style import INK, bars, colour, finish, in_order, looks, marker, ratio_axis
+from .livefigures import heap_map, journey, magazines, slab_occupancy  # noqa: F401
+from .rawfigures import raw_samples, timeline, variation  # noqa: F401
+from .style import CASES, INK, bars, colour, finish, in_order, listed, looks, marker, ratio_axis
 
 ROW = 9  # px of height for one marker of a case
 MOST_COLUMNS = 2  # panels side by side: three are unreadable on a phone
-CASES = {"autorange": "reversed", "type": "category"}  # an axis of cases, the first on top
 
 
 def measured(table):
@@ -25,10 +26,6 @@ def absent(table):
     missing = table[table["status"] != "ok"].drop_duplicates("allocator")
     said = [f"{row.allocator} ({row.error or row.status})" for row in missing.itertuples()]
     return f" Not wholly measured: {'; '.join(said)}." if said else ""
-
-
-def _listed(series, form):
-    return ", ".join(f"{name} {form.format(value)}" for name, value in series.items())
 
 
 # ---------------------------------------------------------------- comparisons
@@ -116,9 +113,9 @@ def share_bars(table, reference="mimalloc", milestones=(), published=None, title
     fig.add_vline(x=100)
     for value in milestones:
         fig.add_vline(x=value, line={"dash": "dot", "width": 1.2})
-    said = _listed(pd.Series(share.to_numpy(), rows["allocator"]), "{:.0f} %")
+    said = listed(pd.Series(share.to_numpy(), rows["allocator"]), "{:.0f} %")
     marks = f" (dotted: {', '.join(f'{value:g}' for value in milestones)})" if milestones else ""
-    earlier = f" Published: {_listed(pd.Series(published), '{:.0f} %')}." if published else ""
+    earlier = f" Published: {listed(pd.Series(published), '{:.0f} %')}." if published else ""
     return finish(
         fig,
         f"Throughput in percent of {reference}: {said}.{earlier}{absent(table)}",
@@ -129,6 +126,31 @@ def share_bars(table, reference="mimalloc", milestones=(), published=None, title
         xaxis={"title_text": f"% of {reference}{marks}", "rangemode": "tozero"},
         yaxis={"type": "category"},
     )
+
+
+def ranks(table, title="Rank by median time"):
+    """Rank of each allocator with its interval, one row a case. table: `stats.ranking`."""
+    fig, names, look = go.Figure(), in_order(table["allocator"]), looks(table["allocator"].unique())
+    for name in names:
+        rows = table[table["allocator"] == name]
+        fig.add_scatter(
+            x=rows["rank"],
+            y=rows["case"],
+            name=name,
+            mode="markers",
+            marker=marker(look[name], 10),
+            error_x=bars(rows, "rank"),
+            orientation="h",
+            offsetgroup=name,
+            customdata=rows[["low", "high", "median_ns"]],
+            hovertemplate="%{y}: %{x} [%{customdata[0]:g}, %{customdata[1]:g}], %{customdata[2]:.4g} ns",
+        )
+    first = table[table["rank"] == 1].set_index("case")["allocator"]
+    settled = int((table["low"] == table["high"]).sum())
+    alt = f"Ranks with 95 % intervals; first in {listed(first, '{}')}. {settled} of {len(table)} are certain."
+    height = 110 + table["case"].nunique() * (16 + 2 * ROW * len(names))
+    layout = {"scattermode": "group", "scattergap": 0.25, "yaxis": CASES}
+    return finish(fig, alt, title, height, xaxis={"title_text": "1 is the fastest", "dtick": 1}, **layout)
 
 
 def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the case"):
@@ -156,9 +178,9 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
             ygap=2,
         )
     )
-    wins = _listed(times.idxmin(axis=1).value_counts(), "{}")
+    wins = listed(times.idxmin(axis=1).value_counts(), "{}")
     alt = f"Time over the best time of each of {len(factor)} cases. Records held: {wins}. "
-    alt += f"Worst case: {_listed(factor.max(), '{:.2f}×')}."
+    alt += f"Worst case: {listed(factor.max(), '{:.2f}×')}."
     return finish(
         fig,
         alt,
@@ -196,83 +218,10 @@ def patterns(samples, metric="cpu_ns_per_op", title="Million operations/s by blo
                 row=place // columns + 1,
                 col=place % columns + 1,
             )
-    said = _listed(speed.groupby("allocator").median().reindex(names), "{:.0f}")
+    said = listed(speed.groupby("allocator").median().reindex(names), "{:.0f}")
     alt = f"Millions of operations per second by block size for {', '.join(workloads)}. Medians: {said}."
     fig.update_yaxes(rangemode="tozero")
     return finish(fig, alt, title, 120 + 210 * rows, 20, legend_y=1 + 0.12 / rows)
-
-
-# ---------------------------------------------------------------- how the samples lie
-
-
-def raw_samples(samples, metric="cpu_ns_per_op", title="Every sample"):
-    """Strips: each point one process, one row an allocator; nothing is left out but what failed."""
-    good = samples[samples["status"] == "ok"]
-    fig, names, look = go.Figure(), in_order(good["allocator"]), looks(good["allocator"].unique())
-    for place, name in enumerate(names):
-        rows = good[good["allocator"] == name]
-        lift = rows["block"] * 0.618 % 1 - 0.5  # spread by block, the same at every drawing
-        fig.add_scatter(
-            x=rows[metric],
-            y=place + 0.6 * lift,
-            name=name,
-            mode="markers",
-            marker=marker(look[name], 6) | {"opacity": 0.6},
-            customdata=rows[["case", "block", "load1"]],
-            hovertemplate="%{x:.3f} ns, %{customdata[0]}, block %{customdata[1]}, load %{customdata[2]:.1f}",
-        )
-    said = _listed(good.groupby("allocator")[metric].median().reindex(names), "{:.3g}")
-    return finish(
-        fig,
-        f"{len(good)} samples, one point a process. Medians in ns: {said}.",
-        title,
-        90 + 60 * len(names),
-        xaxis={"type": "log", "title_text": "ns per operation"},
-        yaxis={"tickvals": list(range(len(names))), "ticktext": names, "autorange": "reversed"},
-        showlegend=False,
-    )
-
-
-def variation(samples, metric="cpu_ns_per_op", title="Spread from run to run"):
-    """Coefficient of variation (standard deviation over mean) of the runs, case by case."""
-    groups = samples[samples["status"] == "ok"].groupby(["case", "allocator"], sort=False)[metric]
-    table = (100 * groups.std() / groups.mean()).rename("cv").reset_index()
-    fig, look = go.Figure(), looks(table["allocator"].unique())
-    for name in in_order(table["allocator"]):
-        rows = table[table["allocator"] == name]
-        fig.add_scatter(
-            x=rows["cv"],
-            y=rows["case"],
-            name=name,
-            mode="markers",
-            marker=marker(look[name]),
-            hovertemplate="%{y}: CV %{x:.1f} %",
-        )
-    middle, most = table["cv"].median(), table["cv"].max()
-    alt = f"Coefficient of variation of {len(table)} series: median {middle:.1f} %, largest {most:.1f} %."
-    height = 110 + 20 * table["case"].nunique()
-    return finish(fig, alt, title, height, xaxis={"title_text": "CV, %", "rangemode": "tozero"}, yaxis=CASES)
-
-
-def timeline(samples, metric="cpu_ns_per_op", title="Runs over their median, block by block"):
-    """Each run over the median of its own series, block by block: drift and disturbances of the machine."""
-    good = samples[samples["status"] == "ok"]
-    relative = good[metric] / good.groupby(["case", "allocator"])[metric].transform("median")
-    blocks = relative.groupby([good["allocator"], good["block"]]).median()
-    fig, look = go.Figure(), looks(good["allocator"].unique())
-    for name in in_order(good["allocator"]):
-        fig.add_scatter(
-            x=blocks[name].index,
-            y=blocks[name].to_numpy(),
-            name=name,
-            mode="lines+markers",
-            marker=marker(look[name], 6),
-            line={"color": look[name][0], "width": 1.2},
-            hovertemplate="block %{x}: %{y:.3f}×",
-        )
-    fig.add_hline(y=1)
-    alt = f"Median run of each block over the median of its series: {blocks.min():.2f} to {blocks.max():.2f}."
-    return finish(fig, alt, title, 320, xaxis={"title_text": "block"}, yaxis=ratio_axis(blocks))
 
 
 # ---------------------------------------------------------------- curves and memory
@@ -294,7 +243,7 @@ def curves(table, x, y, by, low=None, high=None, title="", x_title="", y_title="
             line=line,
             hovertemplate="%{y:.4g}",
         )
-    said = _listed(table.groupby(by, sort=False)[y].last(), "{:.3g}")
+    said = listed(table.groupby(by, sort=False)[y].last(), "{:.3g}")
     return finish(
         fig,
         alt or f"{y_title or y} over {x_title or x}. At the end: {said}.",
@@ -348,12 +297,28 @@ def peaks(samples, title="Peak resident memory"):
         )
     least = table["peak_rss_bytes"].groupby("case").idxmin().map(lambda key: key[1]).value_counts()
     first = table["peak_rss_bytes"].groupby("allocator").median().reindex(names)
-    alt = f"Median peak in MB: {_listed(first, '{:.1f}')}. Least memory in cases: {_listed(least, '{}')}."
+    alt = f"Median peak in MB: {listed(first, '{:.1f}')}. Least memory in cases: {listed(least, '{}')}."
     height = 110 + cases * (14 + ROW * len(names))
     return finish(fig, alt, title, height, xaxis={"title_text": "MB"}, barmode="group", yaxis=CASES)
 
 
-# ---------------------------------------------------------------- claims
+# ---------------------------------------------------------------- claims and errors
+
+
+def rates(table, label, limit, title=""):
+    """Shares (column rate, with low and high) one row each, beside a limit; a cross is certainly above it."""
+    share = 100 * table[["rate", "low", "high"]].astype(float)
+    around = {"array": share["high"] - share["rate"], "arrayminus": share["rate"] - share["low"], "width": 0}
+    kind = np.where(table["low"] > limit, "not replicated", "replicated")
+    look = list(zip(*(looks(["replicated", "not replicated"])[name] for name in kind), strict=True))
+    point = {"x": share["rate"], "y": table[label], "mode": "markers", "marker": marker(look, 9)}
+    fig = go.Figure().add_scatter(**point, error_x=around, hovertemplate="%{y}: %{x:.1f} %")
+    fig.add_vline(x=100 * limit)
+    alt = f"Limit {limit:.0%}. {listed(share['rate'].set_axis(table[label]), '{:.1f} %')}."
+    return finish(fig, alt, title, 120 + 24 * len(table), xaxis={"title_text": "percent"}, yaxis=CASES)
+
+
+# ---------------------------------------------------------------- published and measured
 
 
 def claims(table, title="Published and measured"):
@@ -383,7 +348,7 @@ def claims(table, title="Published and measured"):
             hovertemplate="%{y}: %{x:.3f}× [%{customdata[0]:.3f}, %{customdata[1]:.3f}]",
         )
     fig.add_vline(x=1)
-    counts = _listed(table["verdict"].value_counts(), "{}")
+    counts = listed(table["verdict"].value_counts(), "{}")
     axis = ratio_axis([*table["claimed"], *table["ratio"], *table["low"], *table["high"]])
     alt = f"{len(table)} published ratios and what was measured here: {counts}."
     return finish(fig, alt, title, 120 + 24 * len(table), xaxis=axis, yaxis=CASES)

@@ -52,9 +52,11 @@ TICKS = {  # ratios to mark, by how many times the largest is above the smallest
     1.5: [0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3],
     3: [0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5],
     10: [0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7],
-    100: [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50],
+    300: [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100],
     1e9: [0.001, 0.01, 0.1, 1, 10, 100, 1000, 10000],
 }
+
+CASES = {"autorange": "reversed", "type": "category"}  # an axis of cases, the first on top
 
 _AXIS = {"gridcolor": "rgba(128,134,144,0.25)", "linecolor": INK, "zeroline": False, "automargin": True}
 _LAYOUT = {
@@ -132,8 +134,13 @@ def ratio_axis(values):
     return axis | {"tickvals": ticks, "ticktext": [f"{tick:g}×" for tick in ticks]}
 
 
-def bars(rows):
-    """Error bars of rows with ratio, low, high; none where the interval is unbounded."""
-    ratio, low, high = (rows[name].to_numpy(float) for name in ("ratio", "low", "high"))
-    above, below = np.where(np.isfinite(high), high - ratio, 0), np.where(low > 0, ratio - low, 0)
+def bars(rows, middle="ratio"):
+    """Error bars of rows with columns `middle`, low, high; none where the interval is unbounded."""
+    value, low, high = (rows[name].to_numpy(float) for name in (middle, "low", "high"))
+    above, below = np.where(np.isfinite(high), high - value, 0), np.where(low > 0, value - low, 0)
     return {"type": "data", "array": above, "arrayminus": below, "thickness": 1.3, "width": 0}
+
+
+def listed(series, form):
+    """A series in words: "hakmem 1.5, system 2.0"."""
+    return ", ".join(f"{name} {form.format(value)}" for name, value in series.items())
