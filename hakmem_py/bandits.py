@@ -11,119 +11,19 @@ Means that change: `changes` = {plays made: means}, or a file (see `problems.rea
 """
 
 import json
-import math
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 import pandas as pd
-from scipy import stats as distributions
 
-from .problems import REWARDS, BanditError, Problem, problem, read_changes
+from .outcomes import FIRST_ARMS, Outcome, contest_table, curves, from_row, to_row  # noqa: F401
+from .problems import REWARDS, BanditError, problem, read_changes
+from .store import REFERENCE
 
-FIRST_ARMS = 100  # plays of the first replication that are printed
 CHUNK = 16  # replications a thread takes at a time
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Mean over replications with its 95 % interval (Student's t); NaN for a single replication."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values):
-        values = np.asarray(values, dtype=float)
-        n = len(values)
-        mean = math.fsum(values) / n
-        half = distributions.t.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n) if n > 1 else math.nan
-        return cls(mean, float(mean - half), float(mean + half))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a simulation; arrays have one row a replication."""
-
-    policy: str
-    parameters: dict
-    problem: Problem
-    horizon: int
-    replications: int
-    seed: int
-    points: np.ndarray  # [points] plays at which the curves are read; horizon // 2 and horizon are among them
-    regret: np.ndarray = field(repr=False)  # [replications][points] pseudo-regret so far
-    best: np.ndarray = field(repr=False)  # [replications][points] plays of an arm with the best mean so far
-    pulls: np.ndarray = field(repr=False)  # [replications][arms]
-    restarts: np.ndarray = field(repr=False)  # [replications]
-    arms_played: np.ndarray = field(repr=False)  # [horizon] of the first replication
-    rewards_seen: np.ndarray = field(repr=False)  # [horizon] likewise
-
-    @property
-    def total_regret(self):
-        return Interval.of(self.regret[:, -1])
-
-    @property
-    def share_best(self):
-        """Share of the plays that went to an arm with the best mean."""
-        return Interval.of(self.best[:, -1] / self.horizon)
-
-    @property
-    def share_best_last_half(self):
-        half = self.horizon // 2
-        return Interval.of((self.best[:, -1] - self.best_after(half)) / (self.horizon - half))
-
-    def best_after(self, plays):
-        """[replications] plays of a best arm within the first `plays`, one of the points or 0."""
-        return self.best[:, np.searchsorted(self.points, plays)] if plays else np.zeros(len(self.best))
-
-    def regret_curve(self):
-        """DataFrame play, mean, low, high: the regret so far, with the middle 90 % of the replications."""
-        low, high = np.quantile(self.regret, [0.05, 0.95], axis=0)
-        return pd.DataFrame({"play": self.points, "mean": self.regret.mean(0), "low": low, "high": high})
-
-    def share_curve(self):
-        """DataFrame play, mean, low, high: the best arm's share of the plays between two points."""
-        steps = np.diff(self.points, prepend=0)
-        share = np.diff(self.best, prepend=0, axis=1) / steps
-        low, high = np.quantile(share, [0.05, 0.95], axis=0)
-        return pd.DataFrame({"play": self.points, "mean": share.mean(0), "low": low, "high": high})
-
-    def record(self):
-        """What `--json` prints."""
-        return {
-            "policy": self.policy,
-            "parameters": self.parameters,
-            "means": list(self.problem.means[0]),
-            "changes": [
-                {"step": s, "means": list(m)}
-                for s, m in zip(self.problem.starts[1:], self.problem.means[1:], strict=True)
-            ],
-            "rewards": self.problem.rewards_text,
-            "horizon": self.horizon,
-            "replications": self.replications,
-            "seed": self.seed,
-            "pulls": [_short(x) for x in self.pulls.mean(axis=0)],
-            "first_arms": "".join(f"{arm:x}" for arm in self.arms_played[:FIRST_ARMS]),
-            "mean_regret": _interval(self.total_regret),
-            "share_best": _interval(self.share_best),
-            "share_best_last_half": _interval(self.share_best_last_half),
-            "restarts": _short(self.restarts.mean()),
-        }
-
-
-def _interval(interval):
-    return {name: _short(getattr(interval, name)) for name in ("mean", "low", "high")}
-
-
-def _short(value):
-    """A float for JSON: whole numbers as such, NaN as null."""
-    if math.isnan(value):
-        return None
-    return int(value) if value == int(value) else float(value)
+SETTINGS = ("rewards", "horizon", "replications", "seed", "changes", "points")
 
 
 # --- the C policies -----------------------------------------------------------------------------------------
@@ -261,23 +161,6 @@ def _checked_problem(means, rewards, changes, horizon, replications):
     return task
 
 
-def contest_table(outcomes):
-    """DataFrame, one row an outcome, smallest regret first: regret and shares with their 95 % intervals."""
-    rows = []
-    for o in outcomes:
-        row = {"policy": label(o)}
-        for name in ("total_regret", "share_best", "share_best_last_half"):
-            value = getattr(o, name)
-            row |= {name: value.mean, f"{name}_low": value.low, f"{name}_high": value.high}
-        rows.append(row | {"restarts": o.restarts.mean()})
-    return pd.DataFrame(rows).sort_values("total_regret", ignore_index=True)
-
-
-def label(outcome):
-    """ "d-ucb gamma=0.98": the policy and the parameters that were set."""
-    return " ".join([outcome.policy, *(f"{k}={v:g}" for k, v in outcome.parameters.items())])
-
-
 def reading_points(horizon, points):
     """Plays at which curves are read: about `points` evenly spaced ones, the half and the end."""
     places = np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.uint64)
@@ -340,6 +223,46 @@ def _play_once(make, task, horizon, seed, replication, places):
     at = places.astype(int) - 1
     pulls = np.bincount(arms, minlength=task.arms)
     return np.cumsum(gaps)[None, at], np.cumsum(gaps == 0)[None, at], pulls[None], np.zeros(1), arms, rewards
+
+
+class Lab:
+    """The simulations of a notebook: computed, or read from data/reference/NOTEBOOK (needs no compiler)."""
+
+    def __init__(self, notebook, reference=False):
+        self.file = REFERENCE / notebook / "outcomes.parquet"
+        self.kept = _read(self.file) if reference else {}
+        self.reference = reference
+
+    def simulate(self, policy, means, **settings):
+        """As `simulate`; parameters of the policy go along."""
+        known = {name: settings.pop(name) for name in list(settings) if name in SETTINGS}
+        return self.contest([(policy, settings)], means, **known)[0]
+
+    def contest(self, entries, means, **settings):
+        """As `contest`. Raises BanditError where the reference holds no such simulation."""
+        entries = [(entry, {}) if isinstance(entry, str) else entry for entry in entries]
+        keys = [json.dumps([*entry, list(means), settings], sort_keys=True) for entry in entries]
+        if not self.reference:
+            self.kept |= zip(keys, contest(entries, means, **settings), strict=True)
+        missing = [key for key in keys if key not in self.kept]
+        if missing:
+            raise BanditError(
+                f"{self.file} has no simulation of {missing[0]}; simulate it by reference = False"
+            )
+        return [self.kept[key] for key in keys]
+
+    def freeze(self):
+        """Makes what was simulated so far the reference."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        rows = [{"key": key, **to_row(outcome)} for key, outcome in self.kept.items()]
+        pd.DataFrame(rows).to_parquet(self.file, compression="zstd", index=False)
+
+
+def _read(file):
+    """{key: Outcome} of a reference file."""
+    if not file.exists():
+        raise BanditError(f"there is no reference in {file}: simulate by reference = False")
+    return {row["key"]: from_row(row) for row in pd.read_parquet(file).to_dict("records")}
 
 
 # --- command line -------------------------------------------------------------------------------------------
@@ -408,7 +331,7 @@ def _report(outcome):
 
     task, pulls = outcome.problem, outcome.pulls.mean(axis=0)
     lines = [
-        f"{label(outcome)}: {outcome.horizon} plays, {task.rewards_text} rewards, "
+        f"{outcome.label}: {outcome.horizon} plays, {task.rewards_text} rewards, "
         f"{outcome.replications} replications, seed {outcome.seed}",
         f"{'arm':>4} {'mean':>8} {'pulls':>10} {'share':>7}",
     ]

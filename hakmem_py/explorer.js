@@ -56,12 +56,14 @@ const RULES = {
   "ucb1-tuned": {},
   "ucb-scaled": { factor: 1, scale: 0 },
   "ucb-restart": { factor: 1, scale: 0, restart: 8 },
+  "ucb-recall": { factor: 1, scale: 0, restart: 4, recall: 4 },
   "d-ucb": { factor: 4, gamma: 0.9975, xi: 0.5 },
   "epsilon-greedy": { epsilon: 0.1 },
   "thompson-gaussian": { scale: 0 },
   "round-robin": {},
 };
-const UNUSED = { scale: 1, xi: 2, gamma: 1, epsilon: 0, restart: 0, slack: 0.5, explore: 1 };
+const UNUSED = { scale: 1, xi: 2, gamma: 1, epsilon: 0, restart: 0, slack: 0.5, recall: 0, explore: 1 };
+const MEMORY = ["weight", "sum", "square", "mean"];
 
 export class Bandit {
   /* parameters: as of the C policy, and explore, a factor of every bonus (epsilon-greedy: of epsilon). */
@@ -70,13 +72,15 @@ export class Bandit {
     this.random = new Random(seed);
     this.pulls = new Array(arms).fill(0);
     this.last = new Array(arms).fill(0);
-    this.squares = this.differences = this.restarts = 0;
+    this.squares = this.differences = this.restarts = this.shelf = 0;
+    this.regimes = [];
     this.forget();
   }
 
   forget() {
     this.steps = 0;
-    for (const name of ["weight", "sum", "square", "mean", "sample", "rise", "fall"])
+    this.probation = null; // the arm whose next reward says which regime it is
+    for (const name of [...MEMORY, "sample", "rise", "fall"])
       this[name] = new Array(this.arms).fill(0);
   }
 
@@ -111,6 +115,7 @@ export class Bandit {
   }
 
   select() {
+    if (this.probation !== null) return this.probation;
     if (this.policy === "round-robin") return this.steps % this.arms;
     for (let i = 0; i < this.arms; i++) {
       if (this.weight[i] <= 0) return i;
@@ -132,6 +137,37 @@ export class Bandit {
     return rise > this.p.restart || fall > this.p.restart;
   }
 
+  /* A change, it seems: with recall what is known goes on a shelf, and the arm is played once more. */
+  begin(arm) {
+    const known = { steps: this.steps };
+    for (const name of MEMORY) known[name] = this[name];
+    this.forget();
+    if (!this.p.recall) this.restarts++;
+    else [this.regimes[this.shelf], this.probation] = [known, arm];
+  }
+
+  /* The shelf whose mean of the arm is nearest to the reward and within three standard errors of it; -1: none. */
+  matching(arm, reward) {
+    let nearest = 3, shelf = -1;
+    this.regimes.forEach(({ weight, mean }, i) => {
+      if (weight[arm] <= 0) return;
+      const distance = Math.abs((reward - mean[arm]) / (this.noise * Math.sqrt(1 + 1 / weight[arm])));
+      if (distance < nearest) [nearest, shelf] = [distance, i];
+    });
+    return shelf;
+  }
+
+  end(arm, reward) {
+    const before = this.shelf, match = this.matching(arm, reward), kept = this.regimes.length;
+    this.probation = null;
+    if (match >= 0) {
+      for (const name of MEMORY) this[name] = [...this.regimes[match][name]];
+      this.steps = this.regimes[match].steps;
+    }
+    this.shelf = match >= 0 ? match : kept < this.p.recall ? kept : (before + 1) % this.p.recall;
+    this.restarts += this.shelf !== before;
+  }
+
   update(arm, reward) {
     if (this.pulls[arm] > 0) {
       const step = reward - this.last[arm];
@@ -139,9 +175,11 @@ export class Bandit {
       this.differences++;
     }
     this.last[arm] = reward;
-    if (this.p.restart > 0 && this.changed(arm, reward)) {
-      this.forget();
-      this.restarts++;
+    this.pulls[arm]++;
+    if (this.p.restart > 0) {
+      if (this.probation !== null) this.end(arm, reward);
+      else if (this.changed(arm, reward)) this.begin(arm);
+      if (this.probation !== null) return;
     }
     if (this.p.gamma !== 1)
       for (let i = 0; i < this.arms; i++) for (const row of [this.weight, this.sum, this.square]) row[i] *= this.p.gamma;
@@ -149,7 +187,6 @@ export class Bandit {
     this.sum[arm] += reward;
     this.square[arm] += reward * reward;
     this.mean[arm] = this.sum[arm] / this.weight[arm];
-    this.pulls[arm]++;
     this.steps++;
   }
 }
@@ -166,7 +203,7 @@ function draw(mean, noise, random) {
 export function simulate({ policy, parameters, pieces, noise, horizon, seed }) {
   const arms = pieces[0].means.length, rewards = new Random(stream(seed, 0));
   const bandit = new Bandit(policy, arms, stream(seed, 1), parameters);
-  const run = { arms, horizon, pieces, arm: [], reward: [], regret: [0], best: [0], restarts: [], scale: [],
+  const run = { arms, horizon, pieces, arm: [], reward: [], regret: [0], best: [0], restarts: [], scale: [], probation: [],
     mean: new Float64Array(horizon * arms), bonus: new Float64Array(horizon * arms) };
   let piece = 0;
   for (let t = 0; t < horizon; t++) {
@@ -178,6 +215,7 @@ export function simulate({ policy, parameters, pieces, noise, horizon, seed }) {
     }
     const reward = draw(means[arm], noise, rewards);
     run.scale.push(bandit.scale);
+    run.probation.push(bandit.probation !== null);
     const before = bandit.restarts;
     bandit.update(arm, reward);
     if (bandit.restarts > before) run.restarts.push(t + 1);
@@ -223,6 +261,7 @@ const CHOICES = { // name in the list -> rule and parameters
   "UCB1-tuned": ["ucb1-tuned", {}],
   "UCB scaled by the noise": ["ucb-scaled", {}],
   "scaled, restart on a change": ["ucb-restart", {}],
+  "scaled, recalls earlier phases": ["ucb-recall", {}],
   "discounted (D-UCB), scaled": ["d-ucb", { scale: 0, gamma: 0.98 }],
   "ε-greedy": ["epsilon-greedy", {}],
   "Thompson, Gaussian": ["thompson-gaussian", {}],
@@ -360,6 +399,7 @@ function sentence(run, t, { noun, labels }) {
   const arm = run.arm[t], k = t * run.arms, bonus = run.bonus[k + arm], name = `${noun} ${labels[arm]}`;
   const got = run.reward[t] === null ? "" : ` It gives ${digits(run.reward[t])}.`;
   const head = `Play ${t + 1} of ${run.horizon}: `;
+  if (run.probation?.[t]) return `${head}${name} is played again: the rewards seem to have changed.${got}`;
   if (!Number.isFinite(bonus)) return `${head}${name} has not been played yet, so it is its turn.${got}`;
   const index = (i) => run.mean[k + i] + run.bonus[k + i];
   const highest = labels.every((_, i) => index(i) <= index(arm));

@@ -23,6 +23,7 @@ CHOICES = {  # policy -> its name in the explorer's list
     "ucb1-tuned": "UCB1-tuned",
     "ucb-scaled": "UCB scaled by the noise",
     "ucb-restart": "scaled, restart on a change",
+    "ucb-recall": "scaled, recalls earlier phases",
     "d-ucb": "discounted (D-UCB), scaled",
     "epsilon-greedy": "ε-greedy",
     "thompson-gaussian": "Thompson, Gaussian",

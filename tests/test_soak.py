@@ -56,7 +56,7 @@ def test_a_leak_is_seen_beside_the_reference():
         pd.DataFrame(side | {"label": "hakmem", "rss_bytes": [1e8 * (1 + 0.001 * i) for i in range(60)]}),
         pd.DataFrame(side | {"label": "system", "rss_bytes": 1e8}),
     ])  # fmt: skip
-    table.attrs = {"subject": "hakmem", "reference": "system", "live_bytes": 5e7}
+    table.attrs = {"subject": "hakmem", "beside": "system", "live_bytes": 5e7}
     found = soak.summary(table).set_index(["quantity", "of"])
     assert found.loc[("rss_bytes", "hakmem"), "low"] > 4 and found.loc[("rss_bytes", "ratio"), "low"] > 4
     assert found.loc[("rss_bytes", "system"), "steady"]

@@ -79,6 +79,33 @@ def test_the_newest_commit_is_judged_too():
     assert timeline.change_points(levels)["at"].tolist() == ["c19"]
 
 
+def test_three_counted_commits_are_history_enough():
+    counted = pd.DataFrame({"label": ["a", "b", "c"], "value": [48.0, 48.0, 49.0]})
+    assert timeline.change_points(counted, noise=0)["text"].tolist() == [
+        "regression of +2.08% between b and c"
+    ]
+
+
+def runs(build, day, cost, rival=10.0, blocks=20):
+    rng = RNG(day)
+    clock = pd.Timestamp("2026-01-01", tz="UTC") + pd.Timedelta(days=day)
+    return pd.DataFrame([
+        {"build_hash": build, "case": "lifo-32", "allocator": name, "status": "ok", "host": "m", "block": i}
+        | {"seed": i, "scale": 1.0, "started_at": clock, "cpu_ns_per_op": level * np.exp(rng.normal(0, 0.01))}
+        for i in range(blocks)
+        for name, level in (("hakmem", cost), ("system", rival))
+    ])  # fmt: skip
+
+
+def test_history_of_the_store_names_the_slower_build_and_not_the_slower_day():
+    days = [("one", 0, 5.0, 10.0), ("two", 1, 6.5, 13.0), ("three", 2, 5.5, 10.0)]
+    table = timeline.history(pd.concat([runs(*day) for day in reversed(days)]))
+    assert table["label"].tolist() == ["one", "two", "three"]
+    found = timeline.changes(table)
+    assert found["previous"].tolist() == ["two"] and found["at"].tolist() == ["three"]
+    assert found["change"].iloc[0] == pytest.approx(0.1, abs=0.02)
+
+
 def test_one_added_instruction_in_fifty_is_found_and_noise_is_not():
     assert len(timeline.change_points(history([50.0, 51.0]))) == 1
     assert timeline.change_points(history([50.0] * 8)).empty

@@ -1,0 +1,52 @@
+"""What several tests share."""
+
+import pytest
+
+from hakmem_py import runner
+
+SPEC = """
+[experiment]
+name = "tiny"
+title = "A tiny experiment"
+baseline = "system"
+blocks = 3
+quick_blocks = 2
+timeout_s = 20
+
+[[allocator]]
+label = "system"
+use = "system"
+
+[[allocator]]
+label = "floor"
+use = "floor"
+
+[[case]]
+workload = "lifo"
+size = [16, 64]
+threads = 1
+scale = 0.001
+quick_scale = 0.001
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_slot(tmp_path, monkeypatch):
+    """Tests measure nothing that counts: they take a bench slot of their own, not the machine's."""
+    monkeypatch.setattr(runner, "SLOT", tmp_path / "bench.lock")
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """tiny(old, new, ...) writes the tiny experiment with these replacements and returns its path."""
+
+    def write(*replacements):
+        text = SPEC
+        for old, new in zip(replacements[::2], replacements[1::2], strict=True):
+            assert old in text
+            text = text.replace(old, new)
+        path = tmp_path / "tiny.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write

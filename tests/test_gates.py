@@ -1,0 +1,113 @@
+"""What has been won in instructions and system calls stays won: upper bounds, counted, not timed.
+
+callgrind counts the instructions of one thread; the difference of two runs that differ in their length alone leaves
+out all that happens once.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from hakmem_py import build, instructions
+
+FROZEN = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_FROZEN": "1", "HAKMEM_ACE_FAST_INTERVAL_MS": "20"}
+LIFO_PAIR_MAX = 46  # instructions of malloc and free of a hit, and of the loop around them
+OVER_FLOOR_MAX = 13  # of them, beyond what a bare list with neither checks nor classes takes
+STEADY = {  # iterations after which nothing new is asked of the kernel, and as many again and more
+    "random_mixed": (400_000, 4_000_000),
+    "large_ws": (800_000, 3_000_000),
+    "json_var": (60_000, 600_000),
+    "mixed": (200_000, 800_000),
+}
+KERNEL_CALLS = ("mmap", "munmap", "madvise")
+
+needs_valgrind = pytest.mark.skipif(
+    shutil.which("valgrind") is None, reason="valgrind is not installed: apt install valgrind"
+)
+needs_strace = pytest.mark.skipif(
+    shutil.which("strace") is None, reason="strace is not installed: apt install strace"
+)
+
+
+def preloaded(variant="release", **knobs):
+    return {"LD_PRELOAD": str(build.build(variant).library), **knobs}
+
+
+def bench(workload, iterations, warmup, *options):
+    once = ("--chunks", "1", "--warmup", str(warmup), "--iterations", str(iterations))
+    return [str(build.build("release").bench), "--workload", workload, *once, *options]
+
+
+def main_thread(command, env, folder):
+    """Instructions of the first thread alone: ACE's are not the program's."""
+    counts = folder / "counts"
+    tool = ["valgrind", "-q", "--tool=callgrind", "--separate-threads=yes", f"--callgrind-out-file={counts}"]
+    done = subprocess.run([*tool, *command], env={**os.environ, **env}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first = counts.with_name("counts-01").read_text()
+    return next(int(line.split()[1]) for line in first.splitlines() if line.startswith("totals:"))
+
+
+def lifo_pair(env, folder):
+    """Instructions a malloc and free of a cached block of 32 bytes, its loop included."""
+    short, long = (main_thread(bench("lifo", n, 100, "--size", "32"), env, folder) for n in (100, 5_100))
+    blocks = 5_000 * 100  # the workload holds 100 at a time
+    return (long - short) / blocks
+
+
+@needs_valgrind
+def test_ace_costs_a_hit_nothing(tmp_path):
+    absent = lifo_pair(preloaded("noace"), tmp_path)
+    off = lifo_pair(preloaded(), tmp_path)
+    watching = lifo_pair(preloaded(**FROZEN), tmp_path)
+    assert absent == pytest.approx(off, rel=5e-4) == pytest.approx(watching, rel=5e-4)
+
+
+@needs_valgrind
+@pytest.mark.parametrize("workload", ["lifo", "random_mixed"])
+def test_a_hit_takes_few_instructions(workload):
+    lengths = {"lifo": (20, 1_020), "random_mixed": (50_000, 250_000)}[workload]
+    calls = {"lifo": 2, "random_mixed": 1}[workload]  # of those that are counted, a pair
+    executable = build.build("release").bench
+    ours, floor = (
+        calls * instructions.per_op(executable, workload, env, *lengths, options=["--backend", backend])
+        for backend, env in (("malloc", preloaded()), ("floor", {}))
+    )
+    assert ours - floor <= OVER_FLOOR_MAX
+    assert workload != "lifo" or ours <= LIFO_PAIR_MAX
+
+
+def kernel_calls_seen(command, env, log):
+    """{call: times} of all threads, as the kernel's tracer counts them."""
+    add = [word for pair in env.items() for word in ("-E", "=".join(pair))]
+    trace = ["strace", "-f", "-c", "-o", str(log), "-e", f"trace={','.join(KERNEL_CALLS)}"]
+    done = subprocess.run([*trace, *add, *command], capture_output=True, text=True)
+    if "ptrace" in done.stderr:
+        pytest.skip("tracing is not allowed here: run it with the capability CAP_SYS_PTRACE")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in log.read_text().splitlines()]
+    return {row[-1]: int(row[3]) for row in rows if row and row[-1] in KERNEL_CALLS}
+
+
+def kernel_calls_counted(command, env):
+    """{call: times}, as the library counts its own."""
+    done = subprocess.run(
+        command, env={**os.environ, **env, "HAKMEM_SS_OS_STATS": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and json.loads(done.stdout)["malloc_from"].endswith("libhakmem.so"), done.stderr
+    pairs = dict(word.split("=") for word in done.stderr.splitlines()[-1].split() if "=" in word)
+    return {call: int(pairs[call]) for call in KERNEL_CALLS}
+
+
+@needs_strace
+@pytest.mark.parametrize("workload", STEADY)
+def test_a_steady_program_asks_nothing_of_the_kernel(workload, tmp_path):
+    warmup, more = STEADY[workload]
+    runs = [bench(workload, iterations, warmup) for iterations in (1, more)]
+    seen = [kernel_calls_seen(run, preloaded(), tmp_path / "strace") for run in runs]
+    assert seen[0] == seen[1]
+    counted = [kernel_calls_counted(run, preloaded()) for run in runs]
+    assert counted[0] == counted[1]

@@ -1,0 +1,51 @@
+"""Peers: found, named with version, and where they are missing, how to get them."""
+
+import pytest
+
+from hakmem_py import peers
+
+
+@pytest.fixture
+def nowhere(monkeypatch, tmp_path):
+    """A machine without peers."""
+    monkeypatch.setattr(peers, "SYSTEM", ())
+    monkeypatch.setattr(peers, "UNPACKED", tmp_path)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    peers.find.cache_clear()
+    yield tmp_path
+    peers.find.cache_clear()
+
+
+@pytest.mark.parametrize("name", peers.KNOWN)
+def test_a_missing_peer_says_how_to_get_it(nowhere, name):
+    peer = peers.find(name)
+    assert peer.path is None
+    assert peer.hint.startswith("not installed, get it by: ")
+    for way in ("python -m hakmem_py peers --get", "apt install lib", "conda install -c conda-forge"):
+        assert way in peer.hint
+
+
+@pytest.mark.parametrize("name", peers.KNOWN)
+def test_a_peer_that_is_there_has_version_and_hash(name):
+    peer = peers.find(name)
+    if peer.path is None:
+        pytest.skip(peer.hint)
+    assert peer.version[0].isdigit()
+    assert len(peer.sha256) == 64
+
+
+def test_the_conda_environment_comes_first(nowhere, monkeypatch):
+    (nowhere / "env" / "lib").mkdir(parents=True)
+    (nowhere / "env" / "lib" / "libmimalloc.so.3").write_bytes(b"no library")
+    monkeypatch.setenv("CONDA_PREFIX", str(nowhere / "env"))
+    peer = peers.find("mimalloc")
+    assert peer.path.name == "libmimalloc.so.3"
+    assert peer.version == "unknown"
+
+
+def test_getting_peers_without_apt_names_another_way(nowhere, monkeypatch, capsys):
+    monkeypatch.setattr(peers.shutil, "which", lambda tool: None)
+    assert peers._run(type("Args", (), {"get": True})) is None
+    said = capsys.readouterr()
+    assert "conda install" in said.err
+    assert "mimalloc" in said.out

@@ -1,0 +1,131 @@
+"""Other compilers, another architecture, larger pages, other variants: the contract and the fuzz under each.
+
+HAKMEM_TEST_MINUTES=3 lets each fuzz run so long, and adds the promises about threads.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from preload import NATIVE, promises
+
+from hakmem_py.build import COMMON, HARDEN, VARIANTS
+from hakmem_py.build import NATIVE as SOURCES
+
+MINUTES = float(os.environ.get("HAKMEM_TEST_MINUTES", "0"))
+FUZZ_SECONDS = round(60 * MINUTES) or 2
+THREADS = promises("threads.c") if MINUTES else []
+AARCH64 = "aarch64-linux-gnu"
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+
+
+@dataclass(frozen=True)
+class Platform:
+    """How the library is made, and what runs its programs. sources: compiled into it besides its own."""
+
+    compiler: str
+    flags: tuple[str, ...] = ()
+    sources: tuple[Path, ...] = ()
+    emulator: tuple[str, ...] = ()
+
+
+PAGES = (NATIVE / "pages.c",)
+PLATFORMS = {
+    "aarch64": Platform(f"{AARCH64}-gcc", emulator=("qemu-aarch64", "-L", f"/usr/{AARCH64}")),
+    "clang": Platform("clang"),
+    "pages64": Platform("gcc", ("-DPAGE=65536",), PAGES),
+    "slab16": Platform("gcc", VARIANTS["slab16"]),
+    "slab16-pages64": Platform("gcc", ("-DPAGE=65536", *VARIANTS["slab16"]), PAGES),
+    "published8": Platform("gcc", VARIANTS["published8"]),
+}
+
+
+def compile_or_skip(command):
+    """Runs a compiler; skips where it, or its headers for another machine, are not installed."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed: apt install gcc-{AARCH64} libc6-dev-arm64-cross clang")
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    if AARCH64 in command[0] and "fatal error: bits/" in done.stderr:
+        pytest.skip("no headers for aarch64: apt install libc6-dev-arm64-cross")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture(scope="module", params=PLATFORMS)
+def run(request, tmp_path_factory):
+    """run(program, *arguments, **environment): a native test in the platform's library, preloaded."""
+    platform = PLATFORMS[request.param]
+    if platform.emulator and shutil.which(platform.emulator[0]) is None:
+        pytest.skip(f"{platform.emulator[0]} is not installed: apt install qemu-user")
+    folder = tmp_path_factory.mktemp(request.param)
+    library = folder / "libhakmem.so"
+    sources = (SOURCES / "src" / "preload.c", *platform.sources)
+    compile_or_skip(
+        [platform.compiler, *COMMON, *WARNINGS, *platform.flags, *sources, "-shared", *HARDEN, "-o", library]
+    )
+
+    def run_one(program, *arguments, preload=library, **environment):
+        executable = folder / program
+        if not executable.exists():
+            flags = ("-std=gnu11", "-O1", "-g", "-w", "-fno-builtin", "-pthread", "-rdynamic")
+            compile_or_skip([platform.compiler, *flags, NATIVE / f"{program}.c", "-o", executable])
+        environment |= {"LD_PRELOAD": str(preload)} if preload else {}
+        inside = [f"{name}={value}" for name, value in environment.items()]
+        if platform.emulator:
+            command = [*platform.emulator, *(word for pair in inside for word in ("-E", pair))]
+        else:
+            command = ["env", *inside]
+        return subprocess.run(
+            [*command, str(executable), *map(str, arguments)], capture_output=True, text=True, timeout=600
+        )
+
+    run_one.emulated = bool(platform.emulator)
+    return run_one
+
+
+def keep(run, program, promise):
+    done = run(program, promise)
+    if done.returncode == 77:
+        pytest.skip(done.stderr.strip())
+    if done.returncode and run.emulated and run(program, promise, preload=None).returncode:
+        pytest.skip("libc's own allocator fails here too: it is the emulator")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("promise", promises("contract.c"))
+def test_the_contract_is_kept(run, promise):
+    keep(run, "contract", promise)
+
+
+@pytest.mark.parametrize("promise", THREADS)
+def test_threads_are_served(run, promise):
+    if run.emulated and re.search("thread|circulates|tls_", promise):
+        pytest.skip("resident memory is the emulator's: a record for each page of reserved address space")
+    keep(run, "threads", promise)
+
+
+@pytest.mark.parametrize("profile", ["default", "lean", "hardened"])
+def test_fuzz_finds_no_violation(run, profile):
+    done = run("fuzz", FUZZ_SECONDS, 4, 42, HAKMEM_PROFILE=profile)
+    assert done.returncode == 0, done.stderr
+    assert "no violation" in done.stdout
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang", f"{AARCH64}-gcc"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_compiles_without_a_warning(compiler, variant):
+    flags = (*COMMON, *WARNINGS, *VARIANTS[variant])
+    compile_or_skip([compiler, *flags, "-fsyntax-only", SOURCES / "src" / "preload.c"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["gcc -std=c11 -xc", "gcc -std=gnu11 -xc", "g++ -std=c++17 -xc++", "clang -std=c11 -xc", "clang++ -std=c++17 -xc++"],
+)
+def test_programs_include_the_header_without_a_warning(tmp_path, command):
+    program = tmp_path / "program"
+    program.write_text('#include "hakmem.h"\nint main(void) { hak_free(hak_malloc(1)); return 0; }\n')
+    compile_or_skip([*command.split(), *WARNINGS, "-fsyntax-only", f"-I{SOURCES / 'include'}", program])

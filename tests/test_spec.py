@@ -1,0 +1,88 @@
+"""Specs: read strictly, narrowed by name, ordered by the seed alone."""
+
+from collections import Counter
+
+import pytest
+
+from hakmem_py import spec
+from hakmem_py.spec import SpecError, load_spec, narrow, schedule
+
+REFUSED = {  # replacement in the tiny spec -> words that the one line must hold
+    ('title = "A', 'colour = "red"\ntitle = "A'): ["colour", "allowed", "quick_blocks"],
+    ("blocks = 3", "blocks = 0"): ["blocks = 0", "from 1"],
+    ("blocks = 3", "blocks = true"): ["blocks = True", "whole number"],
+    ("blocks = 3", "blocks = 2.5"): ["blocks = 2.5", "whole number"],
+    ("timeout_s = 20", "timeout_s = -1"): ["timeout_s", "0.1"],
+    ('baseline = "system"', 'baseline = "sistem"'): ["baseline", "sistem", "label"],
+    ('use = "floor"', 'use = "flour"'): ["flour", "mimalloc"],
+    ('use = "floor"', 'use = "floor"\nvariant = "pgo"'): ["variant", "direct"],
+    ('label = "floor"', 'label = "system"'): ["'system' occurs twice"],
+    ("size = [16, 64]", "size = [16, 16]"): ["lifo-16", "twice"],
+    ("size = [16, 64]", "size = [16, 0]"): ["size = 0", "[[case]] 1"],
+    ("size = [16, 64]", 'size = "16"'): ["size = '16'", "whole number"],
+    ('workload = "lifo"', ""): ["workload", "missing"],
+    ("[[case]]", "[[cases]]"): ["cases", "unknown"],
+    ('name = "tiny"', 'name = "other"'): ["other", "tiny"],
+    ("[experiment]", "[experiment"): ["cannot be read"],
+}
+
+
+@pytest.mark.parametrize("change", REFUSED, ids=lambda change: change[1].strip() or "nothing")
+def test_what_cannot_be_meant_is_refused_in_one_line(tiny, change):
+    with pytest.raises(SpecError) as error:
+        load_spec(tiny(*change))
+    assert "\n" not in str(error.value)
+    assert "tiny.toml" in str(error.value)
+    for word in REFUSED[change]:
+        assert word in str(error.value)
+
+
+def test_a_missing_spec_names_those_there_are():
+    with pytest.raises(SpecError, match="04_patterns"):
+        load_spec("04_pattern")
+
+
+@pytest.mark.parametrize("path", sorted(spec.SPECS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_spec_of_the_repository_reads(path):
+    assert load_spec(path.stem).cases
+
+
+def test_lists_are_multiplied_out(tiny):
+    names = [case.name for case in load_spec(tiny('"lifo"', '["lifo", "fifo"]')).cases]
+    assert names == ["lifo-16", "lifo-64", "fifo-16", "fifo-64"]
+
+
+def test_a_block_runs_everything_once_and_keeps_a_case_together(tiny):
+    experiment = load_spec(tiny())
+    runs = schedule(experiment, 0, quick=True)
+    assert Counter((run.case.name, run.allocator.label) for run in runs).most_common(1)[0][1] == 1
+    assert len(runs) == 4
+    assert [run.position for run in runs] == [0, 1, 2, 3]
+    assert runs[0].case == runs[1].case
+    assert runs[0].seed == runs[1].seed != runs[2].seed
+
+
+def test_the_order_is_random_and_repeats(tiny):
+    experiment = load_spec(tiny("blocks = 3", "blocks = 400"))
+    blocks = [schedule(experiment, block, quick=False) for block in range(400)]
+    assert blocks == [schedule(experiment, block, quick=False) for block in range(400)]
+    first = Counter((block[0].case.name, block[0].allocator.label) for block in blocks)
+    assert len(first) == 4
+    assert all(60 < count < 140 for count in first.values())
+
+
+def test_narrowing_keeps_the_baseline_and_the_order_within_a_case(tiny):
+    experiment = load_spec(tiny())
+    some = narrow(experiment, blocks=1, sizes=[64], allocators=["floor"])
+    assert [case.size for case in some.cases] == [64]
+    assert [side.label for side in some.allocators] == ["system", "floor"]
+    whole = [r.allocator.label for r in schedule(experiment, 0, True) if r.case.size == 64]
+    assert [r.allocator.label for r in schedule(some, 0, True)] == whole
+
+
+@pytest.mark.parametrize(
+    "choice", [{"sizes": [17]}, {"allocators": ["glibc"]}, {"workloads": []}, {"blocks": 0}, {"blocks": "3"}]
+)
+def test_narrowing_to_what_is_not_there_is_refused(tiny, choice):
+    with pytest.raises(SpecError):
+        narrow(load_spec(tiny()), **choice)

@@ -1,0 +1,133 @@
+"""The store: what was appended is there, whatever happens to the process or to a file."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+
+from hakmem_py import store
+
+ROW = {
+    "experiment": "tiny",
+    "case": "lifo-16",
+    "block": 0,
+    "allocator": "system",
+    "status": "ok",
+    "ns_per_op": 2.5,
+}
+WRITER = """
+import sys
+from hakmem_py import store
+for i in range(10**6):
+    store.append(sys.argv[1], [{"run_id": str(i), "block": i}] * int(sys.argv[2]))
+    print(i, flush=True)
+    if len(sys.argv) > 3 and i % 5 == 4:
+        store.compact(sys.argv[1])
+"""
+
+
+def row(i, **more):
+    return ROW | {"run_id": f"{i:016x}", "block": i} | more
+
+
+def test_what_was_appended_is_loaded(tmp_path):
+    store.append(tmp_path, [row(0), row(1, error="it broke", status="crashed")])
+    store.append(tmp_path, [row(2)])
+    samples = store.load(tmp_path)
+    assert list(samples.columns) == store.SCHEMA.names
+    assert sorted(samples["block"]) == [0, 1, 2]
+    assert samples.set_index("block").loc[1, "error"] == "it broke"
+    assert samples["rss_end_bytes"].isna().all()
+
+
+def test_an_empty_folder_is_an_empty_table(tmp_path):
+    assert store.load(tmp_path / "none").empty
+    assert list(store.load(tmp_path, ["block", "host"]).columns) == ["block", "host"]
+
+
+def test_an_unknown_column_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="colour"):
+        store.append(tmp_path, [row(0, colour="red")])
+
+
+def test_joining_files_changes_nothing(tmp_path):
+    for i in range(7):
+        store.append(tmp_path, [row(i)])
+    before = store.load(tmp_path).sort_values("block", ignore_index=True)
+    store.compact(tmp_path)
+    after = store.load(tmp_path).sort_values("block", ignore_index=True)
+    assert len(list(tmp_path.glob("*.parquet"))) == 1
+    pd.testing.assert_frame_equal(before, after, check_categorical=False)
+
+
+def test_parts_left_by_a_kill_while_joining_count_once(tmp_path):
+    for i in range(3):
+        store.append(tmp_path, [row(i)])
+    saved = {path: path.read_bytes() for path in tmp_path.glob("part-*")}
+    store.compact(tmp_path)
+    for path, content in saved.items():
+        path.write_bytes(content)
+    store.append(tmp_path, [row(3)])
+    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2, 3]
+    store.compact(tmp_path)
+    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("join", [[], ["join"]], ids=["append", "append and join"])
+def test_a_kill_costs_at_most_the_row_in_flight(tmp_path, join):
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, tmp_path, "50", *join], stdout=subprocess.PIPE, text=True
+    )
+    for _ in range(12):
+        writer.stdout.readline()
+    time.sleep(0.003)
+    os.kill(writer.pid, signal.SIGKILL)
+    said = 12 + len(writer.communicate()[0].split())
+    counts = store.load(tmp_path)["block"].value_counts()
+    assert set(range(said)) <= set(counts.index) <= set(range(said + 1))
+    assert set(counts) == {50}
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" * 500]
+)
+def test_a_damaged_file_is_moved_aside_and_named(tmp_path, capfd, damage):
+    for i in range(3):
+        store.append(tmp_path, [row(i)])
+    broken = sorted(tmp_path.glob("*.parquet"))[1]
+    broken.write_bytes(damage(broken.read_bytes()))
+    assert len(store.load(tmp_path)) == 2
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert f"{broken.name}.damaged" in said
+    assert broken.with_name(broken.name + ".damaged").exists()
+    assert len(store.load(tmp_path)) == 2
+    assert capfd.readouterr().err == ""
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(store.StoreError, match=r"file/samples.*run the same command again"):
+        store.append(tmp_path / "file" / "samples", [row(0)])
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
+    store.append(tmp_path, [row(0)])
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(store.StoreError, match="No space left on device"):
+        store.append(tmp_path, [row(1)])
+    assert list(store.load(tmp_path)["block"]) == [0]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_readme_describes_every_column():
+    described = (store.ROOT / "data" / "README.md").read_text()
+    assert [name for name in store.SCHEMA.names if f"`{name}`" not in described] == []
