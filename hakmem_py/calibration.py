@@ -38,6 +38,8 @@ ENOUGH = 400  # comparisons without which an error rate is only an indication
 WORST_RATE = 0.08  # the Wilson upper bound must stay below
 COVERAGE = (0.93, 0.97)
 ALPHA = 1 - CONFIDENCE
+TEN_MEANS = f"{TEN} of A, then {TEN} of B: GO if the mean gains 1 %"
+OURS = f"{GROUP} randomised pairs: signed rank"
 
 
 def costs(samples, metric="cpu_ns_per_op"):
@@ -171,13 +173,33 @@ def _chunks_as_samples(extra):
     ).pvalue
 
 
+# ---------------------------------------------------------------- tables for readers
+
+
+def facts(result, names):
+    """Plain values of a calibration as rows of name and value."""
+    return pd.DataFrame([{"name": name.replace("_", " "), "value": result[name]} for name in names])
+
+
+def shares(result, names):
+    """Rates of a calibration as rows: name, rate, low, high, events, trials; planned_n where there is one."""
+    return pd.DataFrame([{"name": name.replace("_", " "), **result[name]} for name in names])
+
+
+def price(table, run_ms, effects=(0.005, 0.01, 0.02, 0.05, 0.1)):
+    """Pairs, and seconds inside their runs, that finding each effect takes at this noise."""
+    noise = np.log(table["again"] / table["same"])
+    pairs = [plan(effect, noise) for effect in effects]
+    shown = [f"{effect:.1%}" for effect in effects]
+    return pd.DataFrame({"effect": shown, "pairs": pairs, "seconds": [2e-3 * n * run_ms for n in pairs]})
+
+
 # ---------------------------------------------------------------- the record of this machine
 
 
 def judge(samples):
     """The calibration of the machine that made these samples: plain values, ready for JSON."""
-    metric = samples.attrs.get("metric", "cpu_ns_per_op")
-    table = costs(samples[samples["host"] == provenance.host()], metric)
+    table = costs(samples, samples.attrs.get("metric", "cpu_ns_per_op"))
     if len(table) <= PILOT:
         raise ValueError(f"a calibration needs more than {PILOT} complete blocks, there are {len(table)}")
     noise = np.log(table["again"] / table["same"])

@@ -8,10 +8,14 @@ EXPERIMENT = "01_ruler"
 
 
 def calibrate(quick=True, **choice):
-    """(samples, calibration) of this machine, recorded; measures what is missing. choice: as for ensure."""
+    """(samples, calibration) of this machine, recorded; measures what is missing. choice: as for ensure.
+
+    With reference=True those of the machine that made the reference samples, and nothing is recorded.
+    """
     samples = runner.ensure(EXPERIMENT, quick=quick, **choice)
     result = calibration.judge(samples)
-    calibration.record(result)
+    if not choice.get("reference"):
+        calibration.record(result)
     return samples, result
 
 

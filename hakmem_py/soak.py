@@ -24,6 +24,7 @@ WINDOWS = 30  # points of a short soak at least; windows are a minute where that
 TURN_S = 1.0  # longest turn
 MOST_CHUNKS = 4096  # that one process of the bench can time
 FOLDER = store.SAMPLES / "soak"
+KEPT = store.REFERENCE / "01_ruler" / "soak.json"
 
 
 @dataclass(frozen=True)
@@ -45,26 +46,34 @@ class Plan:
         return FOLDER / f"{self.case.name}-{digests}-{self.window_s:g}s.jsonl"
 
 
-def soak(minutes=1.0, workload="large_ws", reference="system", folder=FOLDER, wait_s=0.0):
+def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wait_s=0.0, reference=False):
     """Windows of a soak as a DataFrame, after running what is missing of it; see `windows`.
 
     An interrupted soak goes on: new processes, so a new segment, whose own level and warm-up are allowed for.
-    attrs: live_bytes (of the workload's blocks at their peak), subject, reference.
+    beside: the allocator of the other process. reference: read data/reference instead of running anything.
+    attrs: live_bytes (of the workload's blocks at their peak), subject, beside.
     """
-    plan = _plan(minutes, workload, reference)
+    if reference:
+        kept = json.loads(KEPT.read_text())
+        return _annotated(pd.DataFrame(kept["windows"]), kept["attrs"])
+    plan = _plan(minutes, workload, beside)
     file = Path(folder) / plan.file.name
     with runner.bench_slot(f"soak of {workload}", wait_s):
         live, chunks = _probe(plan)
         done = _seconds(_read(file))
         if done < minutes * 60 - plan.window_s:
             _run(plan, file, chunks, done)
-    table = windows(_read(file), plan.window_s)
-    table.attrs = {"live_bytes": live, "subject": next(iter(plan.sides)), "reference": reference}
+    facts = {"live_bytes": live, "subject": next(iter(plan.sides)), "beside": beside, "workload": workload}
+    return _annotated(windows(_read(file), plan.window_s), facts)
+
+
+def _annotated(table, facts):
+    table.attrs = facts
     return table
 
 
-def _plan(minutes, workload, reference):
-    sides = tuple(Allocator(label, label) for label in ("hakmem", reference))
+def _plan(minutes, workload, beside):
+    sides = tuple(Allocator(label, label) for label in ("hakmem", beside))
     case = Case(workload)
     found = runner.find_contenders(Experiment("soak", "Soak", "hakmem", sides, (case,)))
     for label, side in found.items():
@@ -179,14 +188,14 @@ def windows(rows, window_s):
 
 
 def summary(table):
-    """Drifts in percent an hour with interval: a row for each quantity of subject, reference and ratio."""
-    sides = (table.attrs["subject"], table.attrs["reference"])
+    """Drifts in percent an hour with interval: a row for each quantity of subject, companion and ratio."""
+    sides = (table.attrs["subject"], table.attrs["beside"])
     rows = []
     for quantity in ("ns_per_op", "rss_bytes"):
         wide = table.pivot(index=["segment", "minutes"], columns="label", values=quantity).reset_index()
         series = {side: (wide[side], None) for side in sides} | {"ratio": (wide[sides[0]], wide[sides[1]])}
-        for name, (subject, reference) in series.items():
-            found = timeline.drift(wide["minutes"], subject, reference, wide["segment"])
+        for name, (subject, other) in series.items():
+            found = timeline.drift(wide["minutes"], subject, other, wide["segment"])
             rows.append((quantity, name, found.slope, found.low, found.high, found.n, found.steady))
     return pd.DataFrame(rows, columns=["quantity", "of", "percent_an_hour", "low", "high", "n", "steady"])
 
@@ -216,7 +225,7 @@ def add_soak(subparsers):
     sub = subparsers.add_parser("soak")
     sub.add_argument("--minutes", type=float, default=60.0, help="of both together (default 60)")
     sub.add_argument("--workload", default="large_ws", help="of the bench (default large_ws)")
-    sub.add_argument("--reference", default="system", help="allocator it lives beside (default system)")
+    sub.add_argument("--beside", default="system", help="allocator of the other process (default system)")
     sub.set_defaults(run=_soak)
     return sub
 
@@ -224,7 +233,7 @@ def add_soak(subparsers):
 def _soak(args):
     if not args.minutes > 0:
         raise ValueError(f"--minutes {args.minutes:g} must be above 0")
-    table = soak(args.minutes, args.workload, args.reference)
+    table = soak(args.minutes, args.workload, args.beside)
     drifts = summary(table)
     for shown in (drifts, rates(table)):
         print(shown.to_string(index=False, float_format=lambda value: f"{value:.4g}"))

@@ -7,7 +7,7 @@ import pandas as pd
 import ruptures
 from scipy import stats as sps
 
-from .estimates import CONFIDENCE, robust_sd
+from .estimates import CONFIDENCE, MIN_PAIRS, ratio, robust_sd
 
 REDRAWS = 400  # of the bootstrap
 WARM_UP = 0.1  # share of the time that is not judged
@@ -73,19 +73,20 @@ def _levelled(part):
     return warm - warm.median()
 
 
-def change_points(history, resolution=RESOLUTION):
+def change_points(history, noise=None):
     """Where the level of a history of costs changes: one row a change, columns CHANGE.
 
     history: columns label (commit, build) and value (instructions an operation, a ratio; never raw times),
     in order of time. PELT on log values (Killick, Fearnhead & Eckley 2012), penalty 4 log n times the noise
-    variance; the noise is taken from neighbour differences and never below `resolution` (relative), so that
-    a deterministic history does not split at its last digit. A change stands at the first label of the new
-    level.
+    variance. A change stands at the first label of the new level. noise: relative standard deviation of one
+    value, 0 for what is counted; by default from columns low and high (95 %) where there are such, else from
+    the differences of neighbours. It is never taken below RESOLUTION, so that a counted history does not
+    split at its last digit.
     """
     values = np.log(history["value"].to_numpy(float))
     if len(values) < 2:
         return pd.DataFrame(columns=CHANGE)
-    sigma = max(robust_sd(np.diff(values)) / np.sqrt(2), resolution / 2)
+    sigma = max(_noise(history, values) if noise is None else noise, RESOLUTION / 2)
     search = ruptures.Pelt(model="l2", min_size=1, jump=1).fit(values.reshape(-1, 1))
     ends = search.predict(pen=4 * np.log(len(values)) * sigma**2)
     labels, starts = history["label"].astype(str).to_numpy(), [0, *ends[:-1]]
@@ -93,8 +94,47 @@ def change_points(history, resolution=RESOLUTION):
     rows = []
     for at, before, after in zip(starts[1:], levels[:-1], levels[1:], strict=True):
         change = after / before - 1
-        if abs(change) > resolution:
+        if abs(change) > RESOLUTION:
             kind = "regression" if change > 0 else "improvement"
             text = f"{kind} of {change:+.2%} between {labels[at - 1]} and {labels[at]}"
             rows.append((labels[at], labels[at - 1], before, after, change, kind, text))
     return pd.DataFrame(rows, columns=CHANGE)
+
+
+def _noise(history, values):
+    if "low" in history:
+        return float(np.log(history["high"] / history["low"]).median()) / (
+            2 * sps.norm.ppf((1 + CONFIDENCE) / 2)
+        )
+    return robust_sd(np.diff(values)) / np.sqrt(2)
+
+
+def history(samples, subject="hakmem", beside="system", metric="cpu_ns_per_op"):
+    """Ratio subject / beside of each build that was ever measured, build by build in order of time.
+
+    samples: of one experiment, all that the store holds. Columns label (the build's hash), since, case,
+    value, low, high, n: the rival of each pair ran in the same block, so a slower day is not a slower build.
+    """
+    good = samples[(samples["status"] == "ok") & samples["allocator"].isin([subject, beside])]
+    keys, pair = ["build_hash", "case"], ["build_hash", "case", "host", "scale", "block", "seed"]
+    wide = good.pivot_table(
+        index=pair, columns="allocator", values=metric, aggfunc="last", observed=True
+    ).dropna()
+    since = good.groupby("build_hash", observed=True)["started_at"].min()
+    rows = []
+    for (build, case), part in wide.groupby(level=keys, observed=True):
+        e = ratio(part[subject], part[beside])
+        rows.append({"label": build, "since": since[build], "case": case, "value": e.value})
+        rows[-1] |= {"low": e.low, "high": e.high, "n": e.n}
+    table = pd.DataFrame(rows, columns=["label", "since", "case", "value", "low", "high", "n"])
+    return table.sort_values(["case", "since"], ignore_index=True)
+
+
+def changes(table):
+    """The change points of each case of a `history`, case first."""
+    found = {
+        case: change_points(part) for case, part in table[table["n"] >= MIN_PAIRS].groupby("case", sort=False)
+    }
+    return pd.concat(
+        [part.assign(case=case) for case, part in found.items()] or [pd.DataFrame(columns=[*CHANGE, "case"])]
+    )
