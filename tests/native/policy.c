@@ -174,7 +174,7 @@ PROMISE(a_single_odd_reward_is_no_new_phase)
 {
     hak_bandit_t b = bandit("ucb-recall", 2);
     uint64_t random = 9;
-    for (int t = 0; t < 400; t++) {
+    for (int t = 0; t < 390; t++) {
         int arm = hak_bandit_select(&b);
         hak_bandit_update(&b, arm, t % 50 == 49 ? 0.0 : 1.0 - 0.1 * arm + 0.01 * random_normal(&random));
     }
