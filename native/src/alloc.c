@@ -428,7 +428,7 @@ static void fork_child(void)
     lock_forking = false;
     each_lock(lock_reset);
     if (_IO_list_resetlock != NULL) _IO_list_resetlock();
-    atomic_store(&helper_state, HELPER_NONE);
+    helper_child();
     uint32_t alive = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
         if (heap == front.heap) alive++;

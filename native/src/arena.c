@@ -16,7 +16,7 @@ static struct span *free_bins[2][RUN_BINS];
 static uint64_t free_bits[2];               /* bit b: bin b is not empty */
 static struct span *dirty_oldest, *dirty_newest;
 static _Atomic size_t dirty_units;          /* in dirty free spans */
-static _Atomic size_t born_units;           /* below all frontiers: how large the heap has ever been */
+static _Atomic size_t fetched_units;           /* taken by this process since it began */
 
 static ALWAYS_INLINE size_t map_index(uintptr_t address) { return (address >> UNIT_SHIFT) & MAP_MASK; }
 
@@ -196,7 +196,6 @@ static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t 
         arena->spans[i].back = UINT32_MAX;
         arena->spans[i].address = arena->base + (i << UNIT_SHIFT);
     }
-    atomic_fetch_add_explicit(&born_units, start + units - arena->born, memory_order_relaxed);
     arena->born = (uint32_t)(start + units);
     if (gap != 0) free_insert(arena, hole, (uint32_t)gap, true, 0);
     struct span *span = &arena->spans[start];
@@ -247,7 +246,9 @@ static struct span *arena_take(uint32_t units, uint32_t alignment)
     for (uint32_t i = 0; span == NULL && i < count; i++) span = arena_advance(&arenas[i], units, alignment);
     if (span == NULL && arena_add(((size_t)units + alignment) << UNIT_SHIFT))
         span = arena_advance(&arenas[atomic_load_explicit(&arena_count, memory_order_relaxed) - 1], units, alignment);
-    if (span != NULL) span->touched = span->zeroed ? 0 : units;
+    if (span == NULL) return NULL;
+    span->touched = span->zeroed ? 0 : units;
+    atomic_fetch_add_explicit(&fetched_units, units, memory_order_relaxed);
     return span;
 }
 

@@ -9,7 +9,8 @@ enum helper_state { HELPER_NONE, HELPER_STARTING, HELPER_RUNS };
 static _Atomic uint32_t helper_state;
 static _Atomic uint32_t helper_word;            /* raised by every poke; slept on */
 static _Atomic bool helper_sleeps;
-static _Atomic bool helper_wanted;              /* ACE is on: a helper must be there, in a child from its first slow allocation */
+static _Atomic bool helper_wanted;              /* ACE is on: a helper must be there, in a child from its first slow calls on */
+static _Atomic bool helper_due;                 /* a free would have started it */
 static uint64_t (*helper_ace)(uint64_t now);    /* ACE's step; returns ns until the next, 0: ACE is off */
 
 static void helper_poke(void)
@@ -44,6 +45,14 @@ static void *helper_main(void *unused)
     return NULL;
 }
 
+/* In a child: its parent's helper stayed behind, and it has fetched no memory of its own. */
+static void helper_child(void)
+{
+    atomic_store(&helper_state, HELPER_NONE);
+    atomic_store(&helper_due, false);
+    atomic_store(&fetched_units, 0);
+}
+
 /* Starts the thread; harmless where that fails. The caller holds no lock. */
 static void helper_start(void)
 {
@@ -64,22 +73,24 @@ static void helper_start(void)
     if (!started) knob_write(KNOB_background, 0);
 }
 
-/* Before memory is fetched for a heap that is large enough to leave much free one day: the helper is started by allocations
+/* Behind an allocation, once so much memory has been fetched that much may be free one day: the helper is started by allocations
  * alone, for libc frees thread blocks under the lock that starting a thread takes. The caller holds no lock. */
 static void helper_offer(void)
 {
     if (LIKELY(atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_NONE)) return;
-    size_t bytes = atomic_load_explicit(&born_units, memory_order_relaxed) << UNIT_SHIFT;
+    size_t bytes = atomic_load_explicit(&fetched_units, memory_order_relaxed) << UNIT_SHIFT;
     bool large = knob(KNOB_background) && bytes >= (size_t)knob(KNOB_background_bytes);
-    if ((large || atomic_load_explicit(&helper_wanted, memory_order_relaxed)) && atomic_load(&heaps_alive) != 0) helper_start();
+    if ((large || atomic_load_explicit(&helper_due, memory_order_relaxed)) && atomic_load(&heaps_alive) != 0) helper_start();
 }
 
 /* After a slow path that freed: is it time for the helper, or for a round inline? The caller holds no lock. */
 static void helper_consider(void)
 {
     size_t pending = pending_bytes();
+    bool much = knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes);
+    if (UNLIKELY(much || atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
+        atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE) atomic_store(&helper_due, true);
     if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes))) return;
-    if (knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes) &&
-        atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
+    if (much && atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
     if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy_inline();
 }
