@@ -18,6 +18,8 @@ _HOME = {  # public name -> the module that owns it; a module's own name gives t
     "verdict": "stats",
 }
 _MODULES = (
+    "referee",
+    "oscalls",
     "ab",
     "ace",
     "anatomy",

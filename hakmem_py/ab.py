@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from . import ace, bandits, build, provenance, runner, stats, worker
+from . import ace, bandits, build, instructions, provenance, runner, stats, store, worker
 
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
 ARMS = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
@@ -114,7 +114,8 @@ def record(target, chosen, env=(), timeout_s=600.0):
     of the fast loop that decided something. cached_bytes: see below.
     """
     with tempfile.TemporaryDirectory(prefix="hakmem-ab-") as folder:
-        asked = dict(chosen.env) | dict(env) | {"HAKMEM_ACE_EVENTS": f"{folder}/%p.csv"}
+        asked = {**chosen.env, **dict(env), "HAKMEM_ACE_EVENTS": f"{folder}/%p.csv"}
+        asked = {name: str(value) for name, value in asked.items()}
         row = (_bench if target.bench else _program)(target, asked, timeout_s)
         files = sorted(Path(folder).glob("*.csv"))
         table = ace.history(files) if files else ace.events(since=2**62)
@@ -226,6 +227,35 @@ def judge(samples, metric="cpu_ns_per_op"):
         if loops[label] and min(fired) < FIRINGS:
             table.loc[i, "verdict"] = "FEW FIRINGS"
     return table
+
+
+def overhead(workload="lifo", n1=2000, n2=10_000):
+    """Instructions of one call on cached blocks: ACE off, looking on (frozen), compiled out; ratio to off."""
+    quiet = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_FROZEN": "1", "HAKMEM_ACE_FAST_INTERVAL_MS": "60000"}
+    ways = {"off": ("release", {}), "on, frozen": ("release", quiet), "compiled out": ("noace", {})}
+    rows = []
+    for label, (variant, env) in ways.items():
+        built = build.build(variant)
+        preload = {"LD_PRELOAD": str(built.library)}
+        rows.append((label, instructions.per_op(build.build().bench, workload, preload | env, n1, n2)))
+    table = pd.DataFrame(rows, columns=["ace", "instructions_per_call"])
+    return table.assign(ratio=table["instructions_per_call"] / table["instructions_per_call"].iloc[0])
+
+
+# ---------------------------------------------------------------- kept, for readers without a compiler
+
+
+def keep(experiment, **tables):
+    """Writes tables as the reference data of an experiment, for `kept`."""
+    folder = store.REFERENCE / experiment
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        table.drop(columns="extra", errors="ignore").to_parquet(folder / f"{name}.parquet", index=False)
+
+
+def kept(experiment, name):
+    """A reference table, its attrs included. Raises FileNotFoundError."""
+    return pd.read_parquet(store.REFERENCE / experiment / f"{name}.parquet")
 
 
 # ---------------------------------------------------------------- command line

@@ -1,10 +1,42 @@
-"""What was published before: the figures of five reports, one row each (data/published/published.csv)."""
+"""What was published before, and what is left of it here.
 
+published.csv holds every figure of five reports, one row each; claims.toml says of which pair each figure is one
+side, and which experiment repeats that pair: figures of another machine cannot be repeated, ratios can.
+"""
+
+import re
+import tomllib
+from dataclasses import dataclass
+from math import nan, sqrt
+
+import numpy as np
 import pandas as pd
+from scipy import stats as sps
 
-from . import ROOT
+from . import ROOT, stats
 
 PUBLISHED = ROOT / "data" / "published"
+WORKLOADS = {  # the published tests by the names of our workloads
+    "test1_lifo": "lifo",
+    "test2_fifo": "fifo",
+    "test3_random_free": "random",
+    "test4_interleaved": "interleaved",
+    "test6_long_short_lived": "longlived",
+}
+NO_SAMPLES = "no samples yet"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published pair. claimed: work of the subject over work of the other side in the same time."""
+
+    id: str
+    text: str
+    claimed: float
+    group: dict  # its table of claims.toml
+    case: str
+    reference_case: str
+    candidate: str
 
 
 def figures():
@@ -31,3 +63,138 @@ def published_ranks(report="P1"):
         "median_ns": rows["value"],
     }
     return pd.DataFrame(columns | {"spread_percent": 100 * rows["stdev"] / rows["value"]})
+
+
+# ---------------------------------------------------------------- the pairs
+
+
+def claims():
+    """Every Claim, in the order of published.csv."""
+    groups = tomllib.loads((PUBLISHED / "claims.toml").read_text(encoding="utf-8"))["group"]
+    rows = figures()
+    return [claim for _, row in rows.iterrows() for group in groups if (claim := _claim(row, group, rows))]
+
+
+def uncovered():
+    """Rows of published.csv that are no side of any claim; empty, or something was left out in silence."""
+    rows, taken = figures(), {(*key, side) for claim in claims() for key, side in _sides(claim)}
+    keys = list(zip(rows["report"], rows["experiment"], rows["metric"], rows["subject"], strict=True))
+    return rows[[key not in taken for key in keys]]
+
+
+def _sides(claim):
+    report, experiment, subject, metric = claim.id.split(" / ")
+    return [((report, experiment, metric), side) for side in (subject, claim.group.get("against")) if side]
+
+
+def _claim(row, group, rows):
+    """The claim that this group makes of this row, None where it is about others."""
+    wanted = {key: group.get(key, row[key]) for key in ("report", "experiment", "subject", "metric")}
+    if any(row[key] != want and row[key] not in np.atleast_1d(want) for key, want in wanted.items()):
+        return None
+    words = {"experiment": row["experiment"], "workload": WORKLOADS.get(row["experiment"], "")}
+    words |= {"size": _digits(row["metric"]), "number": _digits(row["subject"])}
+    candidate = group.get("candidate", row["subject"])
+    return Claim(
+        id=" / ".join((row["report"], row["experiment"], row["subject"], row["metric"])),
+        text=_text(row, group),
+        claimed=_ratio(row, group, rows),
+        group=group,
+        case=group.get("case", "").format(**words),
+        reference_case=group.get("reference_case", group.get("case", "")).format(**words),
+        candidate=candidate[row["subject"]] if isinstance(candidate, dict) else candidate,
+    )
+
+
+def _digits(text):
+    return next(iter(re.findall(r"\d+", text.partition("_")[2])), "")
+
+
+def _text(row, group):
+    figure = f"{row['value']:g} {row['unit']}"
+    return f"{row['subject']} {figure}" + (f" against {group['against']}" if "against" in group else "")
+
+
+def _ratio(row, group, rows):
+    """Work of the subject over work of the other side; nan where there is none."""
+    other = rows[
+        (rows[["report", "experiment", "metric"]] == row[["report", "experiment", "metric"]]).all(axis=1)
+    ]
+    other = other[other["subject"] == group.get("against")]["value"]
+    if other.empty:
+        return nan
+    ratio = float(other.iloc[0]) / row["value"]
+    return ratio if row["unit"] in ("ns", "ps") else 1 / ratio
+
+
+# ---------------------------------------------------------------- the verdicts
+
+
+def judge(samples, counted=None):
+    """One row a claim: claim, text, claimed, ratio, low, high, n, cv, verdict, why, samples (experiment).
+
+    samples: {experiment: DataFrame}; what is absent leaves its claims undecided. counted: (events, operations) of
+    system calls after the warm-up, for the claims about rates.
+    """
+    return pd.DataFrame([_judge(claim, samples, counted) for claim in claims()])
+
+
+def _judge(claim, samples, counted):
+    group, folder = claim.group, claim.group.get("repeat", "")
+    row = {"claim": claim.id, "text": claim.text, "claimed": claim.claimed, "samples": folder}
+    row |= {"ratio": nan, "low": nan, "high": nan, "n": 0, "cv": nan}
+    if "void" in group or "untestable" in group:
+        kind = "void" if "void" in group else "not testable here"
+        return row | {"verdict": kind, "why": group.get("void") or group["untestable"]}
+    kinds = {"rate": _judge_rate, "spread": _judge_spread}
+    return row | kinds.get(group.get("hypothesis"), _judge_ratio)(claim, samples.get(folder), counted)
+
+
+def _costs(table, case, allocator):
+    """Costs by host and block of one side, empty where nothing was measured."""
+    if table is None:
+        return pd.Series(dtype=float)
+    rows = table[(table["case"] == case) & (table["allocator"] == allocator) & (table["status"] == "ok")]
+    return rows.set_index(["host", "block"])[table.attrs.get("metric", "cpu_ns_per_op")]
+
+
+def _judge_ratio(claim, table, _counted):
+    group = claim.group
+    reference = _costs(table, claim.reference_case, group["reference"])
+    pairs = pd.concat(
+        [reference, _costs(table, claim.case, claim.candidate)], axis=1, join="inner"
+    ).to_numpy()
+    if not len(pairs):
+        return {"verdict": "undecided", "why": NO_SAMPLES}
+    e = stats.ratio(pairs[:, 0], pairs[:, 1])
+    options = {
+        "hypothesis": group.get("hypothesis", "difference"),
+        "margin": group.get("margin", stats.MARGIN),
+    }
+    found = stats.claim_verdict(claim.claimed, e, claimed_n=group.get("runs"), **options)
+    needs = f"; needs n = {found.needs_n}" if found.needs_n else ""
+    measured = {"ratio": e.value, "low": e.low, "high": e.high, "n": e.n, "cv": e.cv_b}
+    return measured | {"verdict": found.kind, "why": found.text.partition(": ")[2] + needs}
+
+
+def _judge_spread(claim, table, _counted):
+    """A coefficient of variation against the limit `margin` percent, interval by the chi-square law."""
+    costs = _costs(table, claim.case, claim.candidate)
+    if len(costs) < stats.MIN_PAIRS:
+        return {"verdict": "undecided", "why": NO_SAMPLES}
+    cv, free, limit = 100 * stats.cv(costs), len(costs) - 1, claim.group["margin"]
+    low, high = (cv * sqrt(free / sps.chi2.ppf(q, free)) for q in (0.975, 0.025))
+    kind = "replicated" if high <= limit else "not replicated" if low > limit else "undecided"
+    return {
+        "verdict": kind,
+        "n": len(costs),
+        "why": f"CV {cv:.1f} % [{low:.1f}, {high:.1f}], limit {limit:g} %",
+    }
+
+
+def _judge_rate(claim, _table, counted):
+    if counted is None:
+        return {"verdict": "undecided", "why": "counted only where the allocator can be run"}
+    calls, iterations = float(claim.text.split()[1]), 2e8
+    found = stats.rate_verdict(*counted, calls / iterations)
+    return {"verdict": found.kind, "n": counted[1], "why": found.text}

@@ -30,13 +30,26 @@ def headline(text, verdict=None, figure=None):
     display({HEADLINE: data, "text/html": shown, "text/plain": plain}, raw=True)
 
 
-def table(frame, columns=None):
-    """All rows of a DataFrame without their numbers, to four digits, in a box that scrolls if it is long."""
+def table(frame, columns=None, links=None):
+    """All rows of a DataFrame without their numbers, to four digits, in a box that scrolls if it is long.
+
+    links: {column: folder}: the words of that column lead to folder/word, seen from the pages.
+    """
     from IPython.display import HTML
 
-    shown = frame[list(columns)] if columns is not None else frame
+    shown = (frame[list(columns)] if columns is not None else frame).copy()
+    for name in shown.select_dtypes(["object", "string", "category"]):
+        folder = (links or {}).get(name)
+        shown[name] = [_cell(str(word), folder) for word in shown[name].fillna("")]
     form = "{:.4g}".format
-    return HTML(shown.to_html(index=False, na_rep="", float_format=form, border=0, classes="long"))
+    return HTML(
+        shown.to_html(index=False, na_rep="", float_format=form, border=0, classes="long", escape=False)
+    )
+
+
+def _cell(word, folder):
+    text = html.escape(word)
+    return f'<a href="../../{folder}/{text}">{text}</a>' if folder and word else text
 
 
 def compared(row, baseline="hakmem", where=""):

@@ -1,0 +1,29 @@
+"""System calls that the allocator makes in the steady state, counted by the allocator itself."""
+
+import os
+import subprocess
+
+from . import build
+
+MEMORY_CALLS = ("mmap", "munmap", "madvise")
+
+
+def steady(workload="random_mixed", scale=30.0):
+    """(calls, operations) after the warm-up: a run of 1 + scale minus a run of 1, start-up cancels.
+
+    Raises RuntimeError where the bench fails.
+    """
+    built = build.build("release")
+    short, long = (_counted(built, workload, size) for size in (1.0, 1.0 + scale))
+    return max(0, long[0] - short[0]), long[1] - short[1]
+
+
+def _counted(built, workload, scale):
+    command = [built.bench, "--workload", workload, "--scale", f"{scale:g}"]
+    env = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(built.library), "HAKMEM_SS_OS_STATS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"bench {workload} failed: {done.stderr.strip()}")
+    said = dict(word.split("=") for word in done.stderr.splitlines()[-1].split() if "=" in word)
+    operations = int(done.stdout.split('"ops": ')[1].split(",")[0])
+    return sum(int(said[call]) for call in MEMORY_CALLS), operations

@@ -1,0 +1,137 @@
+"""Builds: kept by content, told apart, and honest about what went wrong."""
+
+import json
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from hakmem_py import build
+from hakmem_py.build import BuildError
+
+REPORT = """
+import sys
+from hakmem_py import native
+library = native.load(sys.argv[1])
+print(library.text(library.lib.hak_build_variant()), library.text(library.lib.hak_build_hash()))
+"""
+
+
+def python(*arguments, **more):
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, check=True, **more
+    ).stdout
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of native/ to change."""
+    copy = tmp_path / "native"
+    shutil.copytree(build.NATIVE, copy, ignore=shutil.ignore_patterns("build"))
+    return copy
+
+
+def test_a_build_is_kept(monkeypatch):
+    done = build.build()
+    monkeypatch.setattr(build, "_compile", None)
+    assert build.build() == done
+    assert done.hash in done.folder.name
+
+
+@pytest.mark.parametrize(
+    "variant", ["release", "checked", "noace", "slab16", "published8", "release@3", "ubsan"]
+)
+def test_a_module_reports_the_variant_it_is(variant):
+    done = build.build(variant)
+    assert python("-c", REPORT, variant).split() == [done.variant, done.hash]
+    facts = done.facts()
+    assert facts["variant"] == variant
+    assert facts["text_bytes"] > 10_000
+
+
+@pytest.mark.parametrize("variant", build.VARIANTS)
+def test_every_variant_builds(variant):
+    done = build.build(variant)
+    assert done.library.exists()
+    assert done.bench.exists()
+
+
+def test_a_profile_is_used(tmp_path):
+    """The profile-guided build differs from the plain one, and its code was split into hot and cold."""
+    symbols = subprocess.run(
+        ["nm", build.build("pgo").folder / "preload.o"], capture_output=True, text=True
+    ).stdout
+    plain = subprocess.run(["nm", build.build().folder / "preload.o"], capture_output=True, text=True).stdout
+    assert symbols.count(".cold") > plain.count(".cold")
+
+
+def test_another_layout_moves_the_code():
+    """The same instructions at other addresses."""
+    release, moved = (build.build(variant).folder / "libhakmem.so" for variant in ("release", "release@3"))
+    where = [
+        subprocess.run(["nm", "-D", path], capture_output=True, text=True).stdout for path in (release, moved)
+    ]
+    address = [
+        int(next(line for line in text.splitlines() if line.endswith(" malloc")).split()[0], 16)
+        for text in where
+    ]
+    assert address[0] != address[1]
+
+
+def test_the_preloaded_library_answers_and_is_hardened():
+    done = build.build()
+    maps = subprocess.run(
+        ["cat", "/proc/self/maps"], env={"LD_PRELOAD": str(done.library)}, capture_output=True, text=True
+    ).stdout
+    assert str(done.library) in maps
+    headers = subprocess.run(["readelf", "-Wdl", done.library], capture_output=True, text=True).stdout
+    assert "GNU_RELRO" in headers
+    assert "NOW" in headers
+    assert " RWE " not in headers
+
+
+def test_the_compilers_own_words_are_shown(tree, monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "BUILDS", tmp_path / "build")
+    with (tree / "src" / "alloc.c").open("a") as file:
+        file.write("\nint broken(void) { return undeclared_name; }\n")
+    with pytest.raises(BuildError, match=r"alloc\.c:\d+.*undeclared_name"):
+        build.build("release", tree)
+    assert [path.name for path in (tmp_path / "build").iterdir()] == [".lock"]
+
+
+def test_a_changed_source_is_another_build(tree):
+    before = build.content_hash("release", tree)
+    assert before == build.content_hash("release")
+    (tree / "src" / "types.h").open("a").write("\n")
+    assert build.content_hash("release", tree) != before
+
+
+def test_builders_wait_for_each_other(monkeypatch, tmp_path):
+    """Four processes ask for the same two builds at once; each gets a whole one."""
+    code = (
+        "import sys; from pathlib import Path; from hakmem_py import build;"
+        "build.BUILDS = Path(sys.argv[1]); print(build.build(sys.argv[2]).folder)"
+    )
+    with ThreadPoolExecutor() as pool:
+        asked = ["noace", "slab16"] * 2
+        folders = list(pool.map(lambda variant: python("-c", code, tmp_path, variant).strip(), asked))
+    assert len(set(folders)) == 2
+    assert sorted(path.name.split("-")[0] for path in tmp_path.glob("*-*")) == ["noace", "slab16"]
+    for folder in folders:
+        assert json.loads((tmp_path / folder / "build.json").read_text())["hash"]
+
+
+def test_an_unknown_variant_names_those_there_are():
+    for variant in ("releese", "release:04_patterns", "pgo@x", ""):
+        with pytest.raises(BuildError, match=r"unknown.*release.*pgo"):
+            build.build(variant)
+
+
+def test_a_missing_compiler_is_named(monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    build.compiler_version.cache_clear()
+    with pytest.raises(BuildError, match=r"no-such-compiler is missing.*apt install gcc"):
+        build.build()
+    build.compiler_version.cache_clear()

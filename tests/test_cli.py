@@ -1,0 +1,86 @@
+"""The command line and the make targets, as a user meets them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hakmem_py import ROOT, cli
+
+
+def hakmem(*arguments, cwd=ROOT, **env):
+    command = [sys.executable, "-m", "hakmem_py", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=os.environ | env, capture_output=True, text=True)
+
+
+def test_help_lists_every_subcommand():
+    done = hakmem("--help")
+    assert done.returncode == 0
+    for name in cli.COMMANDS:
+        assert f"\n  {name}" in done.stdout
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_subcommand_explains_itself(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([name, "--help"])
+    assert ended.value.code == 0
+    assert "usage: hakmem" in capsys.readouterr().out
+
+
+def test_an_unknown_subcommand_is_refused():
+    done = hakmem("bild")
+    assert done.returncode == 2
+    assert "build" in done.stderr
+
+
+def test_a_wrong_name_is_one_line():
+    done = hakmem("run", "04_pattern")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "04_patterns" in done.stderr
+
+
+def test_peers_are_listed():
+    done = hakmem("peers")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["mimalloc", "jemalloc", "tcmalloc"]
+
+
+def test_a_build_is_named_with_its_hash():
+    done = hakmem("build", "release")
+    assert done.returncode == 0
+    folder = ROOT / done.stdout.split()[-1]
+    assert json.loads((folder / "build.json").read_text())["hash"] in done.stdout
+
+
+def test_make_says_what_it_can_do():
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True)
+    for target in ("env", "report", "test", "lab", "bench", "bench-check", "clean"):
+        assert f"make {target} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("lacking", "package"), [("gcc", "gcc libc6-dev"), ("venv", "python3-venv"), ("python", "python3")]
+)
+def test_what_a_fresh_machine_lacks_is_named_with_its_package(tmp_path, lacking, package):
+    """`make env` on a machine where only the named thing is not there; nothing is installed."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("make", "bash", "sh", "mkdir", "touch", "gcc", "echo"):
+        if tool != lacking:
+            (tools / tool).symlink_to(
+                subprocess.run(["which", tool], capture_output=True, text=True).stdout.strip()
+            )
+    if lacking != "python":
+        python = tools / "python3"
+        python.write_text(f'#!/bin/sh\ncase "$*" in *venv*) exit 1;; *) exec {sys.executable} "$@";; esac\n')
+        python.chmod(0o755)
+    for name in ("Makefile", "pyproject.toml", "uv.lock", "requirements.lock"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    env = {"PATH": str(tools), "HOME": str(tmp_path)}
+    done = subprocess.run(["make", "env"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert f"sudo apt install {package}\n" in done.stderr

@@ -1,0 +1,187 @@
+"""The runner: only what is missing is measured, nothing twice, and what fails stays to be seen."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hakmem_py import native, peers, runner, store
+from hakmem_py.spec import SpecError
+
+CAMPAIGN = """
+import sys
+from pathlib import Path
+from hakmem_py import runner
+runner.SLOT = Path(sys.argv[1], "bench.lock")
+runner.ensure(sys.argv[2], folder=Path(sys.argv[1], "samples"), quick=False)
+"""
+
+
+def test_samples_carry_what_defines_them(tiny, tmp_path):
+    samples = runner.ensure(tiny(), folder=tmp_path / "s")
+    assert len(samples) == 2 * 2 * 2  # blocks, cases, allocators
+    assert set(samples["status"]) == {"ok"}
+    assert list(samples["case"].unique()) == ["lifo-16", "lifo-64"]
+    assert (samples["cpu_ns_per_op"] >= samples["min_cpu_ns_per_op"]).all()
+    assert samples["run_id"].is_unique
+    assert set(samples["cpu"]) <= os.sched_getaffinity(0)
+    assert samples.groupby(["case", "block"])["seed"].nunique().eq(1).all()
+    assert samples.attrs["baseline"] == "system"
+    facts = runner.provenance.read(tmp_path / "s", samples["provenance"].unique())
+    assert {"machine", "kernel", "compiler", "commit", "lock", "allocators"} <= set(facts[0])
+
+
+def test_only_what_is_missing_is_measured(tiny, tmp_path):
+    first = runner.ensure(tiny(), folder=tmp_path / "s", blocks=1)
+    second = runner.ensure(tiny(), folder=tmp_path / "s")
+    assert set(first["run_id"]) < set(second["run_id"])
+    files = sorted((tmp_path / "s").iterdir())
+    again = runner.ensure(tiny(), folder=tmp_path / "s")
+    assert sorted((tmp_path / "s").iterdir()) == files
+    assert list(again["started_at"]) == list(second["started_at"])
+
+
+def test_a_killed_campaign_goes_on_where_it_stopped(tiny, tmp_path):
+    spec = tiny("blocks = 3", "blocks = 40", "scale = 0.001", "scale = 0.02")
+    command = [sys.executable, "-c", CAMPAIGN, tmp_path, spec]
+    campaign = subprocess.Popen(command, stderr=subprocess.PIPE)
+    while len(list((tmp_path / "s").parent.glob("samples/part-*"))) < 20:
+        assert campaign.poll() is None, campaign.stderr.read().decode()
+        time.sleep(0.01)
+    os.kill(campaign.pid, signal.SIGKILL)
+    campaign.communicate()
+    kept = store.load(tmp_path / "samples")
+    whole = runner.ensure(spec, folder=tmp_path / "samples", quick=False)
+    everything = store.load(tmp_path / "samples")
+    assert len(whole) == len(everything) == 40 * 4
+    assert everything["run_id"].is_unique
+    assert set(kept["started_at"]) <= set(whole["started_at"])
+
+
+def test_a_changed_rival_is_measured_together_with_the_others(tiny, tmp_path):
+    before = runner.ensure(tiny(), folder=tmp_path / "s")
+    changed = tiny('use = "floor"', 'use = "floor"\nslowdown = 50')
+    after = runner.ensure(changed, folder=tmp_path / "s")
+    assert not set(before["run_id"]) & set(after["run_id"])
+    assert len(after) == len(before)
+
+
+def test_an_exact_slowdown_is_injected(tiny, tmp_path):
+    spec = tiny(
+        'label = "floor"\nuse = "floor"',
+        'label = "slower"\nuse = "system"\nslowdown = 100',
+        "scale = 0.001\nquick_scale = 0.001",
+        "scale = 1\nquick_scale = 0.05",
+    )
+    cost = runner.ensure(spec, folder=tmp_path / "s").groupby("allocator")["min_cpu_ns_per_op"].min()
+    assert cost["slower"] > 1.5 * cost["system"]
+
+
+def test_a_run_that_takes_too_long_is_a_row(tiny, tmp_path):
+    spec = tiny("timeout_s = 20", "timeout_s = 0.1", "quick_scale = 0.001", "quick_scale = 1000")
+    samples = runner.ensure(spec, folder=tmp_path / "s", blocks=1, sizes=[16])
+    assert list(samples["status"]) == ["timeout", "timeout"]
+    assert set(samples["error"]) == {"no result within 0.1 s"}
+
+
+def test_what_the_bench_refuses_is_a_row(tiny, tmp_path):
+    spec = tiny('workload = "lifo"\nsize = [16, 64]\nthreads = 1', 'workload = "prodcons"\nthreads = 3')
+    samples = runner.ensure(spec, folder=tmp_path / "s", blocks=1).set_index("allocator")
+    assert samples.loc["system", "status"] == "error"
+    assert "even number" in samples.loc["system", "error"]
+    assert samples.loc["floor", "status"] == "missing"
+    assert samples.loc["floor", "error"] == "floor cannot run prodcons"
+
+
+def test_a_missing_peer_is_a_row_that_says_how_to_get_it(tiny, tmp_path, monkeypatch):
+    gone = peers.Peer("jemalloc", None, hint="not installed, get it by: asking")
+    monkeypatch.setattr(peers, "find", lambda name: gone)
+    spec = tiny('use = "floor"', 'use = "jemalloc"')
+    samples = runner.ensure(spec, folder=tmp_path / "s")
+    missing = samples[samples["allocator"] == "floor"]
+    assert set(missing["status"]) == {"missing"}
+    assert set(missing["error"]) == {"not installed, get it by: asking"}
+    assert set(samples.loc[samples["allocator"] == "system", "status"]) == {"ok"}
+
+
+def test_a_library_that_does_not_answer_malloc_is_an_error(tiny, tmp_path, monkeypatch):
+    pretender = tmp_path / "libpretender.so"
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", pretender], check=True)
+    monkeypatch.setattr(peers, "find", lambda name: peers.Peer(name, pretender, "1", "abc"))
+    spec = tiny('use = "floor"', 'use = "jemalloc"')
+    samples = runner.ensure(spec, folder=tmp_path / "s", blocks=1).set_index("allocator")
+    assert set(samples.loc["floor", "status"]) == {"error"}
+    assert "not by libpretender.so" in samples.loc["floor", "error"].iloc[0]
+
+
+def test_a_crash_is_a_row(tiny, tmp_path, monkeypatch):
+    library = tmp_path / "libcrash.so"
+    code = b"#include <stdlib.h>\nvoid *malloc(size_t n) { (void)n; abort(); }"
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", library]
+    subprocess.run(command, input=code, check=True)
+    monkeypatch.setattr(peers, "find", lambda name: peers.Peer(name, library, "1", "abc"))
+    samples = runner.ensure(tiny('use = "floor"', 'use = "jemalloc"'), folder=tmp_path / "s", blocks=1)
+    crashed = samples[samples["allocator"] == "floor"]
+    assert set(crashed["status"]) == {"crashed"}
+    assert crashed["error"].iloc[0].startswith("SIGABRT")
+
+
+def test_hakmem_itself_answers_when_preloaded_and_when_linked(tiny, tmp_path):
+    spec = tiny('label = "floor"\nuse = "floor"', 'label = "floor"\nuse = "hakmem"')
+    samples = runner.ensure(spec, folder=tmp_path / "s", blocks=1)
+    assert set(samples["status"]) == {"ok"}
+    linked = tiny('label = "floor"\nuse = "floor"', 'label = "floor"\nuse = "direct"')
+    assert set(runner.ensure(linked, folder=tmp_path / "s", blocks=1)["status"]) == {"ok"}
+
+
+def test_an_unknown_workload_names_those_there_are(tiny):
+    with pytest.raises(SpecError, match=r"'livo' is unknown.*lifo"):
+        runner.ensure(tiny('workload = "lifo"', 'workload = "livo"'))
+
+
+def test_two_campaigns_on_one_machine_are_refused(tiny, tmp_path):
+    with (
+        runner.bench_slot("another experiment"),
+        pytest.raises(runner.SlotError, match=r"another experiment \(process \d+"),
+    ):
+        runner.ensure(tiny(), folder=tmp_path / "s")
+    assert len(runner.ensure(tiny(), folder=tmp_path / "s")) == 8
+
+
+def test_reference_samples_need_no_build(tiny, tmp_path, monkeypatch):
+    measured = runner.ensure(tiny(), folder=tmp_path / "reference" / "tiny")
+    monkeypatch.setattr(store, "REFERENCE", tmp_path / "reference")
+    monkeypatch.setattr(runner, "find_contenders", None)
+    read = runner.ensure(tiny(), reference=True, sizes=[16])
+    assert set(read["run_id"]) < set(measured["run_id"])
+    assert set(read["case"]) == {"lifo-16"}
+
+
+def test_the_folder_in_the_way_is_named(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(store.StoreError, match="cannot write"):
+        runner.ensure(tiny(), folder=tmp_path / "file" / "s")
+
+
+def test_a_footer_shows_where_numbers_came_from(tiny, tmp_path):
+    samples = runner.ensure(tiny(), folder=tmp_path / "s")
+    shown = repr(runner.provenance.footer(samples, sizes=[16, 64]))
+    for word in ("8 ok", "sizes: 16, 64", "kernel", "compiler", "floor", "seed 42"):
+        assert word in shown
+    assert "<th scope='row'>kernel</th>" in runner.provenance.footer(samples)._repr_html_()
+
+
+def test_knobs_and_counters_are_tables():
+    knobs = native.knobs()
+    assert (knobs["minimum"] <= knobs["value"]).all()
+    assert knobs.loc["magazine_blocks", "unit"] == "blocks"
+    with pytest.raises(native.NativeError, match="magazine_blocks"):
+        native.set_knob("magazine_bricks", 1)
+    with pytest.raises(native.NativeError, match="must be from"):
+        native.set_knob("magazine_blocks", -5)
+    assert len(native.counters()) > 3
+    with pytest.raises(native.NativeError, match="restart the kernel"):
+        native.load("checked")
