@@ -98,95 +98,95 @@ class StackPool:
 # ---------------------------------------------------------------- the published report
 
 
-BELOW_A_CYCLE = "267 ps is less than one clock cycle: the choice was compiled away, nothing was measured"
-
-
 @dataclass(frozen=True)
 class Bench:
-    """One published bench and ours. times: our operations in one of theirs. partner: what it is set against."""
+    """One published bench and ours. times: our operations in one of theirs."""
 
     group: str
     name: str
-    partner: str
+    experiment: str
     workload: str
     slots: int | None = None
     allocator: str = "pool"
     times: int = 1
-    hypothesis: str = "difference"
-    margin: float = 0.02
-    void: str = ""
-
-
-def _ten(name, slots):
-    partner = "pool_1000" if name == "pool_10" else "pool_10"
-    return Bench("pool_sizes", name, partner, "pool_ten", slots, times=10, hypothesis="equivalence")
 
 
 BENCHES = (
-    Bench("pool_vs_standard", "pool_allocate", "standard_allocate", "pool_allocate"),
-    Bench("pool_vs_standard", "pool_cycle", "standard_cycle", "pool_cycle"),
-    Bench("pool_vs_standard", "standard_allocate", "pool_allocate", "pool_allocate", allocator="standard"),
-    Bench("pool_vs_standard", "standard_cycle", "pool_cycle", "pool_cycle", allocator="standard"),
-    *(_ten(f"pool_{slots}", slots) for slots in (10, 50, 100, 500, 1000)),
-    Bench("preallocation", "without", "with_50", "pool_unready", times=10, hypothesis="equivalence"),
-    Bench("preallocation", "with_50", "without", "pool_ten", 50, times=10, hypothesis="equivalence"),
-    Bench("numa_strategies", "local", "bind", "place_local", void=BELOW_A_CYCLE),
-    Bench("numa_strategies", "interleave", "local", "place_interleave", void=BELOW_A_CYCLE),
-    Bench("numa_strategies", "bind", "local", "place_bind", void=BELOW_A_CYCLE),
-    Bench("throughput", "pool_100", "standard_100", "pool_batch", 100, times=100),
-    Bench("throughput", "standard_100", "pool_100", "pool_batch", 100, "standard", times=100),
-    Bench("stats_overhead", "without", "with", "pool_ten", 100, times=10, hypothesis="equivalence"),
-    Bench("stats_overhead", "with", "without", "pool_ten_read", 100, times=10, hypothesis="equivalence"),
+    Bench("pool_vs_standard", "pool_allocate", "06_pools", "pool_allocate"),
+    Bench("pool_vs_standard", "pool_cycle", "06_pools", "pool_cycle"),
+    Bench("pool_vs_standard", "standard_allocate", "06_pools", "pool_allocate", allocator="system"),
+    Bench("pool_vs_standard", "standard_cycle", "06_pools", "pool_cycle", allocator="system"),
+    *(
+        Bench("pool_sizes", f"pool_{slots}", "06_pools", "pool_ten", slots, times=10)
+        for slots in (10, 50, 100, 500, 1000)
+    ),
+    Bench("preallocation", "without", "06_stack", "pool_unready", times=10),
+    Bench("preallocation", "with_50", "06_stack", "pool_ten", 50, times=10),
+    Bench("numa_strategies", "local", "06_stack", "place_local"),
+    Bench("numa_strategies", "interleave", "06_stack", "place_interleave"),
+    Bench("numa_strategies", "bind", "06_stack", "place_bind"),
+    Bench("throughput", "pool_100", "06_pools", "pool_batch", 100, times=100),
+    Bench("throughput", "standard_100", "06_pools", "pool_batch", 100, "system", times=100),
+    Bench("stats_overhead", "without", "06_stack", "pool_ten", 100, times=10),
+    Bench("stats_overhead", "with", "06_stack", "pool_ten_read", 100, times=10),
 )
+NS = {"ns": 1.0, "ps": 1e-3}
 
 
-def series(samples, workload, slots=None, allocator="pool", metric="cpu_ns_per_op"):
+def series(samples, workload, slots=None, allocator="pool"):
     """One value a block: the time of an operation in the runs that went well. Raises KeyError for none."""
-    rows = samples[(samples["workload"] == workload) & (samples["allocator"] == allocator)]
-    rows = rows[rows["status"] == "ok"]
+    rows = samples.query("workload == @workload and allocator == @allocator and status == 'ok'")
     rows = rows if slots is None else rows[rows["slots"] == slots]
     if rows.empty:
         raise KeyError(f"no sample of {workload} with {slots or 'any'} slots by {allocator}")
-    return rows.groupby("block")[metric].last()
+    return rows.groupby("block")[samples.attrs.get("metric", "cpu_ns_per_op")].last()
 
 
-def between(samples, one, other, metric="cpu_ns_per_op"):
-    """Estimate of time(one) / time(other), paired by block; each a (workload, slots, allocator), short as wished."""
-    pair = pd.concat([series(samples, *side, metric=metric) for side in (one, other)], axis=1, join="inner")
-    return stats.ratio(*pair.to_numpy(float).T)
+def between(samples, one, other):
+    """Time of one over time of other, paired by block. A side: a workload, or (workload, slots, allocator)."""
+    sides = [series(samples, *([side] if isinstance(side, str) else side)) for side in (one, other)]
+    return stats.ratio(*pd.concat(sides, axis=1, join="inner").to_numpy(float).T)
 
 
 def median(values, times=1):
-    """(median, low, high) with the exact 95 % interval of the median."""
+    """(median, low, high): the exact 95 % interval of the median, infinite below six values."""
     values = np.asarray(values, float) * times
     interval = quantile_test(values, p=0.5).confidence_interval(0.95)
     return float(np.median(values)), float(interval.low), float(interval.high)
 
 
-def beside_published(samples, standard="system"):
-    """One row for each published bench: its value, ours with interval, both against the partner, verdict.
+def beside_published(samples):
+    """One row a published bench: its value, ours with interval, and the verdict on the pair it belongs to.
 
-    samples: those of 06_pools and 06_stack together. A ratio is the partner's time over the bench's own.
+    samples: {"06_pools": DataFrame, "06_stack": DataFrame}. claimed, ratio: the work of one side of the pair
+    over that of the other, as data/published/claims.toml pairs them; a row that two pairs need has the first.
     """
-    place = {(bench.group, bench.name): bench for bench in BENCHES}
-    return pd.DataFrame(
-        _row(samples, bench, place[bench.group, bench.partner], standard) for bench in BENCHES
+    judged = claims.judge(samples).set_index("claim")
+    published = claims.figures().query("report == 'P0'").set_index(["experiment", "subject"])
+    return pd.DataFrame(_beside(samples, bench, published, judged) for bench in BENCHES)
+
+
+def _beside(samples, bench, published, judged):
+    figure = published.loc[bench.group, bench.name]
+    ours = median(
+        series(samples[bench.experiment], bench.workload, bench.slots, bench.allocator), bench.times
     )
-
-
-def _row(samples, bench, partner, standard):
-    published = claims.published("P0", bench.group)
-    unit = 1e-3 if bench.group == "numa_strategies" else 1.0  # published in ps
-    own, other = (_side(side, standard) for side in (bench, partner))
-    ours, low, high = median(series(samples, *own), bench.times)
-    claimed, e = published[bench.partner] / published[bench.name], between(samples, other, own)
-    judged = stats.claim_verdict(claimed, e, bench.hypothesis, bench.margin, void=bench.void)
+    pair = judged.loc[_claim(bench)]
     return {
-        "group": bench.group, "bench": bench.name, "published_ns": published[bench.name] * unit,
-        "ours_ns": ours, "ours_low_ns": low, "ours_high_ns": high, "against": bench.partner,
-        "claimed": claimed, "ratio": e.value, "low": e.low, "high": e.high, "n": e.n, "verdict": judged.kind,
-    }  # fmt: skip
+        "group": bench.group,
+        "bench": bench.name,
+        "published_ns": figure["value"] * NS[figure["unit"]],
+        **dict(zip(("ours_ns", "ours_low_ns", "ours_high_ns"), ours, strict=True)),
+        **pair[["claimed", "ratio", "low", "high", "n", "verdict"]],
+    }
 
 
-def _side(bench, standard):
-    return bench.workload, bench.slots, standard if bench.allocator == "standard" else bench.allocator
+def _claim(bench):
+    """The id of the first claim that this bench is a side of."""
+    return next(
+        claim.id
+        for claim in claims.claims()
+        if claim.group["report"] == "P0"
+        and claim.group["experiment"] == bench.group
+        and bench.name in (claim.id.split(" / ")[2], claim.group.get("against"))
+    )
