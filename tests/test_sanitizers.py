@@ -29,9 +29,14 @@ SETTINGS = {
 
 @pytest.fixture(scope="module", params=SIZE_BITS)
 def fuzz(request, tmp_path_factory):
-    """The fuzz and the library in one executable, both watched; the program's malloc stays the sanitizer's."""
+    """The fuzz and the library in one watched executable; its malloc stays the sanitizer's."""
     executable = tmp_path_factory.mktemp(request.param) / "fuzz"
-    flags = [*COMMON, *VARIANTS[request.param], "-DHAK_DIRECT", f"-DFUZZ_SIZE_BITS={SIZE_BITS[request.param]}"]
+    flags = [
+        *COMMON,
+        *VARIANTS[request.param],
+        "-DHAK_DIRECT",
+        f"-DFUZZ_SIZE_BITS={SIZE_BITS[request.param]}",
+    ]
     sources = [NATIVE / "fuzz.c", SOURCES / "src" / "hakmem.c"]
     command = ["gcc", *flags, "-w", "-fno-builtin", f"-I{SOURCES / 'include'}", *sources, "-o", executable]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
@@ -44,7 +49,10 @@ def fuzz(request, tmp_path_factory):
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_fuzz_brings_no_report(fuzz, setting):
     done = subprocess.run(
-        [fuzz, str(SECONDS), "4", "42"], env={**os.environ, **SETTINGS[setting]}, capture_output=True, text=True
+        [fuzz, str(SECONDS), "4", "42"],
+        env={**os.environ, **SETTINGS[setting]},
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "no violation" in done.stdout
