@@ -1,6 +1,7 @@
 """What the tests of the shared library have in common: native programs, and the library they run under.
 
 HAKMEM_TEST_LIBRARY judges another allocator by the same tests: a path, or "system" for libc's own.
+HAKMEM_TEST_MINUTES=3 lets each fuzz run so long, and adds what is slow.
 """
 
 import functools
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from hakmem_py import build
 
+MINUTES = float(os.environ.get("HAKMEM_TEST_MINUTES", "0"))
 NATIVE = Path(__file__).parent / "native"
 COMPILERS = {".c": ("gcc", "-std=gnu11"), ".cc": ("g++", "-std=c++17")}
 PROGRAMS = tempfile.TemporaryDirectory(prefix="hakmem-tests-")

@@ -1,14 +1,13 @@
 """Real programs give the same results under the library as without it; their work lies in tests/programs.
 
-What is not installed is skipped. HAKMEM_TEST_LONG=1 adds the slow modules of CPython's own tests.
+What is not installed is skipped. HAKMEM_TEST_MINUTES adds the slow modules of CPython's own tests.
 """
 
-import os
 import shutil
 import sys
 
 import pytest
-from preload import NATIVE, run
+from preload import MINUTES, NATIVE, run
 
 PROGRAMS = NATIVE.parent / "programs"
 WORK = {  # name: (command, programs it needs besides its own)
@@ -56,7 +55,7 @@ def test_program_gives_the_same_result(name, tmp_path_factory):
 
 def test_cpython_keeps_its_own_tests(tmp_path):
     pytest.importorskip("test.support", reason="this Python came without its tests")
-    names = (MODULES + " " + LONG_MODULES) if os.environ.get("HAKMEM_TEST_LONG") else MODULES
+    names = (MODULES + " " + LONG_MODULES) if MINUTES else MODULES
     modules = [f"test_{name}" for name in names.split()]
     command = [sys.executable, "-m", "test", "-q", "-j2", "--timeout", "600", *modules]
     done = run(command, timeout=1800, cwd=tmp_path, PYTHONMALLOC="malloc")
