@@ -45,9 +45,17 @@ VARIANTS = {
     "published8": ("-DHAK_TINY_PUBLISHED8=1",),
 }
 UNIMPORTABLE = ("asan", "tsan")  # their runtime must come first in a process: preloaded only, no module
-BENCH = ("-std=gnu11", "-O2", "-fno-builtin", "-pthread", "-Wall", "-Wextra")
+BENCH = (
+    "-std=gnu11", "-O2", "-fno-builtin", "-pthread", "-DHAK_BENCH_DIRECT", "-Wall", "-Wextra",
+    "-Werror=implicit-function-declaration",
+)  # fmt: skip
+UNSEEN = ("-DHAK_VARIANT", "-DHAK_BUILD_HASH")  # of these the bench sees nothing
 HARDEN = ("-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack")
 LAYOUT_STEP = 80  # bytes: shifts cache lines and, over some steps, pages
+PAD = """.section .text.unlikely, "ax", @progbits
+.skip {bytes}, 0x90
+.section .note.GNU-stack, "", @progbits
+"""  # linkers put .text.unlikely first, so this moves all code behind it
 TRAINING = "04_patterns"  # what a plain "pgo" is trained by
 TRAINING_SCALE = 0.05  # of a sample; a profile needs branches seen, not times
 
@@ -74,7 +82,7 @@ class Build:
 
     @property
     def module(self):
-        return "_hakmem_" + re.sub(r"\W", "_", f"{self.variant}_{self.hash}")
+        return f"_hakmem_{_file_name(self.variant)}_{self.hash}"
 
     def facts(self):
         """What build.json holds: variant, hash, flags, compiler, library_sha256, text_bytes."""
@@ -87,9 +95,8 @@ def build(variant="release", native=NATIVE):
     Raises BuildError. Callers in other processes wait for each other; a killed build leaves nothing behind.
     """
     name, training, layout = parse_variant(variant)
-    done = Build(
-        variant, content_hash(variant, native), BUILDS / f"{variant}-{content_hash(variant, native)}"
-    )
+    identity = content_hash(variant, native)
+    done = Build(variant, identity, BUILDS / f"{_file_name(variant)}-{identity}")
     if (done.folder / "build.json").exists():
         return done
     with _serial():
@@ -113,6 +120,11 @@ def parse_variant(variant):
             f"variant {variant!r} is unknown; allowed: {', '.join(VARIANTS)}, pgo:SPEC, NAME@K for layout K"
         )
     return name, match[2] or TRAINING, int(match[3] or 0)
+
+
+def _file_name(variant):
+    """The variant as part of a path: LD_PRELOAD and make would stumble over its punctuation."""
+    return re.sub(r"\W", "_", variant)
 
 
 def content_hash(variant="release", native=NATIVE):
@@ -176,11 +188,7 @@ def _compile(out, native, flags, layout=0):
     _cc([*preload, "-shared", *HARDEN, *link, "-pthread", "-o", out.library], out.folder)
     if parse_variant(out.variant)[0] not in UNIMPORTABLE:
         _module(out, native, [*core, *link])
-    include = f"-I{native / 'include'}"
-    benches = sorted((native / "bench").glob("*.c"))
-    if "hak_malloc_inline" in (native / "include" / "hakmem.h").read_text():
-        benches.append("-DHAK_BENCH_DIRECT")
-    _cc([*BENCH, include, *benches, *core, *link, "-lm", "-o", out.bench], out.folder)
+    _cc(["-pthread", *_bench_objects(native, flags), *core, *link, "-lm", "-o", out.bench], out.folder)
     facts = {
         "variant": out.variant,
         "hash": out.hash,
@@ -194,16 +202,32 @@ def _compile(out, native, flags, layout=0):
 
 def _objects(folder, native, flags, layout=0):
     """The core (for module and bench) and the core with the malloc family (for preloading), as link lines."""
-    pad = []
+    pad = ["pad.o"] if layout else []
     if layout:
-        (folder / "pad.S").write_text(
-            f'.text\n.skip {layout * LAYOUT_STEP}, 0x90\n.section .note.GNU-stack,"",@progbits\n'
-        )
+        (folder / "pad.S").write_text(PAD.format(bytes=layout * LAYOUT_STEP))
         _cc(["-c", "pad.S", "-o", "pad.o"], folder)
-        pad = ["pad.o"]
     for name in ("hakmem", "preload"):
         _cc([*COMMON, *flags, "-c", native / "src" / f"{name}.c", "-o", f"{name}.o"], folder)
     return [*pad, "hakmem.o"], [*pad, "preload.o"]
+
+
+def _bench_objects(native, flags):
+    """The bench's object files, which variants with the same definitions share. Only under the lock."""
+    defines = [flag for flag in flags if flag.startswith("-D") and not flag.startswith(UNSEEN)]
+    command = [*BENCH, *defines]
+    digest = hashlib.sha256(repr((command, compiler_version())).encode())
+    sources = sorted([*(native / "bench").glob("*"), *(native / "include").glob("*")])
+    for path in sources:
+        digest.update(path.read_bytes())
+    folder = BUILDS / f"bench-{digest.hexdigest()[:12]}"
+    names = [path for path in sources if path.suffix == ".c"]
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as work:
+            stage = Path(work, "stage")
+            stage.mkdir()
+            _cc([*command, f"-I{native / 'include'}", "-c", *names], stage)
+            stage.rename(folder)
+    return [folder / f"{path.stem}.o" for path in names]
 
 
 def _module(out, native, objects):
