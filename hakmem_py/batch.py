@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from statistics import median
 
 from . import ROOT, notebook
+from .calibration import calibration_note
 
 START_S = 6  # a kernel's start: the guess for a notebook that never ran here
 HEARTBEAT_S = 10
@@ -108,6 +109,8 @@ def execute(run, folder, timeout, stop):
         "started_at": datetime.fromtimestamp(started, UTC).isoformat(),
         "seconds": round(time.time() - started, 1),
     }
+    if run.measures:
+        record["calibration"] = calibration_note()
     if child.returncode:
         status, cell, error = _fault(output, log, child.returncode)
         record |= {"status": status, "cell": cell, "error": error}

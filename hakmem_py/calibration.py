@@ -56,7 +56,7 @@ def rate(events):
     share = float(events.mean()) if len(events) else None
     return {
         "rate": share,
-        "low": float(low),
+        "low": max(0.0, round(float(low), 12)),
         "high": float(high),
         "events": int(events.sum()),
         "trials": len(events),
@@ -176,9 +176,22 @@ def _chunks_as_samples(extra):
 # ---------------------------------------------------------------- tables for readers
 
 
-def facts(result, names):
-    """Plain values of a calibration as rows of name and value."""
-    return pd.DataFrame([{"name": name.replace("_", " "), "value": result[name]} for name in names])
+MEANINGS = {
+    "run_ms": "median length of a run, ms",
+    "load": "median one-minute load of the machine",
+    "cv": "CV of single runs",
+    "robust_cv": "the same from medians: how a usual run behaves",
+    "noise_sd": "standard deviation of the paired log ratio",
+    "robust_noise_sd": "the same from medians",
+    "autocorrelation": "of neighbour pairs: 0 where blocks do not remember each other",
+    "slow_ratio": "measured ratio of the side with exactly 1 % more work",
+}
+
+
+def facts(result):
+    """The noise of a calibration as rows: name, value, meaning."""
+    rows = [(name.replace("_", " "), result[name], meaning) for name, meaning in MEANINGS.items()]
+    return pd.DataFrame(rows, columns=["name", "value", "meaning"])
 
 
 def shares(result, names):
@@ -232,10 +245,10 @@ def complaints(result):
 
 
 def record(result):
-    """Keeps a calibration as this machine's: "full" where it rests on enough comparisons, else "check"."""
-    machines = _recorded()
-    kind = "full" if result["false_positives"]["trials"] >= ENOUGH else "check"
-    machines.setdefault(_machine(), {})[kind] = result
+    """Keeps a calibration as this machine's: in full where comparisons are enough, else as a check."""
+    machines, trials = _recorded(), result["false_positives"]["trials"]
+    earlier = machines.get(_machine(), {})
+    machines[_machine()] = {"full": result} if trials >= ENOUGH else earlier | {"check": result}
     store.save_json(FILE.parent, FILE.name, machines)
 
 

@@ -190,12 +190,21 @@ def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, p_adj
     found = p_adjusted <= 1 - estimate.confidence
     if estimate.low > 1 + threshold and found:
         return Verdict("GO", None, f"GO: {gain}, wholly above {threshold:.1%}")
-    if 1 / (1 + margin) < estimate.tost_low and estimate.tost_high < 1 + margin:
+    if equivalent(estimate, margin):
         return Verdict("NEUTRAL", None, f"NEUTRAL: {gain}, equivalent within {margin:.1%}")
     if estimate.high < 1 and found:
         return Verdict("NO-GO", None, f"NO-GO: {gain}, wholly below 0")
+    if not found and (estimate.low > 1 + threshold or estimate.high < 1):
+        needed = _needed_in_family(estimate, p_adjusted, power)
+        gain += f", but p = {p_adjusted:.2g} within its family"
     more = f"needs n = {needed} if the gain is as estimated" if needed else "no n decides such a gain"
     return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {more}")
+
+
+def equivalent(estimate, margin=MARGIN):
+    """Whether TOST holds a / b between 1 / (1 + margin) and 1 + margin; never with fewer than 6 pairs."""
+    inside = 1 / (1 + margin) < estimate.tost_low and estimate.tost_high < 1 + margin
+    return inside and estimate.n >= MIN_PAIRS
 
 
 def _percent(value):
@@ -222,6 +231,13 @@ def _needed_pairs(estimate, threshold, margin, power):
     pairs = estimate.n * inflation
     sizes = [pairs * (z * standard_error / distance) ** 2 for distance, z in routes if distance > 1e-9]
     return max(estimate.n + 1, int(np.ceil(min(sizes)))) if sizes else None
+
+
+def _needed_in_family(estimate, p_adjusted, power):
+    """Pairs at which the adjusted p would fall below 5 %, by the square-root law of the test statistic."""
+    z_now = sps.norm.isf(min(p_adjusted, 0.999) / 2)
+    z_wanted = sps.norm.isf((1 - estimate.confidence) / 2) + sps.norm.ppf(power)
+    return int(np.ceil(estimate.n * (z_wanted / z_now) ** 2))
 
 
 def plan(effect, noise, power=POWER, confidence=CONFIDENCE, threshold=0.0):
@@ -284,6 +300,8 @@ def sequential(a, b, looks, threshold=RUN_THRESHOLD, margin=MARGIN):
     The first look that decides ends the run; pairs beyond it are not read. TOST uses each look's own
     interval.
     """
+    if list(looks) != sorted(set(looks)):
+        raise ValueError(f"looks = {looks} must increase")
     verdict_now = Verdict("UNDECIDED", looks[0], f"UNDECIDED: first look at n = {looks[0]}")
     for n, level in zip(looks, look_confidences(tuple(n / looks[-1] for n in looks)), strict=True):
         if len(a) < n:

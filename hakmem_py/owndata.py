@@ -75,13 +75,14 @@ def judge(costs, baseline=None, threshold=stats.RUN_THRESHOLD, margin=stats.MARG
 def describe(x):
     """The answer as a small table for people."""
     faster = x["candidate"] if x["ratio"] > 1 else x["reference"]
+    seen = f"{faster} is faster" if x["wilcoxon_p"] <= 1 - x["confidence"] else "no difference seen"
     interval = f"{x['ratio']:.4f} [{x['low']:.4f}, {x['high']:.4f}] at {x['confidence']:.0%}"
 
     def spread(side):
         return f"{x[side]} {x['cv_' + side]:.1%} (robust {x['robust_cv_' + side]:.1%})"
 
     rows = [
-        ("ratio", f"{interval}, Hodges-Lehmann; {faster} looks faster"),
+        ("ratio", f"{interval}, Hodges-Lehmann; {seen}"),
         ("Wilcoxon", f"p = {x['wilcoxon_p']:.3g}, adjusted {x['adjusted_p']:.3g}"),
         ("TOST", f"p = {x['tost_p']:.3g} for a difference within {x['margin']:.2%}"),
         ("Cliff's delta", f"{x['cliffs_delta']:+.2f}"),

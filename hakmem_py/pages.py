@@ -169,6 +169,7 @@ def page(executed, self_contained=False):
             "outline": outline(notebook),
             "code": any(cell.cell_type == "code" for cell in notebook.cells),
             "reference": record.get("parameters", {}).get("reference", False),
+            "calibration": record.get("calibration", ""),
             "command": record.get("command", ""),
             "made": made(record),
             "css": (template / "page.css").read_text(),

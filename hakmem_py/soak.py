@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from . import runner, stats, store, timeline, worker
@@ -188,16 +189,20 @@ def windows(rows, window_s):
 
 
 def summary(table):
-    """Drifts in percent an hour with interval: a row for each quantity of subject, companion and ratio."""
+    """Drifts of subject, companion and ratio with intervals: percent within the soak, and an hour."""
     sides = (table.attrs["subject"], table.attrs["beside"])
+    hours = np.ptp(table["minutes"]) / 60
     rows = []
     for quantity in ("ns_per_op", "rss_bytes"):
         wide = table.pivot(index=["segment", "minutes"], columns="label", values=quantity).reset_index()
         series = {side: (wide[side], None) for side in sides} | {"ratio": (wide[sides[0]], wide[sides[1]])}
         for name, (subject, other) in series.items():
-            found = timeline.drift(wide["minutes"], subject, other, wide["segment"])
-            rows.append((quantity, name, found.slope, found.low, found.high, found.n, found.steady))
-    return pd.DataFrame(rows, columns=["quantity", "of", "percent_an_hour", "low", "high", "n", "steady"])
+            x = timeline.drift(wide["minutes"], subject, other, wide["segment"])
+            rows.append(
+                (quantity, name, x.slope * hours, x.low * hours, x.high * hours, x.slope, x.n, x.steady)
+            )
+    columns = ["quantity", "of", "percent", "low", "high", "percent_an_hour", "n", "steady"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def rates(table):

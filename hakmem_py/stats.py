@@ -24,6 +24,7 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     autocorrelation,
     cliffs_delta,
     cv,
+    equivalent,
     look_confidences,
     plan,
     ratio,
@@ -233,10 +234,6 @@ def _inverse(e):
     return replace(e, **swap)
 
 
-def _equivalent(e, margin):
-    return 1 / (1 + margin) < e.tost_low and e.tost_high < 1 + margin
-
-
 def _judge_difference(claimed, e, margin, claimed_n):
     low, high = prediction_interval(e, claimed_n or e.n)
     same_sign = e.low > 1 if claimed > 1 else e.high < 1
@@ -244,11 +241,11 @@ def _judge_difference(claimed, e, margin, claimed_n):
         return "replicated, smaller"
     if same_sign:
         return "replicated"
-    return "undecided" if low <= claimed <= high and not _equivalent(e, margin) else "not replicated"
+    return "undecided" if low <= claimed <= high and not equivalent(e, margin) else "not replicated"
 
 
 def _judge_equivalence(claimed, e, margin, claimed_n):
-    if _equivalent(e, margin):
+    if equivalent(e, margin):
         return "replicated"
     return "not replicated" if e.low > 1 + margin or e.high < 1 / (1 + margin) else "undecided"
 

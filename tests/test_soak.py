@@ -27,7 +27,7 @@ def test_both_sides_live_through_every_window(table):
 
 def test_summary_has_an_interval_for_every_quantity(table):
     found = soak.summary(table)
-    assert len(found) == 6 and (found["low"] <= found["percent_an_hour"]).all()
+    assert len(found) == 6 and (found["low"] <= found["percent"]).all()
     assert (soak.rates(table)["utilisation"] > 0).all()
 
 

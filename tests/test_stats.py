@@ -193,6 +193,12 @@ def test_a_gain_between_margin_and_threshold_is_not_promised_a_decision():
     assert stats.verdict(stats.ratio(a, b), 0.01, margin=0.005).needs_n is None
 
 
+def test_within_a_family_an_effect_must_be_stronger():
+    estimate = stats.ratio(*lognormal(4, 40, effect=0.05, noise=0.01))
+    alone, crowd = stats.verdict(estimate, p_adjusted=0.01), stats.verdict(estimate, p_adjusted=0.2)
+    assert alone.kind == "GO" and crowd.kind == "UNDECIDED" and crowd.needs_n > 40 and "family" in crowd.text
+
+
 def test_undecided_names_the_n_that_then_decides():
     first = stats.verdict(stats.ratio(*lognormal(9, 20, effect=0.03, noise=0.06)))
     assert first.kind == "UNDECIDED" and first.needs_n > 20
