@@ -1,8 +1,12 @@
 """Misuse never becomes a tool: 52 programs, one crime each, under the default and the hardened profile.
 
-What becomes of a crime: detected (ended with a message), fault (ended by the memory protection), silent
-(nothing happened, the heap is sound), overwritten (the allocator wrote into a live block), corrupt (a byte with
-two owners, or a block at an address of the attacker's choice), hung.
+What becomes of a crime:
+    detected     the program was ended with a message
+    fault        the program was ended by the memory protection
+    silent       nothing happened, the heap is sound
+    overwritten  the allocator wrote into a live block
+    corrupt      one byte has two owners, or a block lies at an address of the attacker's choice
+    hung         the program did not end
 """
 
 import functools
