@@ -246,8 +246,8 @@ def overhead(workload="lifo", n1=2000, n2=10_000):
 
 
 def keep(experiment, **tables):
-    """Writes tables as the reference data of an experiment, for `kept`."""
-    folder = store.REFERENCE / experiment
+    """Writes tables as reference data beside an experiment's samples, for `kept`."""
+    folder = store.REFERENCE / f"{experiment}_runs"
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         table.drop(columns="extra", errors="ignore").to_parquet(folder / f"{name}.parquet", index=False)
@@ -255,7 +255,7 @@ def keep(experiment, **tables):
 
 def kept(experiment, name):
     """A reference table, its attrs included. Raises FileNotFoundError."""
-    return pd.read_parquet(store.REFERENCE / experiment / f"{name}.parquet")
+    return pd.read_parquet(store.REFERENCE / f"{experiment}_runs" / f"{name}.parquet")
 
 
 # ---------------------------------------------------------------- command line

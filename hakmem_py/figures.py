@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from .learning import arms_played, contest  # noqa: F401
-from .livefigures import heap_map, journey, magazines, slab_occupancy  # noqa: F401
+from .livefigures import heap_map, journey, magazines, slab_occupancy, sweep  # noqa: F401
 from .rawfigures import raw_samples, timeline, variation  # noqa: F401
 from .style import CASES, INK, bars, colour, finish, in_order, listed, looks, marker, ratio_axis
 

@@ -1,10 +1,10 @@
-"""Figures of a live allocator: its heap drawn, its magazines, and the way of one block."""
+"""Figures of a live allocator: its heap drawn, its magazines, the way of one block, one knob turned."""
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from .style import INK, OTHERS, finish, marker
+from .style import INK, OTHERS, finish, listed, looks, marker
 
 UNIT = 1 << 16  # bytes a cell of the map stands for
 ROW = 1 << 21  # bytes a row of the map: what a huge page backs
@@ -114,3 +114,28 @@ def journey(table, title="Where the blocks of a class are, step by step"):
     )
     axes = {"xaxis": {"title_text": "blocks"}, "yaxis": {"autorange": "reversed", "type": "category"}}
     return finish(fig, alt, title, 120 + 34 * len(table), barmode="stack", **axes)
+
+
+def sweep(table, knob, title, x_title):
+    """Ratio to the baseline over a knob's settings, one line a case, with intervals; both axes logarithmic.
+
+    table: `stats.compare` with a column `knob` of numbers.
+    """
+    fig, look = go.Figure(), looks(table["case"].unique())
+    for case, rows in table.sort_values(knob).groupby("case", sort=False):
+        above, below = rows["high"] - rows["ratio"], rows["ratio"] - rows["low"]
+        fig.add_scatter(
+            x=rows[knob],
+            y=rows["ratio"],
+            name=case,
+            mode="lines+markers",
+            marker=marker(look[case]),
+            line={"color": look[case][0], "width": 1.5},
+            error_y={"type": "data", "array": above, "arrayminus": below, "thickness": 1, "width": 3},
+            hovertemplate=f"{case}, " + "%{x}: %{y:.3g}×<extra></extra>",
+        )
+    fig.add_hline(y=1)
+    worst = table.groupby("case", sort=False)["ratio"].max()
+    across = {"type": "log", "title_text": x_title, "tickvals": sorted(table[knob].unique())}
+    alt = f"{title}, over {x_title}. Largest ratio: {listed(worst, '{:.3g}')}."
+    return finish(fig, alt, title, 380, xaxis=across, yaxis={"type": "log", "title_text": "ratio"})
