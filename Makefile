@@ -1,12 +1,13 @@
 # make report: environment, native build, peers, every notebook, HTML pages.  make test: everything the project promises.
-SHELL := /bin/bash
 # Both work from a fresh clone in any order, and come back in seconds where nothing has changed.
 
 UV      := $(shell command -v uv)
 PYTHON  ?= python3
 STAMPS  := .stamps
+SHELL   := /bin/bash
+NATIVE  := $(wildcard native/include/* native/src/* native/src/ace/* native/bench/*)
 SOURCES := Makefile pyproject.toml $(wildcard hakmem_py/* hakmem_py/templates/* hakmem_py/templates/*/* data/specs/* data/reference/*/*) \
-           $(wildcard native/*/* native/src/ace/*) $(wildcard notebooks/*.ipynb data/published/*)
+           $(NATIVE) $(wildcard notebooks/*.ipynb data/published/*)
 TESTS   := $(wildcard tests/*.py tests/native/* tests/native/*/*) README.md environment.yml uv.lock requirements.lock
 
 # An activated conda environment named hakmem is used as it is; otherwise .venv at the root of the repository.
@@ -87,7 +88,7 @@ bench-check: $(ENV)
 ## make lint         ruff and clang-format, without changing anything
 lint: $(ENV)
 	$(PY) -m ruff check .
-	clang-format --dry-run --Werror $(wildcard native/*/*.[ch] native/src/ace/*.[ch])
+	clang-format --dry-run --Werror $(filter %.c %.h,$(NATIVE))
 
 ## make clean        removes the environment, builds and reports; the measured samples stay
 clean:

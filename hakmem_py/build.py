@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,8 +207,7 @@ def _objects(folder, native, flags, layout=0):
     if layout:
         (folder / "pad.S").write_text(PAD.format(bytes=layout * LAYOUT_STEP))
         _cc(["-c", "pad.S", "-o", "pad.o"], folder)
-    for name in ("hakmem", "preload"):
-        _cc([*COMMON, *flags, "-c", native / "src" / f"{name}.c", "-o", f"{name}.o"], folder)
+    _cc_each([*COMMON, *flags], [native / "src" / "hakmem.c", native / "src" / "preload.c"], folder)
     return [*pad, "hakmem.o"], [*pad, "preload.o"]
 
 
@@ -225,7 +225,7 @@ def _bench_objects(native, flags):
         with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as work:
             stage = Path(work, "stage")
             stage.mkdir()
-            _cc([*command, f"-I{native / 'include'}", "-c", *names], stage)
+            _cc_each([*command, f"-I{native / 'include'}"], names, stage)
             stage.rename(folder)
     return [folder / f"{path.stem}.o" for path in names]
 
@@ -274,6 +274,12 @@ def _train(training, native, folder):
 def _text_bytes(library):
     """Bytes of code: the .text column of size(1)."""
     return int(_call(["size", library]).splitlines()[1].split()[0])
+
+
+def _cc_each(arguments, sources, folder):
+    """Compiles sources side by side, each into an object file of its own name."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda path: _cc([*arguments, "-c", path, "-o", f"{path.stem}.o"], folder), sources))
 
 
 def _cc(arguments, folder):
