@@ -132,6 +132,7 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
     lock_drop(&arena_lock);
     if (run == NULL) return NULL;
     run->start = 0;
+    run->place = 0;
     run_begin(run, size, run_units(size));
     return run;
 }

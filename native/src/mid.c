@@ -80,8 +80,19 @@ static void run_huge(const struct span *run)
     os_huge((void *)begin, size_min(end, arena->base + arena->writable) - begin, true);
 }
 
-/* A run from the arena. From 1 MiB on huge pages are asked for, all that the run has a part in; runs lie side by side, so
- * neighbours share the pages at their ends and no gap between them is resident. */
+static _Atomic bool large_dense; /* this program uses most of the large blocks it asks for */
+
+/* A large run is freed for the first time. If its caller used most of it, it gets huge pages from now on, and so do all
+ * that come later. Not before, or blocks of which little is touched would cost 2 MiB each. */
+static NOINLINE void run_settle(struct span *run)
+{
+    run->place = 0;
+    if (!os_dense((void *)run->address, run->size)) return;
+    atomic_store_explicit(&large_dense, true, memory_order_relaxed);
+    if (os_purge((void *)run->address, span_bytes(run))) run_huge(run);
+}
+
+/* A run from the arena. Runs lie side by side, so neighbours share the huge pages at their ends. */
 static struct span *mid_refill(struct heap *heap, size_t size)
 {
     size_t units = run_units(size);
@@ -94,7 +105,9 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     lock_drop(&arena_lock);
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
-    if (huge && run->zeroed) run_huge(run);
+    bool dense = atomic_load_explicit(&large_dense, memory_order_relaxed);
+    run->place = huge && run->zeroed && !dense;
+    if (huge && run->zeroed && dense) run_huge(run);
     run_colour(heap, run);
     run_begin(run, size, units);
     heap->run_held += run_touched_bytes(run);
@@ -128,7 +141,7 @@ static ALWAYS_INLINE bool mid_free(struct heap *heap, struct span *run)
         return true;
     }
     size_t cached = heap->run_cached + run_touched_bytes(run);
-    if (UNLIKELY(run->units >= RUN_UNITS_MAX || cached > mid_allowance(heap))) return false;
+    if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > mid_allowance(heap))) return false;
     unsigned bin = run_bin_floor(run->units);
     POKE(run->live, RUN_FREE);
     run->next = heap->runs[bin];

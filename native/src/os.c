@@ -74,6 +74,16 @@ static bool os_purge(void *p, size_t bytes)
     return true;
 }
 
+/* Are three quarters of the range's pages resident? Looks at its first 16 MiB. */
+static bool os_dense(void *p, size_t bytes)
+{
+    unsigned char resident[4096];
+    size_t pages = size_min(bytes / os_page, sizeof resident), seen = 0;
+    if (mincore(p, pages * os_page, resident) != 0) return false;
+    for (size_t i = 0; i < pages; i++) seen += resident[i] & 1;
+    return 4 * seen >= 3 * pages;
+}
+
 static void os_huge(void *p, size_t bytes, bool wanted)
 {
     stat_shared(STAT_sys_madvise, 1);

@@ -100,7 +100,7 @@ enum run_life { RUN_FREE, RUN_LIVE, RUN_HELD };
 struct span {
     uint8_t kind;           /* enum span_kind; SPAN_INSIDE: see back */
     uint8_t class;          /* slab: its class */
-    uint8_t place;          /* slab: enum slab_place */
+    uint8_t place;          /* slab: enum slab_place; run: 1 until a large one is freed for the first time */
     uint8_t zeroed;         /* run, free span: never written since the kernel gave it */
     uint32_t back;          /* units to the span's first one; kept in every unit of a slab, else in the last one */
     uint32_t units;         /* length in units, in the first descriptor */
