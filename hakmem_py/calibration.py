@@ -30,7 +30,8 @@ from .ranks import signed_rank_p
 FILE = ROOT / "data" / "calibration.json"
 GROUP = 8  # pairs of one A/A comparison; the exact test has 3.9 % there
 TEN = 10  # runs a side of the naive rules
-PILOT = 200  # blocks from which the planner learns the noise
+PILOT = 600  # blocks from which the planner learns the noise: long enough for the moods of a machine
+LEAST_BLOCKS = 200  # of a calibration
 EFFECT = 0.01  # the slow-down that 01_ruler injects
 DRAWS = 400  # random subsets for power at one n
 LEAST_TRIALS = 10  # rates of fewer comparisons are not drawn
@@ -86,8 +87,8 @@ def planned_power(table):
     """Is a slow-down found at the n that the planner names from the blocks before? {effect: {planned_n, ...}}
 
     The pilot (identical sides) and the comparison move together through the series, in steps of n but no
-    more than half a pilot: where n is larger, comparisons overlap. 1 % is the injected slow-down; 2 % and 5
-    % are the identical side's times multiplied, which is the same thing, as the 1 % shows (`slow_ratio`).
+    more than a sixth of a pilot: where n is larger, comparisons overlap. 1 % is the injected slow-down; 2 % and
+    5 % are the identical side's times multiplied, which is the same thing, as the 1 % shows (`slow_ratio`).
     """
     null, slow = (np.log(table[name] / table["same"]).to_numpy() for name in ("again", "slow"))
     effects = {0.01: slow, 0.02: null + np.log(1.02), 0.05: null + np.log(1.05)}
@@ -95,14 +96,15 @@ def planned_power(table):
 
 
 def _walk(null, d, effect):
-    start, planned, found = PILOT, [], []
+    pilot = min(PILOT, len(d) // 2)
+    start, planned, found = pilot, [], []
     while True:
-        n = plan(effect, null[start - PILOT : start])
+        n = plan(effect, null[start - pilot : start])
         planned.append(n)
         if start + n > len(d):
             return {"planned_n": int(np.median(planned)), **rate(found)}
         found.append(_found(d[start : start + n]))
-        start += min(n, PILOT // 2)
+        start += min(n, pilot // 6)
 
 
 def _found(d):
@@ -213,8 +215,10 @@ def price(table, run_ms, effects=(0.005, 0.01, 0.02, 0.05, 0.1)):
 def judge(samples):
     """The calibration of the machine that made these samples: plain values, ready for JSON."""
     table = costs(samples, samples.attrs.get("metric", "cpu_ns_per_op"))
-    if len(table) <= PILOT:
-        raise ValueError(f"a calibration needs more than {PILOT} complete blocks, there are {len(table)}")
+    if len(table) <= LEAST_BLOCKS:
+        raise ValueError(
+            f"a calibration needs more than {LEAST_BLOCKS} complete blocks, there are {len(table)}"
+        )
     noise = np.log(table["again"] / table["same"])
     result = {
         "when": f"{samples['started_at'].max():%Y-%m-%d %H:%M} UTC", "kernel": provenance.kernel(),
