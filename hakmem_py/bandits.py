@@ -18,9 +18,10 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
+from . import provenance
 from .outcomes import FIRST_ARMS, Outcome, contest_table, curves, from_row, to_row  # noqa: F401
 from .problems import REWARDS, BanditError, problem, read_changes
-from .store import REFERENCE
+from .store import REFERENCE, save_json
 
 CHUNK = 16  # replications a thread takes at a time
 SETTINGS = ("rewards", "horizon", "replications", "seed", "changes", "points")
@@ -231,6 +232,7 @@ class Lab:
     def __init__(self, notebook, reference=False):
         self.file = REFERENCE / notebook / "outcomes.parquet"
         self.kept = _read(self.file) if reference else {}
+        self.facts = json.loads(self.file.with_name("facts.json").read_text()) if reference else None
         self.reference = reference
 
     def simulate(self, policy, means, **settings):
@@ -252,8 +254,8 @@ class Lab:
         return [self.kept[key] for key in keys]
 
     def freeze(self):
-        """Makes what was simulated so far the reference."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        """Makes what was simulated so far the reference, with the facts of this machine beside."""
+        save_json(self.file.parent, "facts.json", provenance.collect())
         rows = [{"key": key, **to_row(outcome)} for key, outcome in self.kept.items()]
         pd.DataFrame(rows).to_parquet(self.file, compression="zstd", index=False)
 

@@ -1,7 +1,7 @@
 """What was published before, and what is left of it here.
 
-published.csv holds every figure of five reports, one row each; claims.toml says of which pair each figure is one
-side, and which experiment repeats that pair: figures of another machine cannot be repeated, ratios can.
+published.csv holds every figure of five reports, one row each; claims.toml says of which pair each figure is
+one side, and which experiment repeats that pair: figures of another machine cannot be repeated, ratios can.
 """
 
 import re
@@ -133,8 +133,8 @@ def _ratio(row, group, rows):
 def judge(samples, counted=None):
     """One row a claim: claim, text, claimed, ratio, low, high, n, cv, verdict, why, samples (experiment).
 
-    samples: {experiment: DataFrame}; what is absent leaves its claims undecided. counted: (events, operations) of
-    system calls after the warm-up, for the claims about rates.
+    samples: {experiment: DataFrame}; what is absent leaves its claims undecided. counted: (events, operations)
+    of system calls after the warm-up, for the claims about rates.
     """
     return pd.DataFrame([_judge(claim, samples, counted) for claim in claims()])
 

@@ -11,6 +11,7 @@ from scipy import stats as distributions
 from .problems import Problem, parse_rewards
 
 FIRST_ARMS = 100  # plays of the first replication that are printed
+KEPT_PLAYS = 10_000  # of it, in a parquet row
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,13 @@ class Outcome:
         """The same for the best arm's share of the plays between two points."""
         return self._curve(np.diff(self.best, prepend=0, axis=1) / np.diff(self.points, prepend=0))
 
+    def arm_shares(self):
+        """DataFrame arm (its mean), play, share: of the first replication's plays so far, at the points."""
+        played = self.arms_played[:, None] == np.arange(self.problem.arms)
+        share = np.cumsum(played, axis=0)[self.points.astype(int) - 1] / self.points[:, None]
+        table = pd.DataFrame(share, columns=[f"{mean:g}" for mean in self.problem.means[0]])
+        return table.assign(play=self.points).melt("play", var_name="arm", value_name="share")
+
     def _curve(self, values):
         low, high = np.quantile(values, [0.05, 0.95], axis=0)
         columns = {"play": self.points, "mean": values.mean(axis=0), "low": low, "high": high}
@@ -139,7 +147,7 @@ def curves(outcomes, kind="regret"):
 
 
 def to_row(outcome):
-    """A dict that parquet can hold; single precision, for reference data is to stay small."""
+    """A dict that parquet can hold. Reference data is to stay small: single precision, few single plays."""
     arrays = {name: getattr(outcome, name) for name in ("regret", "best", "pulls", "restarts")}
     return {
         "policy": outcome.policy,
@@ -151,19 +159,18 @@ def to_row(outcome):
         "replications": outcome.replications,
         "seed": outcome.seed,
         "points": outcome.points.astype(np.int32),
-        "arms_played": outcome.arms_played.astype(np.uint8),
-        "rewards_seen": outcome.rewards_seen.astype(np.float32),
+        "arms_played": outcome.arms_played[:KEPT_PLAYS].astype(np.uint8),
         **{name: array.ravel().astype(np.float32) for name, array in arrays.items()},
     }
 
 
 def from_row(row):
-    """The Outcome of such a row."""
+    """The Outcome of such a row; what was not kept is missing from arms_played and rewards_seen."""
     starts, means = tuple(int(s) for s in row["starts"]), json.loads(row["means"])
     task = Problem(tuple(tuple(piece) for piece in means), starts, *parse_rewards(row["rewards"]))
     shaped = {name: row[name].reshape(row["replications"], -1) for name in ("regret", "best", "pulls")}
     return Outcome(
         row["policy"], json.loads(row["parameters"]), task, row["horizon"], row["replications"], row["seed"],
         row["points"], **shaped, restarts=row["restarts"], arms_played=row["arms_played"],
-        rewards_seen=row["rewards_seen"],
+        rewards_seen=np.empty(0),
     )  # fmt: skip

@@ -1,12 +1,15 @@
 """Stack pools from Python, and the report on StackPool (P0) beside our samples."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy.stats import quantile_test
 
-from . import claims, native, stats
+from . import build, claims, instructions, native, peers, stats
+
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 # ---------------------------------------------------------------- the pool
 
@@ -143,7 +146,7 @@ def series(samples, workload, slots=None, allocator="pool"):
 
 
 def between(samples, one, other):
-    """Time of one over time of other, paired by block. A side: a workload, or (workload, slots, allocator)."""
+    """Time of one over time of other, paired by block. A side: workload or (workload, slots, allocator)."""
     sides = [series(samples, *([side] if isinstance(side, str) else side)) for side in (one, other)]
     return stats.ratio(*pd.concat(sides, axis=1, join="inner").to_numpy(float).T)
 
@@ -190,3 +193,53 @@ def _claim(bench):
         and claim.group["experiment"] == bench.group
         and bench.name in (claim.id.split(" / ")[2], claim.group.get("against"))
     )
+
+
+# ---------------------------------------------------------------- what noise cannot touch
+
+
+def sweep(samples, workload="pool_sweep"):
+    """Median time by number of objects, with its interval: slots, allocator, median_ns, low_ns, high_ns."""
+    rows = samples.query("workload == @workload and status == 'ok'")
+    metric = samples.attrs.get("metric", "cpu_ns_per_op")
+    groups = rows.groupby(["allocator", "slots"], sort=False)[metric]
+    table = [(*key, *median(values)) for key, values in groups]
+    return pd.DataFrame(table, columns=["allocator", "slots", "median_ns", "low_ns", "high_ns"])
+
+
+def memory(samples, objects=1_000_000, workload="pool_sweep"):
+    """Resident bytes an object takes beyond its own, at the peak of a sweep over so many objects."""
+    rows = samples.query("workload == @workload and slots == @objects and status == 'ok'")
+    grown = (rows["peak_rss_bytes"] - rows["rss_start_bytes"]) / objects - rows["size_bytes"]
+    table = rows.assign(overhead_bytes=grown, huge_share=rows["thp_bytes"] / rows["peak_rss_bytes"])
+    columns = ["overhead_bytes", "huge_share"]
+    return table.groupby("allocator", sort=False)[columns].median().reset_index()
+
+
+def reach(size=64):
+    """How many objects fill what the machine keeps near: level, bytes, objects; none where Linux does not tell."""
+    rows = []
+    for index in sorted(CACHES.glob("index*")):
+        kind, level, text = ((index / name).read_text().strip() for name in ("type", "level", "size"))
+        if kind != "Instruction":
+            rows.append((f"L{level} cache", int(text[:-1]) * {"K": 2**10, "M": 2**20}[text[-1]]))
+    table = pd.DataFrame(rows, columns=["level", "bytes"])
+    return table.assign(objects=table["bytes"] // size)
+
+
+def instructions_of_a_cycle():
+    """Instructions of allocate, touch, deallocate, loop included: allocator, instructions, over_floor."""
+    own = build.build()
+    direct, floor = ["--backend", "direct"], ["--backend", "floor"]
+    ways = {"pool": ("pool_cycle", direct, ""), "pool, counting nothing": ("pool_uncounted", direct, "")}
+    ways |= {"floor": ("pool_cycle", floor, ""), "system": ("pool_cycle", [], "")}
+    ways["hakmem"] = ("pool_cycle", [], str(own.library))
+    ways |= {
+        name: ("pool_cycle", [], peer.preload) for name in peers.KNOWN if (peer := peers.find(name)).path
+    }
+    rows = [
+        (name, instructions.per_op(own.bench, workload, {"LD_PRELOAD": preload}, options=options))
+        for name, (workload, options, preload) in ways.items()
+    ]
+    table = pd.DataFrame(rows, columns=["allocator", "instructions"])
+    return table.assign(over_floor=table["instructions"] / table["instructions"][2])

@@ -120,19 +120,20 @@ def read(folder, identities):
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
-def footer(samples=None, **parameters):
+def footer(samples=None, facts=None, **parameters):
     """The last cell of a notebook: what its numbers came from, as a table.
 
     samples: what `ensure` returned; one column for each set of facts that they were measured under. Without
-    samples the facts of this machine, now. parameters: the notebook's own, shown beside.
+    samples `facts` that were kept with other results, or else those of this machine, now. parameters: the
+    notebook's own, shown beside.
     """
     folder = samples.attrs.get("folder") if samples is not None else None
     known = read(folder, samples["provenance"].dropna().unique()) if folder else []
     rows = [("parameters", _shown(parameters))] if parameters else []
     if samples is not None:
         rows += list(_summary(samples))
-    for facts in known or [collect()]:
-        rows += [(name, _shown(value)) for name, value in facts.items()]
+    for found in known or [facts or collect()]:
+        rows += [(name, _shown(value)) for name, value in found.items()]
     return Footer([*rows, ("written", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")])
 
 

@@ -75,13 +75,17 @@ def ensure(name, quick=True, *, reference=False, folder=None, wait_s=0.0, **choi
         return _annotated(_reference(experiment), experiment, store.REFERENCE / stem(name))
     folder = Path(folder or store.SAMPLES / experiment.name)
     contenders = find_contenders(experiment)
-    plan = _plan(experiment, quick, contenders, folder)
-    if any(plan.missing.values()):
+    found = plan(experiment, quick, contenders, folder)
+    if any(found.missing.values()):
         with bench_slot(experiment.name, wait_s):
-            _measure(experiment, quick, contenders, folder)
-        plan = _plan(experiment, quick, contenders, folder)
+            found = measure(experiment, quick, contenders, folder)
+    return samples_of(experiment, folder, found.run_ids)
+
+
+def samples_of(experiment, folder, run_ids):
+    """These runs of a folder, in the order of the spec and with its attrs."""
     samples = store.load(folder)
-    return _annotated(samples[samples["run_id"].isin(plan.run_ids)], experiment, folder)
+    return _annotated(samples[samples["run_id"].isin(run_ids)], experiment, folder)
 
 
 def _reference(experiment):
@@ -190,12 +194,13 @@ class Plan:
     run_ids: set
 
 
-def _plan(experiment, quick, contenders, folder):
+def plan(experiment, quick, contenders, folder, blocks=None):
+    """The Plan of these blocks (default: all). A block counts when one host, whichever, has all of its runs."""
     there = store.load(folder, ["run_id", "host"])
     hosts = [provenance.host(), *sorted(set(there["host"].astype(str)) - {provenance.host()})]
     known = set(there["run_id"])
     missing, chosen = {}, set()
-    for block in range(experiment.block_count(quick)):
+    for block in range(experiment.block_count(quick)) if blocks is None else blocks:
         runs = schedule(experiment, block, quick)
         wanted = {host: identify(runs, contenders, host) for host in hosts}
         done = next((host for host in hosts if known.issuperset(wanted[host])), hosts[0])
@@ -224,18 +229,23 @@ def _digest(*parts):
 # ---------------------------------------------------------------- measuring
 
 
-def _measure(experiment, quick, contenders, folder):
-    plan = _plan(experiment, quick, contenders, folder)  # once more: now the slot is ours
+def measure(experiment, quick, contenders, folder, blocks=None):
+    """Makes and keeps the runs that are missing; returns the Plan of what is there now.
+
+    Only for the holder of the bench slot: no one else can have made them since.
+    """
+    found = plan(experiment, quick, contenders, folder, blocks)
     facts = provenance.save(folder, describe(experiment, quick, contenders))
-    progress = Progress(experiment.name, sum(map(len, plan.missing.values())))
+    progress = Progress(experiment.name, sum(map(len, found.missing.values())))
     try:
-        for block, runs in plan.missing.items():
+        for block, runs in found.missing.items():
             for row in run_block(experiment, quick, block, contenders, runs):
                 store.append(folder, [row | {"provenance": facts}])
                 progress.step(block)
     finally:
         progress.end()
         store.compact(folder)
+    return plan(experiment, quick, contenders, folder, blocks)
 
 
 def describe(experiment, quick, contenders):
@@ -300,7 +310,8 @@ def _core(run):
 def bench_slot(what, wait_s=0.0):
     """Holds the machine's one bench slot. Raises SlotError, naming the holder, if it is not free in wait_s.
 
-    The kernel frees it when its holder ends, however that happens.
+    The kernel frees it when its holder ends, however that happens. The bench inherits it: should the holder be
+    killed, the slot stays taken until the run in flight has ended too.
     """
     SLOT.touch(mode=0o666, exist_ok=True)
     with SLOT.open("r+") as lock:
@@ -313,6 +324,7 @@ def bench_slot(what, wait_s=0.0):
                     "each other. Wait for it to end, or stop it"
                 )
             time.sleep(0.2)
+        os.set_inheritable(lock.fileno(), True)
         lock.truncate(0)
         lock.write(f"{what} (process {os.getpid()}, since {datetime.now():%H:%M:%S})\n")
         lock.flush()

@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from . import ROOT
@@ -84,6 +85,12 @@ def _load(folder, names):
             continue
         empty = pa.schema([SCHEMA.field(name) for name in names]).empty_table()
         return pa.concat_tables([empty, *(table for table in tables if table is not None)])
+
+
+def rows(folder, run_ids):
+    """These runs as dicts by column, as `append` takes them: how samples travel between machines."""
+    table = _load(Path(folder), SCHEMA.names)
+    return table.filter(pc.is_in(table["run_id"], pa.array(sorted(run_ids)))).to_pylist()
 
 
 def compact(folder):

@@ -36,7 +36,7 @@ def run(command, preload="", expect=None, env=(), timeout_s=60.0):
             text=True,
             errors="replace",
             timeout=timeout_s,
-            close_fds=False,  # lets Python spawn by vfork, which keeps the gap between samples short
+            close_fds=False,  # spawned by vfork, so the gap is short; and the bench slot is inherited
         )
     except subprocess.TimeoutExpired:
         return {"status": "timeout", "error": f"no result within {timeout_s:g} s"}

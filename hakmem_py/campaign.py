@@ -1,0 +1,173 @@
+"""The same experiments on many machines: a dask cluster measures, this process keeps the samples.
+
+A task is one block on one machine. It measures only what that machine's own store does not hold yet, so a task
+that is repeated after its worker died goes on where it stopped; and it waits for the machine's bench slot, so
+two workers on one machine take turns. The host is a block of the statistics: pairs never cross machines.
+"""
+
+import contextlib
+import sys
+from pathlib import Path
+
+from . import build, provenance, runner, store
+from .spec import load_spec, narrow
+
+SLOT_WAIT_S = 24 * 3600.0  # a worker may wait for its machine's other workers
+JOIN_S = 60.0  # for the first worker to join
+RETRIES = 3  # of a block whose worker failed
+START = "dask worker SCHEDULER --nworkers 1 --nthreads 1 --resources bench=1"
+
+
+class CampaignError(RuntimeError):
+    """The cluster cannot do it; one line that says why and what to do."""
+
+
+def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
+    """Like runner.ensure, measured by all machines of a dask cluster; what is in `folder` already counts.
+
+    scheduler: its address, "tcp://HOST:8786"; None starts a worker on this machine alone. Every worker needs a
+    clone of the repository at the same commit, one worker process a machine, started by: dask worker SCHEDULER
+    --nworkers 1 --nthreads 1 --resources bench=1. choice: as for ensure. Raises CampaignError where blocks stay
+    unmeasured; those that were measured are kept, and the same call does the rest.
+    """
+    experiment = narrow(load_spec(name), **choice)
+    folder = Path(folder or store.SAMPLES / experiment.name)
+    with _cluster(scheduler, "bench") as client:
+        hosts = _contenders(client, experiment)
+        missing, run_ids = _missing(experiment, quick, hosts, folder)
+        failures = []
+        for block, result in _measured(client, experiment, quick, missing):
+            if isinstance(result, Exception):
+                failures.append(f"block {block + 1}: {result}")
+            else:
+                run_ids |= _keep(folder, *result)
+    if failures:
+        raise CampaignError(
+            f"{len(failures)} blocks were not measured ({failures[0]}); run the same command again"
+        )
+    return runner.samples_of(experiment, folder, run_ids)
+
+
+def sweep(function, points, scheduler=None):
+    """[function(point) for point in points] on all cores of all workers; for work that needs no bench slot."""
+    with _cluster(scheduler) as client:
+        return client.gather(client.map(function, list(points), pure=False))
+
+
+# ---------------------------------------------------------------- on a worker
+
+
+def measure_block(experiment, quick, block, folder=None):
+    """One block on this machine: (rows of its samples, facts by provenance ID). Runs in a dask worker."""
+    folder = Path(folder or store.SAMPLES / experiment.name)
+    contenders = runner.find_contenders(experiment)
+    with runner.bench_slot(experiment.name, SLOT_WAIT_S):
+        run_ids = runner.measure(experiment, quick, contenders, folder, [block]).run_ids
+    rows = store.rows(folder, run_ids)
+    return rows, {
+        row["provenance"]: fact for row in rows for fact in provenance.read(folder, [row["provenance"]])
+    }
+
+
+def _hello(experiment):
+    """(host, source hash, contenders) of the machine this runs on; builds what it needs."""
+    return provenance.host(), build.content_hash(), runner.find_contenders(experiment)
+
+
+# ---------------------------------------------------------------- here
+
+
+@contextlib.contextmanager
+def _cluster(scheduler, resource=None):
+    """A dask client, of the cluster at that address or of one of our own on this machine."""
+    from dask.distributed import Client, LocalCluster
+
+    with contextlib.ExitStack() as stack:
+        if scheduler is None:
+            one = {"n_workers": 1, "threads_per_worker": 1, "resources": {resource: 1}} if resource else {}
+            scheduler = stack.enter_context(LocalCluster(dashboard_address=None, **one))
+        try:
+            client = stack.enter_context(Client(scheduler, timeout=JOIN_S))
+            client.wait_for_workers(1, timeout=JOIN_S)
+        except (OSError, TimeoutError) as error:
+            raise CampaignError(f"no worker at {scheduler} ({error}); start one by: {START}") from None
+        _demand(client, resource)
+        yield client
+
+
+def _demand(client, resource):
+    """Without the resource tasks would wait for ever, or run side by side."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    if resource and not any(worker["resources"].get(resource) for worker in workers):
+        raise CampaignError(f"no worker offers the {resource} slot; start one on each machine by: {START}")
+
+
+def _contenders(client, experiment):
+    """host -> what the experiment compares there. Raises CampaignError where a machine has other sources."""
+    answers = client.run(_hello, experiment)
+    here = build.source_hash()
+    for host, sources, _ in answers.values():
+        if sources != here:
+            raise CampaignError(
+                f"host {host} has other native sources than this clone: bring both to one commit"
+            )
+    return {host: contenders for host, _, contenders in answers.values()}
+
+
+def _missing(experiment, quick, hosts, folder):
+    """(blocks that no machine has measured wholly, run_ids of the others)."""
+    missing, run_ids = [], set()
+    there = store.load(folder, ["run_id", "host"])
+    known = set(there["run_id"])
+    names = {*hosts, *there["host"].astype(str)}
+    for block in range(experiment.block_count(quick)):
+        runs = runner.schedule(experiment, block, quick)
+        wanted = [set(runner.identify(runs, found, name)) for found in hosts.values() for name in names]
+        done = next((keys for keys in wanted if keys <= known), None)
+        if done is None:
+            missing.append(block)
+        run_ids |= done or set()
+    return missing, run_ids
+
+
+def _measured(client, experiment, quick, blocks):
+    """(block, result of measure_block or the exception that ended it) as they come; progress on stderr."""
+    from dask.distributed import as_completed
+
+    tasks = {
+        client.submit(
+            measure_block, experiment, quick, block, resources={"bench": 1}, retries=RETRIES, pure=False
+        ): block
+        for block in blocks
+    }
+    progress = runner.Progress(experiment.name, len(tasks), "blocks")
+    for task in as_completed(tasks):
+        progress.step(tasks[task])
+        yield tasks[task], task.exception() or task.result()
+    progress.end()
+
+
+def _keep(folder, rows, facts):
+    """Adds what is not there yet, with the facts it was measured under; returns the run_ids."""
+    for identity, fact in facts.items():
+        store.save_json(folder, f"provenance-{identity}.json", fact)
+    known = set(store.load(folder, ["run_id"])["run_id"])
+    new = [row for row in rows if row["run_id"] not in known]
+    if new:
+        store.append(folder, new)
+    return {row["run_id"] for row in rows}
+
+
+def add_campaign(subparsers):
+    sub = subparsers.add_parser("campaign")
+    sub.add_argument("experiment", help="name of a spec in data/specs, or the path of one")
+    sub.add_argument("--scheduler", metavar="tcp://HOST:PORT", help="default: one worker on this machine")
+    runner.add_choice(sub)
+    sub.set_defaults(run=_run)
+    return sub
+
+
+def _run(args):
+    samples = campaign(args.experiment, args.scheduler, not args.full, **runner.choice(args))
+    print(samples.groupby("host").size().rename("runs").to_string(), file=sys.stderr)
+    runner.show(samples)

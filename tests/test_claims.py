@@ -1,0 +1,81 @@
+"""Published figures: all of them judged, none twice in the same pair, and the verdicts what they should be."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hakmem_py import claims, referee
+
+
+def samples(case, times):
+    """Samples of one case: {allocator: cost of each block}."""
+    rows = [
+        {
+            "experiment": "x",
+            "case": case,
+            "allocator": name,
+            "host": "h",
+            "block": block,
+            "cpu_ns_per_op": cost,
+        }
+        for name, costs in times.items()
+        for block, cost in enumerate(costs)
+    ]
+    return pd.DataFrame(rows).assign(status="ok", unit="call", min_cpu_ns_per_op=lambda t: t["cpu_ns_per_op"])
+
+
+def test_no_published_figure_is_left_out():
+    assert claims.uncovered().empty
+
+
+def test_each_claim_is_made_once():
+    made = [(claim.id, claim.group.get("against")) for claim in claims.claims()]
+    assert len(made) == len(set(made))
+
+
+def test_a_ratio_says_how_much_more_work_the_subject_does():
+    claimed = {claim.id: claim.claimed for claim in claims.claims()}
+    assert claimed["P0 / pool_vs_standard / pool_allocate / time"] == pytest.approx(
+        12.15 / 2.29
+    )  # ns: less is more
+    assert claimed["P2 / pgo_effect / hakmem-pgo / throughput_32B"] == pytest.approx(313.9 / 210.43)
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"), [(2.04, "replicated"), (1.2, "replicated, smaller"), (0.8, "not replicated")]
+)
+def test_a_pair_is_judged_by_its_samples(factor, verdict):
+    noise = np.exp(np.random.default_rng(1).normal(0, 0.02, (2, 40)))
+    table = samples("pool_cycle", {"system": 10 * factor * noise[0], "pool": 10 * noise[1]})
+    found = (
+        claims.judge({"06_pools": table}).set_index("claim").loc["P0 / pool_vs_standard / pool_cycle / time"]
+    )
+    assert found["verdict"] == verdict and found["n"] == 40
+    assert found["low"] < factor < found["high"]
+
+
+def test_what_was_not_measured_is_undecided_and_what_refutes_itself_is_void():
+    verdicts = claims.judge({}).set_index("claim")["verdict"]
+    assert verdicts["P1 / vm / jemalloc / median"] == "undecided"
+    assert verdicts["P0 / numa_strategies / bind / time"] == "void"
+    assert set(verdicts) == {"undecided", "void", "not testable here"}
+
+
+def test_a_rate_is_judged_by_events_in_operations():
+    kinds = {
+        events: claims.judge({}, (events, 300_000_000)).set_index("claim")["verdict"] for events in (0, 300)
+    }
+    assert kinds[0]["P3 / syscall_budget / hakmem / mmap"] == "replicated"
+    assert kinds[300]["P3 / syscall_budget / hakmem / mmap"] == "not replicated"
+
+
+def test_the_list_of_faults_is_shown_and_repeats_itself():
+    noise = np.exp(np.random.default_rng(2).normal(0, 0.05, (2, 60)))
+    tables = {"04_patterns": samples("lifo-32", {"hakmem": 3 * noise[0], "floor": 2 * noise[1]})}
+    shown = referee.faults(tables)
+    assert len(shown) == 10 and shown.equals(referee.faults(tables))
+    said = shown.set_index("fault")["shown"]
+    assert said["a count that is not one"] == "18 are listed"
+    assert said["a sum that is not one"] == "20 cells of 10 runs are 200"
+    assert said["a test that vanished"] == "tests 1, 2, 3, 4, 6 are reported, 5 never was"
+    assert said["a learner that had no time"] == "a run of 51 ms holds 0.1 windows of 500 ms"
