@@ -10,6 +10,7 @@ from scipy.stats import quantile_test
 from . import build, claims, instructions, native, peers, stats
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+NODES = Path("/sys/devices/system/node")
 
 # ---------------------------------------------------------------- the pool
 
@@ -151,6 +152,11 @@ def between(samples, one, other):
     return stats.ratio(*pd.concat(sides, axis=1, join="inner").to_numpy(float).T)
 
 
+def said(estimate):
+    """An Estimate in words: "1.23 [1.20, 1.26]"."""
+    return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
+
+
 def median(values, times=1):
     """(median, low, high): the exact 95 % interval of the median, infinite below six values."""
     values = np.asarray(values, float) * times
@@ -217,7 +223,7 @@ def memory(samples, objects=1_000_000, workload="pool_sweep"):
 
 
 def reach(size=64):
-    """How many objects fill what the machine keeps near: level, bytes, objects; none where Linux does not tell."""
+    """How many objects fill each cache of data: level, bytes, objects; none where Linux does not tell."""
     rows = []
     for index in sorted(CACHES.glob("index*")):
         kind, level, text = ((index / name).read_text().strip() for name in ("type", "level", "size"))
@@ -225,6 +231,11 @@ def reach(size=64):
             rows.append((f"L{level} cache", int(text[:-1]) * {"K": 2**10, "M": 2**20}[text[-1]]))
     table = pd.DataFrame(rows, columns=["level", "bytes"])
     return table.assign(objects=table["bytes"] // size)
+
+
+def nodes():
+    """Memory nodes of this machine; 1 where Linux does not tell."""
+    return len(list(NODES.glob("node[0-9]*"))) or 1
 
 
 def instructions_of_a_cycle():
