@@ -24,6 +24,7 @@ _MODULES = (
     "ace",
     "anatomy",
     "bandits",
+    "campaign",
     "ceiling",
     "calibration",
     "claims",

@@ -31,6 +31,7 @@ class Claim:
     """A published pair. claimed: work of the subject over work of the other side in the same time."""
 
     id: str
+    row: tuple  # report, experiment, metric, subject: a row of published.csv
     text: str
     claimed: float
     group: dict  # its table of claims.toml
@@ -83,8 +84,8 @@ def uncovered():
 
 
 def _sides(claim):
-    report, experiment, subject, metric = claim.id.split(" / ")
-    return [((report, experiment, metric), side) for side in (subject, claim.group.get("against")) if side]
+    *key, subject = claim.row
+    return [(tuple(key), side) for side in (subject, claim.group.get("against")) if side]
 
 
 def _claim(row, group, rows):
@@ -96,7 +97,8 @@ def _claim(row, group, rows):
     words |= {"size": _digits(row["metric"]), "number": _digits(row["subject"])}
     candidate = group.get("candidate", row["subject"])
     return Claim(
-        id=" / ".join((row["report"], row["experiment"], row["subject"], row["metric"])),
+        id=_name(row, rows),
+        row=tuple(row[["report", "experiment", "metric", "subject"]]),
         text=_text(row, group),
         claimed=_ratio(row, group, rows),
         group=group,
@@ -104,6 +106,13 @@ def _claim(row, group, rows):
         reference_case=group.get("reference_case", group.get("case", "")).format(**words),
         candidate=candidate[row["subject"]] if isinstance(candidate, dict) else candidate,
     )
+
+
+def _name(row, rows):
+    """Short and unique but for the other side: the metric stands in it only where there are several."""
+    kin = rows[(rows["report"] == row["report"]) & (rows["experiment"] == row["experiment"])]
+    metric = row["metric"].removeprefix("throughput_") if kin["metric"].nunique() > 1 else ""
+    return " ".join(filter(None, (row["report"], row["experiment"], row["subject"], metric)))
 
 
 def _digits(text):
@@ -133,8 +142,8 @@ def _ratio(row, group, rows):
 def judge(samples, counted=None):
     """One row a claim: claim, text, claimed, ratio, low, high, n, cv, verdict, why, samples (experiment).
 
-    samples: {experiment: DataFrame}; what is absent leaves its claims undecided. counted: (events, operations)
-    of system calls after the warm-up, for the claims about rates.
+    samples: {experiment: DataFrame}; what is absent leaves its claims undecided. counted: (events,
+    operations) of system calls after the warm-up, for the claims about rates.
     """
     return pd.DataFrame([_judge(claim, samples, counted) for claim in claims()])
 

@@ -49,7 +49,8 @@ def table(frame, columns=None, links=None):
 
 def _cell(word, folder):
     text = html.escape(word)
-    return f'<a href="../../{folder}/{text}">{text}</a>' if folder and word else text
+    text = f'<a href="../../{folder}/{text}">{text}</a>' if folder and word else text
+    return f'<span class="word">{text}</span>'
 
 
 def compared(row, baseline="hakmem", where=""):
