@@ -3,9 +3,10 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from hakmem_py import bandits, cli
+from hakmem_py import bandits, cli, figures
 from hakmem_py.problems import BanditError, problem, read_changes
 
 SIX = ".1,.2,.3,.4,.5,.6"
@@ -180,3 +181,36 @@ def test_a_bandit_shows_what_it_thinks():
     assert table.pulls.sum() == 10
     np.testing.assert_allclose(table["index"], table["mean"] + table.bonus)
     np.testing.assert_allclose(table.bonus, np.sqrt(2 * np.log(10) / table.pulls))
+
+
+def test_a_labs_reference_gives_the_same_tables_and_refuses_what_it_does_not_hold(tmp_path, monkeypatch):
+    monkeypatch.setattr(bandits, "REFERENCE", tmp_path)
+    asked = {"rewards": "gaussian:0.1", "horizon": 300, "replications": 10, "changes": {100: [0.7, 0.2]}}
+    lab = bandits.Lab("any")
+    made = [*lab.contest(["ucb1", ("fixed", {"arm": 1})], [0.2, 0.8], **asked)]
+    made.append(lab.simulate("d-ucb", [0.2, 0.8], gamma=0.9, **asked))
+    lab.freeze()
+    kept = bandits.Lab("any", reference=True)
+    read = [*kept.contest(["ucb1", ("fixed", {"arm": 1})], [0.2, 0.8], **asked)]
+    read.append(kept.simulate("d-ucb", [0.2, 0.8], gamma=0.9, **asked))
+    frames = [bandits.contest_table(outcomes) for outcomes in (made, read)]
+    pd.testing.assert_frame_equal(*frames, rtol=1e-6, check_dtype=False)
+    for kind in ("regret", "share"):
+        pd.testing.assert_frame_equal(
+            *(bandits.curves(outcomes, kind) for outcomes in (made, read)), rtol=1e-6, check_dtype=False
+        )
+    assert kept.facts["python"]
+    with pytest.raises(BanditError, match="reference = False"):
+        kept.simulate("ucb1", [0.2, 0.9])
+    with pytest.raises(BanditError, match="no reference"):
+        bandits.Lab("other", reference=True)
+
+
+def test_figures_of_learners_say_what_they_show():
+    outcomes = bandits.contest(["ucb1", "random"], [0.2, 0.8], horizon=200, replications=5)
+    drawn = figures.contest(bandits.contest_table(outcomes))
+    assert "ucb1" in drawn.layout.meta["alt"]
+    played = figures.arms_played([0, 1, 1, 1], ["small", "large"], best=[1, 1, 1, 1])
+    assert "large 75%" in played.layout.meta["alt"]
+    shares = outcomes[0].arm_shares()
+    assert shares[shares.play == 200].share.sum() == pytest.approx(1)
