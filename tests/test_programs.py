@@ -30,7 +30,7 @@ MODULES = (
     "list dict set bytes array json pickle zlib mmap thread fork1 re unicode memoryview gc weakref sqlite3 "
     "ctypes deque heapq lzma bz2 hashlib decimal exceptions struct capi tempfile"
 )
-LONG_MODULES = "subprocess io threading queue asyncio multiprocessing_fork multiprocessing_spawn"
+LONG_MODULES = "subprocess io threading queue asyncio"
 
 
 def outcome(command, folder, preload):
