@@ -134,11 +134,18 @@ def content_hash(variant="release", native=NATIVE):
     digest = hashlib.sha256(
         repr((variant, COMMON, VARIANTS[name], BENCH, HARDEN, compiler_version())).encode()
     )
-    for path in source_files(native):
-        digest.update(f"{path.relative_to(native)}\0".encode() + path.read_bytes())
+    digest.update(source_hash(native).encode())
     if name == "pgo":
         digest.update(repr(load_spec(training).cases).encode())
     return digest.hexdigest()[:12]
+
+
+def source_hash(native=NATIVE):
+    """Hash of every source of library and bench, without flags and compiler: the same on every machine."""
+    digest = hashlib.sha256()
+    for path in source_files(native):
+        digest.update(f"{path.relative_to(native)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def source_files(native=NATIVE):

@@ -1,8 +1,9 @@
 """The same experiments on many machines: a dask cluster measures, this process keeps the samples.
 
-A task is one block on one machine. It measures only what that machine's own store does not hold yet, so a task
-that is repeated after its worker died goes on where it stopped; and it waits for the machine's bench slot, so
-two workers on one machine take turns. The host is a block of the statistics: pairs never cross machines.
+A task is one block on one machine. It measures only what that machine's own store does not hold yet, so a
+task that is repeated after its worker died goes on where it stopped; and it waits for the machine's bench
+slot, so two workers on one machine take turns. Pairs never cross machines: the host is a block of the
+statistics.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 
 from . import build, provenance, runner, store
-from .spec import load_spec, narrow
+from .spec import load_spec, narrow, schedule
 
 SLOT_WAIT_S = 24 * 3600.0  # a worker may wait for its machine's other workers
 JOIN_S = 60.0  # for the first worker to join
@@ -25,10 +26,10 @@ class CampaignError(RuntimeError):
 def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
     """Like runner.ensure, measured by all machines of a dask cluster; what is in `folder` already counts.
 
-    scheduler: its address, "tcp://HOST:8786"; None starts a worker on this machine alone. Every worker needs a
-    clone of the repository at the same commit, one worker process a machine, started by: dask worker SCHEDULER
-    --nworkers 1 --nthreads 1 --resources bench=1. choice: as for ensure. Raises CampaignError where blocks stay
-    unmeasured; those that were measured are kept, and the same call does the rest.
+    scheduler: its address, "tcp://HOST:8786"; None starts a worker on this machine alone. Each machine has a
+    clone of the repository at the same commit, and one worker process, started by: dask worker SCHEDULER
+    --nworkers 1 --nthreads 1 --resources bench=1. choice: as for ensure. Raises CampaignError where blocks
+    stay unmeasured; those that were measured are kept, and the same call does the rest.
     """
     experiment = narrow(load_spec(name), **choice)
     folder = Path(folder or store.SAMPLES / experiment.name)
@@ -43,13 +44,13 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
                 run_ids |= _keep(folder, *result)
     if failures:
         raise CampaignError(
-            f"{len(failures)} blocks were not measured ({failures[0]}); run the same command again"
+            f"{len(failures)} blocks not measured ({failures[0]}); run the same command again"
         )
     return runner.samples_of(experiment, folder, run_ids)
 
 
 def sweep(function, points, scheduler=None):
-    """[function(point) for point in points] on all cores of all workers; for work that needs no bench slot."""
+    """[function(point) for point in points] on all cores of all workers; for work without a bench."""
     with _cluster(scheduler) as client:
         return client.gather(client.map(function, list(points), pure=False))
 
@@ -57,21 +58,20 @@ def sweep(function, points, scheduler=None):
 # ---------------------------------------------------------------- on a worker
 
 
-def measure_block(experiment, quick, block, folder=None):
+def measure_block(experiment, quick, block):
     """One block on this machine: (rows of its samples, facts by provenance ID). Runs in a dask worker."""
-    folder = Path(folder or store.SAMPLES / experiment.name)
+    folder = store.SAMPLES / experiment.name
     contenders = runner.find_contenders(experiment)
     with runner.bench_slot(experiment.name, SLOT_WAIT_S):
         run_ids = runner.measure(experiment, quick, contenders, folder, [block]).run_ids
     rows = store.rows(folder, run_ids)
-    return rows, {
-        row["provenance"]: fact for row in rows for fact in provenance.read(folder, [row["provenance"]])
-    }
+    identities = sorted({row["provenance"] for row in rows})
+    return rows, dict(zip(identities, provenance.read(folder, identities), strict=True))
 
 
 def _hello(experiment):
     """(host, source hash, contenders) of the machine this runs on; builds what it needs."""
-    return provenance.host(), build.content_hash(), runner.find_contenders(experiment)
+    return provenance.host(), build.source_hash(), runner.find_contenders(experiment)
 
 
 # ---------------------------------------------------------------- here
@@ -121,7 +121,7 @@ def _missing(experiment, quick, hosts, folder):
     known = set(there["run_id"])
     names = {*hosts, *there["host"].astype(str)}
     for block in range(experiment.block_count(quick)):
-        runs = runner.schedule(experiment, block, quick)
+        runs = schedule(experiment, block, quick)
         wanted = [set(runner.identify(runs, found, name)) for found in hosts.values() for name in names]
         done = next((keys for keys in wanted if keys <= known), None)
         if done is None:

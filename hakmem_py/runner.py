@@ -195,7 +195,7 @@ class Plan:
 
 
 def plan(experiment, quick, contenders, folder, blocks=None):
-    """The Plan of these blocks (default: all). A block counts when one host, whichever, has all of its runs."""
+    """The Plan of these blocks (default: all). A block counts when one host, whichever, has all its runs."""
     there = store.load(folder, ["run_id", "host"])
     hosts = [provenance.host(), *sorted(set(there["host"].astype(str)) - {provenance.host()})]
     known = set(there["run_id"])
@@ -310,8 +310,8 @@ def _core(run):
 def bench_slot(what, wait_s=0.0):
     """Holds the machine's one bench slot. Raises SlotError, naming the holder, if it is not free in wait_s.
 
-    The kernel frees it when its holder ends, however that happens. The bench inherits it: should the holder be
-    killed, the slot stays taken until the run in flight has ended too.
+    The kernel frees it when its holder ends, however that happens. The bench inherits it: should the holder
+    be killed, the slot stays taken until the run in flight has ended too.
     """
     SLOT.touch(mode=0o666, exist_ok=True)
     with SLOT.open("r+") as lock:
@@ -342,8 +342,8 @@ def _locked(lock):
 class Progress:
     """One line on stderr, rewritten: how far, and how long it will still take."""
 
-    def __init__(self, name, total):
-        self.name, self.total, self.done = name, total, 0
+    def __init__(self, name, total, unit="runs"):
+        self.name, self.total, self.unit, self.done = name, total, unit, 0
         self.start, self.shown = time.monotonic(), 0.0
 
     def step(self, block):
@@ -352,7 +352,8 @@ class Progress:
         if now - self.shown >= PROGRESS_S or self.done == self.total:
             self.shown = now
             left = (now - self.start) / self.done * (self.total - self.done)
-            text = f"{self.name}: {self.done} of {self.total} runs, block {block + 1}, {_clock(left)} left"
+            done = f"{self.done} of {self.total} {self.unit}"
+            text = f"{self.name}: {done}, block {block + 1}, {_clock(left)} left"
             print(f"\r{text:70}", end="", file=sys.stderr, flush=True)
 
     def end(self):
