@@ -1,0 +1,128 @@
+"""The gate for contributors: this working tree against a commit, by instructions and by interleaved time.
+
+Instructions are counted by callgrind and repeat to 0.01 %, so the smallest addition to the hot path shows. Time
+is measured in randomised blocks, both sides in the same bench, in turns in several layouts of the same code,
+for a moved function can be worth more than the change.
+"""
+
+import subprocess
+import tarfile
+import tempfile
+from io import BytesIO
+from pathlib import Path
+
+import pandas as pd
+
+from . import ROOT, build, estimates, instructions, runner, spec, stats, store
+
+GATE = {  # workload -> iterations of the two counted runs; their difference is steady state
+    "lifo": (200, 1_000),
+    "interleaved": (200, 1_000),
+    "random_mixed": (20_000, 100_000),
+    "frag": (2, 6),
+    "json_var": (2_000, 10_000),
+}
+LAYOUTS = 3
+NOISE = 0.0005  # of an instruction count; what differs by more was changed
+TIMED_SCALE = 0.2  # of a workload: some 50 ms
+
+
+class CheckError(RuntimeError):
+    """There is nothing to compare with; one line that says why."""
+
+
+def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
+    """One row a workload, the tree against the commit `base`. Columns: case, instructions_base, instructions,
+    more (relative), ratio (tree time / base time) with low and high, n, verdict (GO: the tree is faster).
+
+    blocks: randomised blocks, shared out over the layouts. Samples are kept in `folder`, so that a second call
+    measures only what is missing. Raises CheckError, BuildError.
+    """
+    folder = Path(folder or store.SAMPLES / "check")
+    with tempfile.TemporaryDirectory(prefix="hakmem-base-") as scratch:
+        native = _sources(base, Path(scratch))
+        if build.source_hash(native) == build.source_hash():
+            raise CheckError(f"native/ is the same as in {base}: there is nothing to compare")
+        sides = [
+            {"base": build.build(name, native), "tree": build.build(name)}
+            for name in ("release", *(f"release@{k}" for k in range(1, LAYOUTS)))
+        ]
+    counts = _counts(sides[0], workloads)
+    times = _times(sides, blocks, workloads, folder)
+    return counts.merge(times, on="case")
+
+
+def _sources(commit, scratch):
+    """native/ as it was in a commit, unpacked into a folder."""
+    done = subprocess.run(["git", "-C", ROOT, "archive", commit, "native"], capture_output=True)
+    if done.returncode:
+        raise CheckError(f"{commit}: {done.stderr.decode().strip().splitlines()[-1]}")
+    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
+        archive.extractall(scratch, filter="data")
+    return scratch / "native"
+
+
+def _counts(sides, workloads):
+    """Instructions an operation of both sides, preloaded into the tree's bench."""
+    bench = sides["tree"].bench
+    rows = []
+    for name in workloads:
+        base, tree = (
+            instructions.per_op(bench, name, {"LD_PRELOAD": str(sides[side].library)}, *GATE[name])
+            for side in ("base", "tree")
+        )
+        more = tree / base - 1
+        rows.append({"case": name, "instructions_base": base, "instructions": tree, "more": more})
+    return pd.DataFrame(rows)
+
+
+def _times(layouts, blocks, workloads, folder):
+    """Tree time over base time of each workload, and the verdict on the tree."""
+    experiment = spec.read_spec(
+        {
+            "experiment": {
+                "name": "check",
+                "title": "Tree against commit",
+                "baseline": "base",
+                "blocks": blocks,
+            },
+            "allocator": [{"label": label, "use": "hakmem"} for label in ("base", "tree")],
+            "case": [{"workload": name, "threads": 1, "scale": TIMED_SCALE} for name in workloads],
+        }
+    )
+    run_ids = set()
+    with runner.bench_slot("check"):
+        for k, sides in enumerate(layouts):
+            found = runner.find_contenders(experiment, sides)
+            mine = range(k, blocks, len(layouts))
+            run_ids |= runner.measure(experiment, False, found, folder, mine).run_ids
+    samples = runner.samples_of(experiment, folder, run_ids)
+    table = stats.compare(samples, threshold=estimates.BUILD_THRESHOLD)
+    return table[["case", "ratio", "low", "high", "n", "verdict", "needs_n", "status"]]
+
+
+def verdict(table):
+    """(passed, one line) of a check's table: slower for certain, or more instructions, does not pass."""
+    slower = table.loc[table["verdict"] == "NO-GO", "case"].tolist()
+    longer = table.loc[table["more"] > NOISE, "case"].tolist()
+    broken = table.loc[table["status"] != "ok", "case"].tolist()
+    faults = [("failed", broken), ("slower", slower), ("more instructions", longer)]
+    said = [f"{what} in {', '.join(cases)}" for what, cases in faults if cases]
+    return not said, "; ".join(said) or "no slower for certain, and no instruction more"
+
+
+def add_check(subparsers):
+    sub = subparsers.add_parser("check")
+    sub.add_argument("--base", default="HEAD", help="commit to compare with; default HEAD")
+    sub.add_argument("--blocks", type=int, default=60, help="randomised blocks; default 60")
+    sub.add_argument("--workloads", nargs="+", default=list(GATE), choices=GATE, metavar="NAME")
+    sub.set_defaults(run=_run)
+    return sub
+
+
+def _run(args):
+    table = check(args.base, args.blocks, args.workloads)
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.5g}"))
+    passed, line = verdict(table)
+    print(f"{'PASS' if passed else 'FAIL'} against {args.base}: {line}")
+    return 0 if passed else 1
