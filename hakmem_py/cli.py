@@ -12,6 +12,7 @@ COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "check": ("check", "working tree against a commit: instructions, time, verdict"),
     "ab": ("ab", "ACE off against on, on a workload or on any program"),
     "compare": ("owndata", "judge two columns of your own numbers"),
+    "decide": ("ruler", "measure an experiment until its verdicts are in, by the looks it fixes"),
     "calibrate": ("ruler", "measure how far this machine's verdicts can be trusted"),
     "simulate": ("bandits", "play bandit policies in a simulated environment"),
     "trace": ("trace", "record what a program allocates, to replay it"),

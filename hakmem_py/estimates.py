@@ -294,7 +294,7 @@ def look_confidences(fractions, confidence=CONFIDENCE):
     return tuple(levels)
 
 
-def sequential(a, b, looks, threshold=RUN_THRESHOLD, margin=MARGIN):
+def sequential(a, b, looks, threshold=RUN_THRESHOLD, margin=MARGIN, confidence=CONFIDENCE):
     """Verdict on a growing series that may be looked at after `looks` pairs only, fixed before the first.
 
     The first look that decides ends the run; pairs beyond it are not read. TOST uses each look's own
@@ -303,7 +303,9 @@ def sequential(a, b, looks, threshold=RUN_THRESHOLD, margin=MARGIN):
     if list(looks) != sorted(set(looks)):
         raise ValueError(f"looks = {looks} must increase")
     verdict_now = Verdict("UNDECIDED", looks[0], f"UNDECIDED: first look at n = {looks[0]}")
-    for n, level in zip(looks, look_confidences(tuple(n / looks[-1] for n in looks)), strict=True):
+    for n, level in zip(
+        looks, look_confidences(tuple(n / looks[-1] for n in looks), confidence), strict=True
+    ):
         if len(a) < n:
             return replace(verdict_now, needs_n=n)
         estimate = ratio(a[:n], b[:n], confidence=level)

@@ -1,8 +1,9 @@
-"""Calibrates this machine: experiment 01_ruler measured, judged, recorded."""
+"""Measuring for a judgement: an experiment with as few blocks as it takes, a machine's calibration."""
 
 import json
 
-from . import calibration, runner
+from . import calibration, runner, stats
+from .spec import SpecError, load_spec
 
 EXPERIMENT = "01_ruler"
 
@@ -17,6 +18,39 @@ def calibrate(quick=True, **choice):
     if not choice.get("reference"):
         calibration.record(result)
     return samples, result
+
+
+def decide(name, **choice):
+    """(samples, table) of an experiment, measured from look to look until all verdicts are in.
+
+    The looks are those of its specification, and the last one ends it: what is undecided then stays so. Raises
+    SpecError where it fixes no looks.
+    """
+    experiment = load_spec(name)
+    if not experiment.looks:
+        raise SpecError(f"{experiment.name}: fixes no looks; add looks = [25, 100, 400] to [experiment]")
+    for blocks in experiment.looks:
+        samples = runner.ensure(name, quick=False, blocks=blocks, **choice)
+        table = stats.compare(samples, looks=experiment.looks)
+        if "UNDECIDED" not in set(table["verdict"]):
+            break
+    return samples, table
+
+
+def add_decide(subparsers):
+    """Adds `decide`; exit status 1 where something stays undecided."""
+    sub = subparsers.add_parser("decide")
+    sub.add_argument("experiment", help="name of a spec in data/specs, or path of one, that fixes its looks")
+    sub.set_defaults(run=_decide)
+    return sub
+
+
+def _decide(args):
+    samples, table = decide(args.experiment)
+    shown = ["case", "allocator", "ratio", "low", "high", "n", "verdict", "needs_n", "status"]
+    print(f"{samples.attrs['title']}: should it replace {samples.attrs['baseline']}?")
+    print(table[shown].to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    return 1 if "UNDECIDED" in set(table["verdict"]) else 0
 
 
 def add_calibrate(subparsers):

@@ -75,6 +75,7 @@ class Experiment:
     seed: int = 42
     timeout_s: float = 60.0
     family: str = "holm"
+    looks: tuple[int, ...] = ()  # blocks after which `hakmem decide` may look; fixed before the first run
 
     def block_count(self, quick):
         return self.quick_blocks if quick else self.blocks
@@ -108,6 +109,11 @@ def text(*words):
     return str, lambda v: bool(v) and (not words or v in words), " | ".join(words) or "a text, not empty"
 
 
+LOOKS = (
+    list,
+    lambda v: all(isinstance(n, int) and n >= 6 for n in v) and v == sorted(set(v)),
+    "increasing, from 6 on",
+)
 TABLE = dict, lambda v: all(isinstance(x, str | int | float) for x in v.values()), "a table of plain values"
 RULES = {  # table -> key -> (type, test, what is allowed); a case's lists are multiplied out before
     "experiment": {
@@ -120,6 +126,7 @@ RULES = {  # table -> key -> (type, test, what is allowed); a case's lists are m
         "seed": whole(0, 2**32 - 1),
         "timeout_s": number(0.1, 86_400),
         "family": text(*FAMILIES),
+        "looks": LOOKS,
     },
     "allocator": {
         "label": text(),
@@ -175,6 +182,7 @@ def read_spec(tables, where="spec"):
     _one_each([c.name for c in cases], f"{where}: [[case]] (give one of them a label)")
     if head["baseline"] not in [a.label for a in allocators]:
         raise SpecError(f"{where}: [experiment] baseline = {head['baseline']!r} is no [[allocator]]'s label")
+    head = head | {"looks": tuple(head.get("looks", ()))}
     return Experiment(**head, allocators=allocators, cases=cases)
 
 

@@ -43,7 +43,14 @@ COMPARED = (
 
 
 def compare(
-    samples, baseline=None, metric=None, by="case", correction="holm", threshold=RUN_THRESHOLD, margin=MARGIN
+    samples,
+    baseline=None,
+    metric=None,
+    by="case",
+    correction="holm",
+    threshold=RUN_THRESHOLD,
+    margin=MARGIN,
+    looks=(),
 ):
     """One row a case and allocator: allocator / baseline, paired by block (and host), and what judges it.
 
@@ -51,7 +58,8 @@ def compare(
     whether the row's allocator should replace the baseline (GO: yes; NO-GO: it is slower). GO and NO-GO also
     need an adjusted p below 5 %. A run that failed is counted in `status` and forbids a verdict; an allocator
     that never ran keeps its row, with the reason in `error`. Raises ValueError where the baseline has no
-    samples at all.
+    samples at all. looks: numbers of blocks at which verdicts may be taken while samples still come in
+    (see `sequential`; the family shares its error equally); the other columns know all samples so far.
     """
     baseline = baseline or samples.attrs.get("baseline")
     metric = metric or samples.attrs.get("metric", "cpu_ns_per_op")
@@ -69,15 +77,20 @@ def compare(
                 rows.append({"case": case, "allocator": name, **row})
     table = pd.DataFrame(rows, columns=["case", "allocator", *COMPARED])
     table["p_adjusted"] = adjust(table["p"].astype(float), correction)
+    family = int(table["p"].notna().sum())
     for i, row in enumerate(rows):
-        if "gain" in row:
-            judged = verdict(row["gain"], threshold, margin, p_adjusted=table.at[i, "p_adjusted"])
+        if "pairs" in row:
+            a, b = row["pairs"]
+            if looks:
+                judged = sequential(b, a, looks, threshold, margin, 1 - (1 - CONFIDENCE) / family)
+            else:
+                judged = verdict(ratio(b, a), threshold, margin, p_adjusted=table.at[i, "p_adjusted"])
             table.loc[i, ["verdict", "needs_n"]] = row["verdict"] or judged.kind, judged.needs_n
     return table
 
 
 def _compare_one(side, base, metric):
-    """The row without its verdict, and under "gain" what the verdict is to judge once the family is known."""
+    """The row without its verdict, and under "pairs" the costs to judge once the family is known."""
     if base is None:
         why = "the baseline has no sample of this case"
         return {"n": 0, "status": "no baseline", "error": why, "verdict": NOT_MEASURED}
@@ -96,7 +109,7 @@ def _compare_one(side, base, metric):
         "cv_baseline": e.cv_b, "cliffs_delta": e.cliffs_delta, "autocorrelation": e.autocorrelation,
         "load": pairs["load"].mean(), "median_ns": np.median(a), "baseline_ns": np.median(b),
         "ratio_low_quantile": e.ratio_low_quantile,
-        "gain": ratio(b, a), "verdict": "UNDECIDED" if failures else None,
+        "pairs": (a, b), "verdict": "UNDECIDED" if failures else None,
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hakmem_py import calibration, provenance, stats
+from hakmem_py import calibration, provenance, ruler, spec, stats
 
 
 def samples(blocks=3600, slow=0.01, noise=0.02, bias=0.0, drift=0.0):
@@ -90,3 +90,29 @@ def test_the_note_says_how_far_to_trust(good, tmp_path, monkeypatch):
     calibration.record(few)
     calibration.record(good | {"kernel": "Linux 1.0"})
     assert "another kernel" in stats.calibration_note()
+
+
+def test_deciding_stops_at_the_first_look_that_decides(tmp_path, monkeypatch):
+    asked, frame = [], samples(80, slow=0.1).assign(case="x", error="")
+
+    def ensure(name, quick, blocks):
+        asked.append(blocks)
+        return frame[frame["block"] < blocks].pipe(lambda part: part.attrs.update(baseline="same") or part)
+
+    monkeypatch.setattr(ruler.runner, "ensure", ensure)
+    file = tmp_path / "02_mine.toml"
+    text = (spec.SPECS / "01_ruler.toml").read_text().replace("01_ruler", "02_mine")
+    file.write_text(text.replace("seed = 42", "seed = 42\nlooks = [10, 40, 80]"))
+    _, table = ruler.decide(str(file))
+    assert asked[:2] == [10, 40] and table.set_index("allocator").loc["slow", "verdict"] == "NO-GO"
+    file.write_text(text)
+    with pytest.raises(spec.SpecError, match="fixes no looks"):
+        ruler.decide(str(file))
+
+
+def test_looks_of_a_spec_must_increase(tmp_path):
+    file = tmp_path / "02_mine.toml"
+    text = (spec.SPECS / "01_ruler.toml").read_text().replace("01_ruler", "02_mine")
+    file.write_text(text.replace("seed = 42", "seed = 42\nlooks = [40, 10]"))
+    with pytest.raises(spec.SpecError, match="increasing, from 6 on"):
+        spec.load_spec(str(file))

@@ -313,6 +313,14 @@ def test_compare_names_the_allocators_when_the_baseline_is_unknown():
         stats.compare(samples({"hakmem": 0, "system": 0}), "hakmen")
 
 
+def test_looks_give_verdicts_only_where_they_fall():
+    rows = samples({"hakmem": 0, "system": 0.5, "same": 0}, blocks=20)
+    early = stats.compare(rows[rows["block"] < 9], "hakmem", looks=(10, 20)).set_index("allocator")
+    assert set(early["verdict"]) == {"UNDECIDED"} and set(early["needs_n"]) == {10}
+    late = stats.compare(rows, "hakmem", looks=(10, 20)).set_index("allocator")
+    assert late.loc["system", "verdict"] == "NO-GO" and late.loc["same", "verdict"] != "GO"
+
+
 def test_geometric_mean_covers_its_truth():
     cases = [samples({"hakmem": 0, "system": e}, case=str(e), noise=0.05) for e in (0.1, 0.2, 0.4)]
     row = stats.geometric_mean(stats.compare(pd.concat(cases), "hakmem")).iloc[0]
