@@ -74,7 +74,7 @@ def explorer(
 
 
 def decisions(events):
-    """Rows for `explorer` from the events of one ACE learner, a DataFrame in their order.
+    """Rows for `explorer` from the events of one ACE learner, a DataFrame in their order (see `ace.history`).
 
     Event n ends a window: it holds the reward of the arm in force, every arm's index after the update,
     and the arm put into force next. Row n is that next decision, so its reward is event n + 1's.
@@ -83,10 +83,11 @@ def decisions(events):
         raise BanditError(
             "events of several learners cannot be one run; keep one: events[events.learner == 0]"
         )
+    columns = [name for name in events.columns if name.startswith("index_")]
     means, rows = {}, []
     for now, then in zip(events.to_dict("records"), [*events.to_dict("records")[1:], None], strict=True):
         means[now["arm"]] = now["mean"]
-        index = [None if not math.isfinite(value) else float(value) for value in now["index"]]
+        index = [float(now[name]) if math.isfinite(now[name]) else None for name in columns]
         rows.append(
             {
                 "arm": int(now["next_arm"]),

@@ -94,9 +94,17 @@ def test_the_widget_carries_a_page_that_needs_nothing_else():
 def recorded():
     """Three decisions of a learner with two arms."""
     events = [
-        {"arm": 0, "next_arm": 1, "reward": 0.5, "mean": 0.5, "index": [0.9, float("inf")], "phase": 0},
-        {"arm": 1, "next_arm": 1, "reward": 0.7, "mean": 0.7, "index": [0.8, 1.0], "phase": 0},
-        {"arm": 1, "next_arm": 0, "reward": 0.3, "mean": 0.5, "index": [0.8, 0.7], "phase": 1},
+        {
+            "arm": 0,
+            "next_arm": 1,
+            "reward": 0.5,
+            "mean": 0.5,
+            "index_0": 0.9,
+            "index_1": float("inf"),
+            "phase": 0,
+        },
+        {"arm": 1, "next_arm": 1, "reward": 0.7, "mean": 0.7, "index_0": 0.8, "index_1": 1.0, "phase": 0},
+        {"arm": 1, "next_arm": 0, "reward": 0.3, "mean": 0.5, "index_0": 0.8, "index_1": 0.7, "phase": 1},
     ]
     return pd.DataFrame([{**event, "learner": 0, "block_size": 64, "threads": 2} for event in events])
 
