@@ -54,6 +54,7 @@ static void level_span(const struct span *span, const struct arena *arena, void 
 static void level_heaps(uint64_t *value)
 {
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
+        value[STAT_live_blocks] += heap->stats[STAT_refilled_blocks] - heap->stats[STAT_spilled_blocks]; /* of ended threads too */
         if (atomic_load(&heap->state) != HEAP_LIVE || heap->front == NULL) continue;
         value[STAT_heaps]++;
         for (unsigned class = 1; class < CLASSES; class++) {
@@ -61,7 +62,6 @@ static void level_heaps(uint64_t *value)
             value[STAT_cached_bytes] += (loaded + spare_blocks(heap, class)) * classes[class].size;
             value[STAT_live_blocks] -= loaded;
         }
-        value[STAT_live_blocks] += heap->stats[STAT_refilled_blocks] - heap->stats[STAT_spilled_blocks];
         value[STAT_cached_bytes] += PEEK(heap->run_cached);
     }
 }

@@ -1,0 +1,72 @@
+"""A live heap followed and drawn; what fixed arms leave to win, from samples that are known."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from hakmem_py import anatomy, ceiling, figures, native
+
+
+@pytest.fixture
+def program():
+    played = anatomy.Program(seed=3)
+    played.fill(500, 16, 1024)
+    played.fill(3, 100_000, 300_000)
+    played.elsewhere(played.fill, 200, 16, 512)
+    yield played
+    played.close()
+
+
+def test_a_program_is_seen_and_gone(program):
+    live = native.counters().at["live_blocks", "value"]
+    program.thin(0.5)
+    assert live - native.counters().at["live_blocks", "value"] in (349, 350, 351)  # half of 703, up to 3 of them runs
+    for figure in (figures.heap_map, figures.slab_occupancy):
+        assert "slabs" in figure(native.spans()).layout.meta["alt"]
+    assert figures.magazines(native.magazines()).layout.meta["alt"]
+
+
+def test_the_way_of_a_block():
+    table = anatomy.journey(176)
+    assert table["same_address"].iloc[2]
+    assert table["loaded"].iloc[1] == table["loaded"].iloc[0] + 1
+    assert table["depot"].iloc[-2] > 0 and table["spare"].iloc[-2] > 0
+    assert (table[["loaded", "spare", "depot", "slab_used"]].iloc[-1] == 0).all()
+    assert figures.journey(table).layout.meta["alt"]
+
+
+def runs(costs):
+    """Samples of one phased case: {arm: {phase: ns per operation}}."""
+    rows = []
+    for arm, phases in costs.items():
+        marks = [{"name": name, "cpu_ns": 1000 * ns, "ops": 1000} for name, ns in phases.items()]
+        rows.append(
+            {
+                "case": "phases",
+                "allocator": arm,
+                "block": 0,
+                "status": "ok",
+                "extra": json.dumps({"phases": marks}),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def test_the_oracle_takes_the_best_of_each_phase():
+    costs = ceiling.phase_costs(runs({"16": {"a": 4, "b": 10}, "512": {"a": 8, "b": 2}}))
+    row = ceiling.oracle(costs).iloc[0]
+    assert row["best_fixed"] == "512" and row["fixed_ns"] == 5
+    assert row["oracle_ns"] == 3 and row["gain"] == 5 / 3 and row["oracle"] == "a: 16, b: 512"
+
+
+def test_regret_is_measured_against_the_best_arm():
+    history = pd.DataFrame({"setting": [16, 512, 512, 512], "reward": [0.5, 1.0, 1.0, 1.0]})
+    history["time_ns"], history["begin_ns"] = range(1, 5), range(4)
+    assert list(ceiling.regret(history)["regret"]) == [0.5, 0.5, 0.5, 0.5]
+
+
+def test_memory_after_a_peak():
+    extra = {"rss_at_peak_bytes": 100, "idle_ms": [0, 500], "idle_rss_bytes": [80, 5]}
+    samples = pd.DataFrame([{"allocator": "x", "status": "ok", "extra": json.dumps(extra)}])
+    assert list(ceiling.after_peak(samples)["share"]) == [0.8, 0.05]
