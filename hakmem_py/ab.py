@@ -229,7 +229,7 @@ def judge(samples, metric="cpu_ns_per_op"):
     return table
 
 
-def overhead(workload="lifo", n1=2000, n2=10_000):
+def overhead(workload="lifo", n1=500, n2=3000):
     """Instructions of one call on cached blocks: ACE off, looking on (frozen), compiled out; ratio to off."""
     quiet = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_FROZEN": "1", "HAKMEM_ACE_FAST_INTERVAL_MS": "60000"}
     ways = {"off": ("release", {}), "on, frozen": ("release", quiet), "compiled out": ("noace", {})}
