@@ -48,7 +48,6 @@ VARIANTS = {
 UNIMPORTABLE = ("asan", "tsan")  # their runtime must come first in a process: preloaded only, no module
 BENCH = (
     "-std=gnu11", "-O2", "-fno-builtin", "-pthread", "-DHAK_BENCH_DIRECT", "-Wall", "-Wextra",
-    "-Werror=implicit-function-declaration",
 )  # fmt: skip
 UNSEEN = ("-DHAK_VARIANT", "-DHAK_BUILD_HASH")  # of these the bench sees nothing
 HARDEN = ("-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack")

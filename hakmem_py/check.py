@@ -1,8 +1,8 @@
 """The gate for contributors: this working tree against a commit, by instructions and by interleaved time.
 
-Instructions are counted by callgrind and repeat to 0.01 %, so the smallest addition to the hot path shows. Time
-is measured in randomised blocks, both sides in the same bench, in turns in several layouts of the same code,
-for a moved function can be worth more than the change.
+Instructions are counted by callgrind and repeat to 0.01 %, so the smallest addition to the hot path shows.
+Time is measured in randomised blocks, both sides in the same bench, in several layouts of the same code, for
+a moved function can be worth more than the change.
 """
 
 import subprocess
@@ -24,6 +24,8 @@ GATE = {  # workload -> iterations of the two counted runs; their difference is 
 }
 LAYOUTS = 3
 NOISE = 0.0005  # of an instruction count; what differs by more was changed
+TIMED = ["case", "ratio", "low", "high", "n", "verdict", "needs_n", "status"]
+COUNTED = ["case", "instructions_base", "instructions", "more"]
 TIMED_SCALE = 0.2  # of a workload: some 50 ms
 
 
@@ -35,14 +37,14 @@ def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
     """One row a workload, the tree against the commit `base`. Columns: case, instructions_base, instructions,
     more (relative), ratio (tree time / base time) with low and high, n, verdict (GO: the tree is faster).
 
-    blocks: randomised blocks, shared out over the layouts. Samples are kept in `folder`, so that a second call
-    measures only what is missing. Raises CheckError, BuildError.
+    blocks: randomised blocks, shared out over the layouts. Samples are kept in `folder`, so that a second
+    call measures only what is missing. No rows where native/ is the same. Raises CheckError, BuildError.
     """
     folder = Path(folder or store.SAMPLES / "check")
     with tempfile.TemporaryDirectory(prefix="hakmem-base-") as scratch:
         native = _sources(base, Path(scratch))
         if build.source_hash(native) == build.source_hash():
-            raise CheckError(f"native/ is the same as in {base}: there is nothing to compare")
+            return pd.DataFrame(columns=[*COUNTED, *TIMED[1:]])
         sides = [
             {"base": build.build(name, native), "tree": build.build(name)}
             for name in ("release", *(f"release@{k}" for k in range(1, LAYOUTS)))
@@ -73,7 +75,7 @@ def _counts(sides, workloads):
         )
         more = tree / base - 1
         rows.append({"case": name, "instructions_base": base, "instructions": tree, "more": more})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=COUNTED)
 
 
 def _times(layouts, blocks, workloads, folder):
@@ -98,11 +100,13 @@ def _times(layouts, blocks, workloads, folder):
             run_ids |= runner.measure(experiment, False, found, folder, mine).run_ids
     samples = runner.samples_of(experiment, folder, run_ids)
     table = stats.compare(samples, threshold=estimates.BUILD_THRESHOLD)
-    return table[["case", "ratio", "low", "high", "n", "verdict", "needs_n", "status"]]
+    return table[TIMED]
 
 
 def verdict(table):
     """(passed, one line) of a check's table: slower for certain, or more instructions, does not pass."""
+    if table.empty:
+        return True, "native/ is the same on both sides, nothing to measure"
     slower = table.loc[table["verdict"] == "NO-GO", "case"].tolist()
     longer = table.loc[table["more"] > NOISE, "case"].tolist()
     broken = table.loc[table["status"] != "ok", "case"].tolist()
@@ -122,7 +126,8 @@ def add_check(subparsers):
 
 def _run(args):
     table = check(args.base, args.blocks, args.workloads)
-    print(table.to_string(index=False, float_format=lambda value: f"{value:.5g}"))
+    if len(table):
+        print(table.to_string(index=False, float_format=lambda value: f"{value:.5g}"))
     passed, line = verdict(table)
     print(f"{'PASS' if passed else 'FAIL'} against {args.base}: {line}")
     return 0 if passed else 1

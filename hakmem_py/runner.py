@@ -120,14 +120,19 @@ def _annotated(samples, experiment, folder):
 # ---------------------------------------------------------------- contenders
 
 
-def find_contenders(experiment):
-    """label -> Contender. Builds what is needed; a peer that is not there is a Contender that says why."""
+def find_contenders(experiment, builds=None):
+    """label -> Contender. Builds what is needed; a peer that is not there is a Contender that says why.
+
+    builds: label -> the Build that stands there instead of the one that the spec names.
+    """
     bench = build.build("release")
     unknown = sorted({case.workload for case in experiment.cases} - set(workloads(bench)))
     if unknown:
         known = ", ".join(workloads(bench))
         raise SpecError(f"{experiment.name}: workload {unknown[0]!r} is unknown; the bench has {known}")
-    return {side.label: _contender(side, bench) for side in experiment.allocators}
+    return {
+        side.label: _contender(side, bench, (builds or {}).get(side.label)) for side in experiment.allocators
+    }
 
 
 @functools.cache
@@ -139,8 +144,10 @@ def workloads(bench):
     return {row["name"]: row for row in rows}
 
 
-def _contender(side, bench):
-    facts, more = _FINDERS.get(side.use, _peer)(side, bench)
+def _contender(side, bench, built):
+    if built is None and side.use in ("hakmem", "direct"):
+        built = build.build(side.variant)
+    facts, more = _FINDERS.get(side.use, _peer)(side, built)
     facts = {"backend": "malloc", "variant": "", "build_hash": bench.hash, "library_sha256": ""} | facts
     bits = [side.use, side.env, side.slowdown, bench.hash, facts["build_hash"], facts["library_sha256"]]
     slow = ["--slowdown", f"{side.slowdown:g}"] if side.slowdown else []
@@ -149,14 +156,12 @@ def _contender(side, bench):
     return Contender(digest=_digest(side.label, bits), facts=facts, **own | more)
 
 
-def _hakmem(side, bench):
-    built = build.build(side.variant)
+def _hakmem(side, built):
     facts = _built(built) | {"library_sha256": built.facts()["library_sha256"]}
     return facts, {"preload": str(built.library), "expect": built.library.resolve()}
 
 
-def _direct(side, bench):
-    built = build.build(side.variant)
+def _direct(side, built):
     return _built(built) | {"backend": "direct"}, {"bench": built}
 
 
@@ -164,15 +169,15 @@ def _built(built):
     return {"variant": built.variant, "build_hash": built.hash, "library_version": __version__}
 
 
-def _system(side, bench):
+def _system(side, built):
     return {"library_version": provenance.libc()}, {}
 
 
-def _floor(side, bench):
+def _floor(side, built):
     return {"backend": "floor", "library_version": __version__}, {}
 
 
-def _peer(side, bench):
+def _peer(side, built):
     peer = peers.find(side.use)
     if peer.path is None:
         return {"library_sha256": "missing"}, {"missing": peer.hint}
