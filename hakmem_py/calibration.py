@@ -86,9 +86,9 @@ def error_rates(table, size=GROUP):
 def planned_power(table):
     """Is a slow-down found at the n that the planner names from the blocks before? {effect: {...}}
 
-    The pilot (identical sides) and the comparison move together through the series, in steps of n but of a sixth
-    of a pilot at most: where n is larger, comparisons overlap. 1 % is the injected slow-down; 2 % and 5 % are
-    the identical side's times multiplied, which is the same thing, as the 1 % shows (`slow_ratio`).
+    The pilot (identical sides) and the comparison move together through the series, in steps of n but of a
+    sixth of a pilot at most: where n is larger, comparisons overlap. 1 % is the injected slow-down; 2 % and
+    5 % are the identical side's times multiplied, which is the same thing, as the 1 % shows (`slow_ratio`).
     """
     null, slow = (np.log(table[name] / table["same"]).to_numpy() for name in ("again", "slow"))
     effects = {0.01: slow, 0.02: null + np.log(1.02), 0.05: null + np.log(1.05)}

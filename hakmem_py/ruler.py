@@ -23,8 +23,8 @@ def calibrate(quick=True, **choice):
 def decide(name, **choice):
     """(samples, table) of an experiment, measured from look to look until all verdicts are in.
 
-    The looks are those of its specification, and the last one ends it: what is undecided then stays so. Raises
-    SpecError where it fixes no looks.
+    The looks are those of its specification, and the last one ends it: what is undecided then stays so.
+    Raises SpecError where it fixes no looks.
     """
     experiment = load_spec(name)
     if not experiment.looks:
