@@ -398,13 +398,13 @@ function drawCurves(svg, curves, t, horizon, low) {
 function sentence(run, t, { noun, labels }) {
   const arm = run.arm[t], k = t * run.arms, bonus = run.bonus[k + arm], name = `${noun} ${labels[arm]}`;
   const got = run.reward[t] === null ? "" : ` It gives ${digits(run.reward[t])}.`;
-  const head = `Play ${t + 1} of ${run.horizon}: `;
+  const head = `Play ${t + 1} of ${run.horizon}: `, is = run.pieces ? "is chosen" : "is in force";
   if (run.probation?.[t]) return `${head}${name} is played again: the rewards seem to have changed.${got}`;
   if (!Number.isFinite(bonus)) return `${head}${name} has not been played yet, so it is its turn.${got}`;
   const index = (i) => run.mean[k + i] + run.bonus[k + i];
   const highest = labels.every((_, i) => index(i) <= index(arm));
   const sum = bonus === 0 ? `mean ${digits(run.mean[k + arm])}` : `mean ${digits(run.mean[k + arm])} ${bonus < 0 ? "−" : "+"} ${digits(Math.abs(bonus))}`;
-  return `${head}${name} is chosen, ${highest ? "its index is the highest" : "though its index is not the highest"}: ${sum} = ${digits(index(arm))}.${got}`;
+  return `${head}${name} ${is}, ${highest ? "its index is the highest" : "though its index is not the highest"}: ${sum} = ${digits(index(arm))}.${got}`;
 }
 
 function soFar(run, t) {

@@ -73,11 +73,12 @@ def explorer(
     return _widget()(options=options)
 
 
-def decisions(events):
+def decisions(events, labels=ACE_LABELS):
     """Rows for `explorer` from the events of one ACE learner, a DataFrame in their order (see `ace.history`).
 
-    Event n ends a window: it holds the reward of the arm in force, every arm's index after the update,
-    and the arm put into force next. Row n is that next decision, so its reward is event n + 1's.
+    Event n ends a window: it holds every arm's index after the update and the arm chosen for the next window.
+    That window is event n + 1: the arm that was in force in it, which may still be the old one where no refill
+    took up the new one, and its reward.
     """
     if events["learner"].nunique() > 1:
         raise BanditError(
@@ -85,20 +86,29 @@ def decisions(events):
         )
     columns = [name for name in events.columns if name.startswith("index_")]
     means, rows = {}, []
-    for now, then in zip(events.to_dict("records"), [*events.to_dict("records")[1:], None], strict=True):
+    records = events.to_dict("records")
+    for now, then in zip(records, [*records[1:], None], strict=True):
         means[now["arm"]] = now["mean"]
-        index = [float(now[name]) if math.isfinite(now[name]) else None for name in columns]
         rows.append(
             {
-                "arm": int(now["next_arm"]),
+                "arm": int(then["arm"] if then else now["next_arm"]),
                 "reward": float(then["reward"]) if then else None,
-                "mean": [float(means[arm]) if arm in means else None for arm in range(len(index))],
-                "index": index,
+                "mean": [float(means[arm]) if arm in means else None for arm in range(len(columns))],
+                "index": [float(now[name]) if math.isfinite(now[name]) else None for name in columns],
                 "phase": int(now["phase"]),
-                "note": f"phase {now['phase']}, {now['block_size']} byte blocks, {now['threads']} threads",
+                "note": _note(now, then, labels),
             }
         )
     return rows
+
+
+def _note(now, then, labels):
+    where = f"Phase {now['phase']}, {now['block_size']} byte blocks, {now['threads']} threads"
+    if then is None or then["arm"] == now["next_arm"]:
+        return f"{where}."
+    return (
+        f"{where}; {labels[now['next_arm']]} was chosen, but no refill took it up, so this is still in force."
+    )
 
 
 def page(options):

@@ -112,6 +112,7 @@ def recorded():
 def test_events_become_decisions():
     rows = explorer.decisions(recorded())
     assert [row["arm"] for row in rows] == [1, 1, 0]
+    assert "128 was chosen" in explorer.decisions(recorded().assign(next_arm=3))[0]["note"]
     assert [row["reward"] for row in rows] == [0.7, 0.3, None]
     assert rows[0]["mean"] == [0.5, None]
     assert rows[0]["index"] == [0.9, None]
@@ -185,6 +186,6 @@ def test_a_recorded_run_is_stepped_through_in_the_same_way(shown):
     page = shown(rows=explorer.decisions(recorded()), labels=["16", "32"])
     page.get_by_role("button", name="one play on").click()
     words = page.locator(".said").inner_text()
-    assert "Play 2 of 3: capacity 32 is chosen" in words
-    assert "phase 0" in words
+    assert "Play 2 of 3: capacity 32 is in force" in words
+    assert "Phase 0" in words
     assert page.locator(".knobs").count() == 0
