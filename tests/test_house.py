@@ -1,105 +1,210 @@
-"""The rules of the house as assertions: who may look at whom, what is written once, what git holds."""
+"""The house rules, as assertions: which way modules look, what files may hold, what must agree with what."""
 
 import ast
 import json
 import re
 import subprocess
+import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+import hakmem_py
+from hakmem_py import ROOT
+
 PACKAGE = ROOT / "hakmem_py"
-THINKING = ("stats", "estimates", "ranks", "figures", "style", "report", "pages", "batch", "thumbnail")
-DOING = {"build", "native", "worker", "runner"}
-PUBLISHED_NAMES = (
+NATIVE = ROOT / "native"
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+FLOORS_MAX = 6
+PYTHON_LINES_MAX, FUNCTION_LINES_MAX, CELL_LINES_MAX = 420, 60, 15
+DOING = {"build", "native", "worker", "runner"}  # need a compiler or make processes
+THINKING = ("stats", "figures", "report")  # must open without one
+HEADINGS = ("Question", "Prediction", "Run", "Result", "What it does not show")
+PUBLISHED = (
     "HAKMEM_ACE_ENABLED",
     "HAKMEM_ACE_LOG_LEVEL",
     "HAKMEM_ACE_FAST_INTERVAL_MS",
     "HAKMEM_FORCE_LIBC_ALLOC",
     "HAKMEM_SS_OS_STATS",
 )
+CONDA_ONLY = {"python", "pip", "c-compiler", "make"}
 
 
-def tracked(*patterns):
-    """Files that git holds; outside a clone those that lie there."""
-    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True)
-    return [ROOT / line for line in listed.stdout.splitlines()]
+def tracked():
+    """The files of the repository, or of the unpacked archive where there is no git."""
+    done = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True)
+    names = done.stdout.split("\0")[:-1]
+    return [path for name in names if (path := ROOT / name).is_file()]
 
 
-def imports(module):
-    """Modules of the package that a module imports when it is loaded, not later inside a function."""
-    found = set()
-    for node in ast.parse((PACKAGE / f"{module}.py").read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            found |= {node.module} if node.module else {alias.name for alias in node.names}
-    return found
+def named(table):
+    """{name: rest} of requirements such as "numpy>=2.0"."""
+    parts = (re.match(r"([A-Za-z0-9._-]+)(.*)", line) for line in table)
+    return {part[1].lower(): part[2].partition(";")[0].strip() for part in parts}
+
+
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+# ---------------------------------------------------------------- which way modules look
+
+
+@cache
+def imports():
+    """module -> the modules of the package that it imports, wherever in the file."""
+    graph = {}
+    for path in PACKAGE.glob("*.py"):
+        nodes = [
+            n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom) and n.level
+        ]
+        names = {name for n in nodes for name in ([n.module] if n.module else [a.name for a in n.names])}
+        graph[path.stem] = {name for name in names if (PACKAGE / f"{name}.py").exists()}
+    return graph
+
+
+def floor(module, above=()):
+    """1 for a module that imports none of ours, else one above the highest that it does. No circles."""
+    assert module not in above, f"a circle of imports: {' -> '.join([*above, module])}"
+    return 1 + max((floor(name, (*above, module)) for name in imports()[module]), default=0)
+
+
+def reached(module):
+    found = set(imports()[module])
+    return found.union(*map(reached, found))
+
+
+def test_imports_point_down_and_make_no_circle():
+    assert max(map(floor, imports())) <= FLOORS_MAX
 
 
 @pytest.mark.parametrize("module", THINKING)
-def test_a_reader_without_a_compiler_can_redraw_every_figure(module):
-    reached, front = set(), {module}
-    while front:
-        front = {
-            name for one in front for name in imports(one) if (PACKAGE / f"{name}.py").exists()
-        } - reached
-        reached |= front
-    assert reached & DOING == set()
+def test_the_thinking_never_reaches_the_doing(module):
+    assert not reached(module) & DOING
 
 
-def test_environment_and_package_name_the_same_packages_and_ranges():
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = re.findall(r"^  - ([\w-]+)(\S*)$", (ROOT / "environment.yml").read_text(), re.MULTILINE)
-    conda = {name + limits for name, limits in lines if name not in ("python", "pip", "c-compiler", "make")}
-    assert conda - {"conda-forge"} == {re.sub(r"\s", "", line) for line in wanted["dependencies"]}
-    assert f"python{wanted['requires-python']}" in [name + limits for name, limits in lines]
-    assert "- -e ." in (ROOT / "environment.yml").read_text()
+def test_only_the_entry_imports_the_command_line():
+    assert [module for module, names in imports().items() if "cli" in names] == ["__main__"]
 
 
-def test_the_lock_knows_only_the_public_index():
-    sources = set(re.findall(r'registry = "([^"]+)"', (ROOT / "uv.lock").read_text()))
-    assert sources == {"https://pypi.org/simple"}
-
-
-def test_the_allocator_has_no_call_upwards():
-    command = (
-        "gcc -std=gnu11 -fsyntax-only -pthread -Werror=implicit-function-declaration native/src/preload.c"
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys, hakmem_py; print({'numpy', 'cffi', 'hakmem_py.build'} & set(sys.modules))"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
     )
-    assert subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True).returncode == 0
 
 
-def test_published_names_are_still_understood():
-    knobs = (ROOT / "native/src/knobs.c").read_text()
-    for name in PUBLISHED_NAMES:
-        assert f"X({name.removeprefix('HAKMEM_').lower()}," in knobs
+def test_the_package_gives_what_it_lists():
+    for name in hakmem_py.__all__:
+        assert getattr(hakmem_py, name) is not None
+    with pytest.raises(AttributeError, match="ensure"):
+        hakmem_py.__getattr__("insure")
 
 
-def test_notebooks_in_git_have_no_outputs():
-    for path in tracked("notebooks/*.ipynb"):
-        cells = json.loads(path.read_text())["cells"]
-        assert [cell["id"] for cell in cells if cell.get("outputs") or cell.get("execution_count")] == [], (
-            path
-        )
+def test_c_files_use_only_what_stands_above_them():
+    """The list in hakmem.c is the order; without forward declarations the compiler keeps it."""
+    command = ["gcc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Werror=implicit-function-declaration"]
+    done = subprocess.run([*command, NATIVE / "src" / "preload.c"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    listed = re.findall(r'#include "(\S+\.c)"', (NATIVE / "src" / "hakmem.c").read_text())
+    files = {str(path.relative_to(NATIVE / "src")) for path in (NATIVE / "src").rglob("*.c")}
+    assert set(listed) == files - {"hakmem.c", "preload.c"}
+    for name in listed:
+        text = (NATIVE / "src" / name).read_text()
+        assert not re.search(r"^static [^=(;]*\b\w+\([^;{}()]*\);", text, re.M), f"{name} declares ahead"
+        assert not re.search(r'^#include "', text, re.M), f"{name} includes a file of ours"
 
 
-def test_cells_are_short_and_define_little():
-    for path in tracked("notebooks/*.ipynb"):
-        code = [
-            "".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"
-        ]
-        assert max(len(cell.splitlines()) for cell in code) <= 15, path
-        assert sum(len(re.findall(r"^(?:def|class) ", cell, re.MULTILINE)) for cell in code) <= 3, path
+# ---------------------------------------------------------------- what files hold
 
 
-def test_no_machine_path_is_written_down():
-    pattern = re.compile(r"/(?:home/\w+|root|work|farm)/")
-    texts = [p for p in tracked() if p.suffix in {".py", ".c", ".h", ".md", ".toml", ".ipynb", ".yml", ".js"}]
-    assert [str(p) for p in texts if p != Path(__file__) and pattern.search(p.read_text())] == []
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+def test_files_and_functions_stay_short(path):
+    text = path.read_text()
+    assert text.count("\n") <= PYTHON_LINES_MAX
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    lengths = {n.name: n.end_lineno - n.lineno + 1 for n in ast.walk(ast.parse(text)) if isinstance(n, kinds)}
+    assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES_MAX} == {}
+    assert ast.get_docstring(ast.parse(text)), "a file says what it is for"
 
 
-def test_every_subcommand_has_a_home():
-    from hakmem_py import cli
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_prose_with_short_cells_and_no_outputs(path):
+    notebook = json.loads(path.read_text())
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    for cell in code:
+        assert cell["outputs"] == [] and cell["execution_count"] is None
+        assert len("".join(cell["source"]).splitlines()) <= CELL_LINES_MAX
+    tags = [cell["metadata"].get("tags", []) for cell in notebook["cells"]]
+    assert "parameters" in tags[1]
+    prose = "\n".join(
+        "".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"
+    )
+    headings = re.findall(r"^#+ (.+)$", prose, re.M)
+    assert [heading for heading in HEADINGS if heading not in headings] == []
 
-    for name in cli.COMMANDS:
-        cli.parser([name])
+
+def test_no_file_knows_the_machine_it_was_written_on():
+    words = re.compile(r"/(?:work|root|home/\w+)/")
+    readable = (
+        path for path in tracked() if path.suffix not in {".png", ".parquet"} and path != Path(__file__)
+    )
+    assert [path.name for path in readable if words.search(path.read_text(errors="replace"))] == []
+
+
+def test_ruff_has_nothing_to_say():
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", ROOT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_experiment_has_a_notebook_of_its_number():
+    numbers = {path.name[:2] for path in NOTEBOOKS}
+    specs = sorted((ROOT / "data" / "specs").glob("*.toml"))
+    assert [spec.stem for spec in specs if spec.name[:2] not in numbers] == []
+
+
+# ---------------------------------------------------------------- what must agree
+
+
+def test_conda_names_and_ranges_are_the_projects():
+    lines = (ROOT / "environment.yml").read_text().splitlines()
+    listed = named(line[4:] for line in lines if re.match(r"  - [a-z]", line) and not line.endswith(":"))
+    listed.pop("conda-forge")
+    wanted = named(project()["project"]["dependencies"])
+    assert {name: listed.get(name) for name in wanted} == wanted
+    assert set(listed) - set(wanted) == CONDA_ONLY
+    assert listed["python"] == project()["project"]["requires-python"]
+    assert [line.strip() for line in lines if line.startswith("      ")] == ["- -e ."]
+
+
+def test_the_lock_holds_only_the_public_index():
+    text = (ROOT / "uv.lock").read_text()
+    hosts = set(re.findall(r"https?://([^/\"]+)", text))
+    assert hosts == {"pypi.org", "files.pythonhosted.org"}
+    assert "://" not in (ROOT / "requirements.lock").read_text()
+
+
+def test_both_locks_are_one():
+    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    locked = {(package["name"], package.get("version")) for package in packages}
+    pinned = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements.lock").read_text(), re.M)
+    assert len(pinned) > 100
+    assert set(pinned) <= locked
+    direct = named(project()["project"]["dependencies"]) | named(project()["dependency-groups"]["dev"])
+    assert set(direct) <= {name for name, _ in pinned}
+
+
+def test_published_names_are_kept():
+    knobs = (NATIVE / "src" / "knobs.c").read_text()
+    for name in PUBLISHED:
+        assert name.removeprefix("HAKMEM_").lower() in knobs
+
+
+def test_the_declarations_exist_once():
+    """What cffi reads is hakmem.h itself."""
+    header = (NATIVE / "include" / "hakmem.h").read_text()
+    assert header.count("/* cdef begin */") == header.count("/* cdef end */") == 1
+    assert "cdef(" not in "".join(p.read_text() for p in PACKAGE.glob("*.py") if p.stem != "build")
