@@ -74,11 +74,11 @@ def explorer(
 
 
 def decisions(events, labels=ACE_LABELS):
-    """Rows for `explorer` from the events of one ACE learner, a DataFrame in their order (see `ace.history`).
+    """Rows for `explorer` from the events of one ACE learner, a DataFrame in order (see `ace.history`).
 
     Event n ends a window: it holds every arm's index after the update and the arm chosen for the next window.
-    That window is event n + 1: the arm that was in force in it, which may still be the old one where no refill
-    took up the new one, and its reward.
+    That window is event n + 1: the arm in force in it, which may still be the old one where no refill took up
+    the new one, and its reward.
     """
     if events["learner"].nunique() > 1:
         raise BanditError(
