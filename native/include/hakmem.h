@@ -181,7 +181,7 @@ hak_pool_t *hak_pool_with_capacity(size_t size, size_t alignment, size_t objects
 void *hak_pool_allocate(hak_pool_t *pool);                      /* NULL: see hak_pool_error */
 int hak_pool_deallocate(hak_pool_t *pool, void *object);
 int hak_pool_preallocate(hak_pool_t *pool, size_t objects);     /* so many more are mapped and touched ahead */
-int hak_pool_stats(hak_pool_t *pool, hak_pool_stats_t *stats);
+int hak_pool_stats(hak_pool_t *pool, hak_pool_stats_t *stats);  /* owner's: time for each object freed since the last */
 int hak_pool_shrink(hak_pool_t *pool);                          /* returns the chunks without a live object to the system */
 int hak_pool_destroy(hak_pool_t *pool);                         /* and all its objects; no other thread may be inside */
 int hak_pool_error(void);                                       /* code of the calling thread's last failed call */
