@@ -142,7 +142,7 @@ def _heat(trace, box):
     """Cells in shades of the text colour, the first row on top: strong is high."""
     left, right, bottom, top = box
     z = _values(trace["z"]).astype(float)
-    low, high = np.nanmin(z), np.nanmax(z)
+    low, high = (np.nanmin(z), np.nanmax(z)) if np.isfinite(z).any() else (0, 1)
     shade = np.nan_to_num((z - low) / (high - low or 1)) * 0.85 + 0.1
     w, h = (right - left) / z.shape[1], (bottom - top) / z.shape[0]
     return "".join(

@@ -48,13 +48,13 @@ def test_a_sound_machine_is_found_sound(good):
 
 
 def test_a_biased_bench_is_found_out():
-    result = calibration.judge(samples(bias=0.02))
+    result = calibration.judge(samples(1200, bias=0.02))
     assert any("false positives" in text for text in result["complaints"])
     assert any("coverage" in text for text in result["complaints"])
 
 
 def test_naive_rules_fail_where_ours_hold():
-    found = calibration.rules(samples(drift=0.05)).set_index("rule")
+    found = calibration.rules(samples(2400, drift=0.05)).set_index("rule")
     assert found.loc["10 of A, then 10 of B: Welch t", "low"] > 0.05
     assert found.loc["10 of A, then 10 of B: GO if the mean gains 1 %", "low"] > 0.2
     assert found.loc["chunks of one process as samples: Welch t", "low"] > 0.3
