@@ -150,10 +150,12 @@ def title(notebook, name):
 def question(notebook):
     """The question in bold under the heading "Question", or the first paragraph there, as HTML."""
     text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    found = re.search(r"^#+ Question\s*\n+(.+?)(?:\n\s*\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    bold = re.search(r"\*\*(.+?)\*\*", found[1], re.DOTALL) if found else None
-    text = bold or found
-    return re.sub(r"</?p>", "", markdown(text[1])[0]).strip() if text else ""
+    section = re.search(r"^#+ Question\s*\n(.+?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    if not section:
+        return ""
+    bold = re.search(r"\*\*([^*]+\?)\*\*", section[1])
+    asked = bold[1] if bold else section[1].strip().split("\n\n")[0]
+    return re.sub(r"</?p>", "", markdown(asked)[0]).strip()
 
 
 def page(executed, self_contained=False):
@@ -221,7 +223,7 @@ def _words(notebook, name, headlines):
 def _card(record, executed):
     """What the front page says of one notebook; `record` is its last run, which may have failed."""
     name = record["name"]
-    card = {"name": name, "part": record["part"], "title": name, "words": name, "made": made(record)}
+    card = {"name": name, "part": record["part"], "title": name, "words": name}
     card["failure"] = "" if record["status"] == "ok" else failure(record)
     if not executed.exists():
         return card
