@@ -41,7 +41,7 @@ def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
     call measures only what is missing. No rows where native/ is the same. Raises CheckError, BuildError.
     """
     folder = Path(folder or store.SAMPLES / "check")
-    with tempfile.TemporaryDirectory(prefix="hakmem-base-") as scratch:
+    with runner.bench_slot("check"), tempfile.TemporaryDirectory(prefix="hakmem-base-") as scratch:
         native = _sources(base, Path(scratch))
         if build.source_hash(native) == build.source_hash():
             return pd.DataFrame(columns=[*COUNTED, *TIMED[1:]])
@@ -49,8 +49,8 @@ def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
             {"base": build.build(name, native), "tree": build.build(name)}
             for name in ("release", *(f"release@{k}" for k in range(1, LAYOUTS)))
         ]
-    counts = _counts(sides[0], workloads)
-    times = _times(sides, blocks, workloads, folder)
+        counts = _counts(sides[0], workloads)
+        times = _times(sides, blocks, workloads, folder)
     return counts.merge(times, on="case")
 
 
@@ -93,11 +93,10 @@ def _times(layouts, blocks, workloads, folder):
         }
     )
     run_ids = set()
-    with runner.bench_slot("check"):
-        for k, sides in enumerate(layouts):
-            found = runner.find_contenders(experiment, sides)
-            mine = range(k, blocks, len(layouts))
-            run_ids |= runner.measure(experiment, False, found, folder, mine).run_ids
+    for k, sides in enumerate(layouts):
+        found = runner.find_contenders(experiment, sides)
+        mine = range(k, blocks, len(layouts))
+        run_ids |= runner.measure(experiment, False, found, folder, mine).run_ids
     samples = runner.samples_of(experiment, folder, run_ids)
     table = stats.compare(samples, threshold=estimates.BUILD_THRESHOLD)
     return table[TIMED]

@@ -138,7 +138,7 @@ def batch(tmp_path_factory):
         write(folder, "05_good", PARAMETERS, GOOD),
     ]
     return run(
-        *books, "-p", "sizes=[16, 64]", "--timeout", 8, "--jobs", 5, "--out", folder / "out"
+        *books, "-p", "sizes=[16, 64]", "--timeout", 45, "--jobs", 5, "--out", folder / "out"
     ), folder / "out"
 
 

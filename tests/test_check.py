@@ -1,0 +1,69 @@
+"""The contributor's gate: an added instruction is found, and verdicts follow from intervals."""
+
+import shutil
+
+import pandas as pd
+import pytest
+
+from hakmem_py import build, check
+from hakmem_py.check import CheckError
+
+ROW = {"case": "lifo", "more": 0.0, "ratio": 1.0, "verdict": "NEUTRAL", "status": "ok"}
+
+
+def judged(**more):
+    return check.verdict(pd.DataFrame([ROW | more]))
+
+
+@pytest.fixture
+def longer(tmp_path):
+    """native/ with one more instruction in every malloc."""
+    copy = tmp_path / "native"
+    shutil.copytree(build.NATIVE, copy, ignore=shutil.ignore_patterns("build"))
+    preload = copy / "src" / "preload.c"
+    head = "void *malloc(size_t size) { "
+    assert head in preload.read_text()
+    preload.write_text(preload.read_text().replace(head, head + '__asm__ volatile("nop"); '))
+    return copy
+
+
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="apt install valgrind")
+def test_one_added_instruction_is_found(longer):
+    sides = {"base": build.build(), "tree": build.build("release", longer)}
+    counted = check._counts(sides, ("lifo",)).loc[0]
+    assert counted["instructions"] - counted["instructions_base"] == pytest.approx(
+        0.5, abs=0.1
+    )  # a call of two
+    assert counted["more"] > check.NOISE
+
+
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="apt install valgrind")
+def test_the_same_code_counts_the_same():
+    done = build.build()
+    counted = check._counts({"base": done, "tree": done}, ("lifo", "random_mixed"))
+    assert counted["more"].abs().max() < check.NOISE
+
+
+def test_both_sides_run_in_one_bench_and_every_layout(longer, tmp_path):
+    sides = {"base": build.build(), "tree": build.build("release", longer)}
+    table = check._times([sides, sides], 4, ("lifo",), tmp_path / "kept")
+    assert list(table["status"]) == ["ok"]
+    assert list(table["n"]) == [4]
+
+
+def test_what_passes():
+    assert judged() == (True, "no slower for certain, and no instruction more")
+    assert judged(verdict="GO")[0]
+    assert judged(verdict="UNDECIDED")[0]
+    assert check.verdict(pd.DataFrame()) == (True, "native/ is the same on both sides, nothing to measure")
+
+
+def test_what_does_not_pass_is_named():
+    assert judged(verdict="NO-GO") == (False, "slower in lifo")
+    assert judged(more=0.01) == (False, "more instructions in lifo")
+    assert judged(status="3 of 30 crashed") == (False, "failed in lifo")
+
+
+def test_an_unknown_commit_is_one_line(tmp_path):
+    with pytest.raises(CheckError, match="no-such-commit"):
+        check._sources("no-such-commit", tmp_path)
