@@ -21,7 +21,8 @@ def program():
 def test_a_program_is_seen_and_gone(program):
     live = native.counters().at["live_blocks", "value"]
     program.thin(0.5)
-    assert live - native.counters().at["live_blocks", "value"] in (349, 350, 351)  # half of 703, up to 3 of them runs
+    gone = live - native.counters().at["live_blocks", "value"]
+    assert 349 <= gone <= 351  # half of 703, of which three are runs
     for figure in (figures.heap_map, figures.slab_occupancy):
         assert "slabs" in figure(native.spans()).layout.meta["alt"]
     assert figures.magazines(native.magazines()).layout.meta["alt"]
