@@ -44,3 +44,14 @@ int mprotect(void *p, size_t bytes, int protection) {
 int madvise(void *p, size_t bytes, int advice) {
     return misplaced(p) ? -1 : (int)syscall(SYS_madvise, p, pages(bytes), advice);
 }
+
+int mincore(void *p, size_t bytes, unsigned char *resident) {
+    if (misplaced(p)) return -1;
+    unsigned char small[PAGE / 4096];
+    for (size_t i = 0; i < pages(bytes) / PAGE; i++) {
+        if (syscall(SYS_mincore, (char *)p + i * PAGE, (size_t)PAGE, small) != 0) return -1;
+        resident[i] = 0;
+        for (size_t k = 0; k < sizeof small; k++) resident[i] |= small[k];
+    }
+    return 0;
+}
