@@ -10,7 +10,7 @@
 
 #define BODY INLINE uint64_t
 
-/* --- chance ------------------------------------------------------------------------------------------------------ */
+/* --- chance ------------------------------------------------------------------------------------------------------- */
 
 /* xorshift64 (Marsaglia 2003): six instructions, and nothing for the clock to see. The state is never 0. */
 INLINE uint64_t draw(uint64_t *state)
@@ -47,7 +47,7 @@ INLINE void note_live(struct lane *lane, uint64_t bytes)
     if (bytes > lane->live_peak_bytes) lane->live_peak_bytes = bytes;
 }
 
-/* --- patterns: a hundred blocks of one size, all taken, all given back in some order ----------------------------- */
+/* --- patterns: a hundred blocks of one size, all taken, all given back in some order ------------------------------ */
 
 INLINE void fill(enum backend on, struct lane *lane, uint64_t first, uint64_t step)
 {
@@ -126,7 +126,7 @@ BODY longlived(enum backend on, struct lane *lane, uint64_t n)
     return n * (slots / 2) * 2;
 }
 
-/* --- churn: a slot is emptied and filled again ------------------------------------------------------------------- */
+/* --- churn: a slot is emptied and filled again -------------------------------------------------------------------- */
 
 INLINE void put(enum backend on, struct lane *lane, size_t slot, uint32_t size)
 {
@@ -254,7 +254,7 @@ BODY growing(enum backend on, struct lane *lane, uint64_t n)
     return n * shape.slots;
 }
 
-/* --- fragmentation: fill, free a random half, refill with other sizes, drop every fourth ------------------------- */
+/* --- fragmentation: fill, free a random half, refill with other sizes, drop every fourth -------------------------- */
 
 enum { FRAG_ROUNDS = 50 };
 

@@ -28,7 +28,7 @@ static void pin(int64_t cpu)
     if (sched_setaffinity(0, sizeof set, &set)) die(EXIT_USAGE, "--cpu %lld: %s", (long long)cpu, strerror(errno));
 }
 
-/* --- options ----------------------------------------------------------------------------------------------------- */
+/* --- options ------------------------------------------------------------------------------------------------------ */
 
 static struct options opt = {.warmup = UNSET,
                              .chunks = 5,
@@ -80,10 +80,8 @@ static void set_number(const struct option_row *row, const char *text)
     if (!*text || *end || errno || !whole || !(value >= row->least && value <= row->most))
         die(EXIT_USAGE, "--%s %s: must be a %snumber from %.15g to %.15g", row->name, text,
             row->kind == REAL ? "" : "whole ", row->least, row->most);
-    if (row->kind == REAL)
-        *(double *)row->where = value;
-    else
-        *(uint64_t *)row->where = strtoull(text, NULL, 10);
+    if (row->kind == REAL) *(double *)row->where = value;
+    else *(uint64_t *)row->where = strtoull(text, NULL, 10);
 }
 
 static void read_arguments(int count, char **argument)
@@ -92,14 +90,10 @@ static void read_arguments(int count, char **argument)
         const struct option_row *row = option_rows, *past = option_rows + OPTION_ROWS;
         while (row < past && (strncmp(argument[i], "--", 2) || strcmp(argument[i] + 2, row->name))) row++;
         if (row == past) die(EXIT_USAGE, "%s: no such option, see --help", argument[i]);
-        if (row->kind == SWITCH)
-            *(bool *)row->where = true;
-        else if (++i == count)
-            die(EXIT_USAGE, "--%s needs a value: %s", row->name, row->meaning);
-        else if (row->kind == TEXT)
-            *(const char **)row->where = argument[i];
-        else
-            set_number(row, argument[i]);
+        if (row->kind == SWITCH) *(bool *)row->where = true;
+        else if (++i == count) die(EXIT_USAGE, "--%s needs a value: %s", row->name, row->meaning);
+        else if (row->kind == TEXT) *(const char **)row->where = argument[i];
+        else set_number(row, argument[i]);
     }
 }
 
@@ -132,10 +126,8 @@ static void fill_defaults(const struct workload *workload)
 {
     if (!opt.size) opt.size = workload->shape.size;
     if (!opt.threads) opt.threads = workload->threads;
-    if (workload->flags & IDLE)
-        opt.slots = (opt.peak_mb << 20) / opt.threads / opt.size;
-    else if (!opt.slots)
-        opt.slots = workload->shape.slots;
+    if (workload->flags & IDLE) opt.slots = (opt.peak_mb << 20) / opt.threads / opt.size;
+    else if (!opt.slots) opt.slots = workload->shape.slots;
     if (!opt.iterations) opt.iterations = workload->iterations;
 }
 
@@ -168,7 +160,7 @@ static void choose(const struct trace_facts *facts)
     if (opt.cpu >= 0) pin(opt.cpu);
 }
 
-/* --- output ------------------------------------------------------------------------------------------------------ */
+/* --- output ------------------------------------------------------------------------------------------------------- */
 
 static void print_text(const char *text)
 {

@@ -96,7 +96,7 @@ INLINE struct memory_pool pool_here(enum backend on, struct lane *lane, uint64_t
     return pool_of_thread;
 }
 
-/* --- what is not timed ------------------------------------------------------------------------------------------- */
+/* --- what is not timed -------------------------------------------------------------------------------------------- */
 
 static uint64_t faults_so_far(void)
 {
@@ -119,7 +119,7 @@ static void resume_clocks(struct lane *lane)
     lane->untimed_cpu_ns += clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 
-/* --- pool against standard, sizes, throughput -------------------------------------------------------------------- */
+/* --- pool against standard, sizes, throughput --------------------------------------------------------------------- */
 
 INLINE void take_all(enum backend on, struct memory_pool pool, struct lane *lane)
 {
@@ -199,7 +199,7 @@ BODY pool_batch(enum backend on, struct lane *lane, uint64_t n)
     return n * lane->shape.slots;
 }
 
-/* --- preallocation: every pass is a first one -------------------------------------------------------------------- */
+/* --- preallocation: every pass is a first one --------------------------------------------------------------------- */
 
 /* `before` objects are made ready before the clock runs, `after` on the clock. The standard allocator has one heap for
  * all passes, so only its first is a first one. */
@@ -234,7 +234,7 @@ BODY pool_first_half(enum backend on, struct lane *lane, uint64_t n)
     return first_pass(on, lane, n, lane->shape.slots / 2, 0);
 }
 
-/* --- one pool for all threads ------------------------------------------------------------------------------------ */
+/* --- one pool for all threads ------------------------------------------------------------------------------------- */
 
 #ifdef HAK_BENCH_DIRECT
 static hak_pool_t *common;
@@ -288,7 +288,7 @@ BODY pool_exchange(enum backend on, struct lane *lane, uint64_t n)
     uint64_t name##_floor(struct lane *lane, uint64_t n) { return body(ON_FLOOR, lane, n); }
 POOL_WORKLOADS(POOL_INSTANCES)
 
-/* --- what only a stack pool has ---------------------------------------------------------------------------------- */
+/* --- what only a stack pool has ----------------------------------------------------------------------------------- */
 
 #ifdef HAK_BENCH_DIRECT
 #define STACK_INSTANCES(name, body, ...)                                                                               \
@@ -348,7 +348,7 @@ uint64_t pool_sweep_ahead_direct(struct lane *lane, uint64_t n)
     return n * lane->shape.slots;
 }
 
-/* --- placement: what asking costs -------------------------------------------------------------------------------- */
+/* --- placement: what asking costs --------------------------------------------------------------------------------- */
 
 static uint64_t place(struct lane *lane, uint64_t n, int policy)
 {
@@ -366,7 +366,7 @@ uint64_t place_local_direct(struct lane *lane, uint64_t n) { return place(lane, 
 uint64_t place_interleave_direct(struct lane *lane, uint64_t n) { return place(lane, n, HAK_PLACE_INTERLEAVE); }
 uint64_t place_bind_direct(struct lane *lane, uint64_t n) { return place(lane, n, HAK_PLACE_BIND); }
 
-/* --- copies ------------------------------------------------------------------------------------------------------ */
+/* --- copies ------------------------------------------------------------------------------------------------------- */
 
 static void stream(char *to, const char *from, size_t size)
 {

@@ -126,12 +126,9 @@ static void end_object(struct part *part, uint32_t slot)
 static uint32_t begin_object(struct part *part, union record record)
 {
     uint32_t slot = part->spare;
-    if (slot != NOWHERE)
-        part->spare = trace.next_spare[slot];
-    else if (trace.facts.slots == NOWHERE)
-        die(EXIT_USAGE, "%s: too many live objects", trace.path);
-    else
-        slot = (uint32_t)trace.facts.slots++;
+    if (slot != NOWHERE) part->spare = trace.next_spare[slot];
+    else if (trace.facts.slots == NOWHERE) die(EXIT_USAGE, "%s: too many live objects", trace.path);
+    else slot = (uint32_t)trace.facts.slots++;
     emit(part, record.kind == MOVE_TO ? TAKE : record.kind, slot, record);
     return slot;
 }
@@ -162,10 +159,8 @@ static void read_record(union record record, uint64_t number)
         damaged("takes a block that is already taken", number);
         end_object(part, place->slot);
     }
-    if (record.kind == MOVE_TO && *moving != NOWHERE)
-        emit(part, MOVE_TO, place->slot = *moving, record);
-    else
-        place->slot = begin_object(part, record);
+    if (record.kind == MOVE_TO && *moving != NOWHERE) emit(part, MOVE_TO, place->slot = *moving, record);
+    else place->slot = begin_object(part, record);
     if (record.kind == MOVE_TO) *moving = NOWHERE;
 }
 
@@ -178,8 +173,8 @@ static void free_the_rest(void)
         if (trace.moving[thread] != NOWHERE) end_object(&trace.part[0], trace.moving[thread]);
 }
 
-/* --- the file ------------------------------------------------------------------------------------------------------
- */
+/* --- the file
+ * ------------------------------------------------------------------------------------------------------ */
 
 static bool readable(union record record)
 {
@@ -256,8 +251,8 @@ const struct trace_facts *trace_load(const char *path, bool partial)
     return &trace.facts;
 }
 
-/* --- the workload ---------------------------------------------------------------------------------------------------
- */
+/* --- the workload
+ * --------------------------------------------------------------------------------------------------- */
 
 INLINE void play(enum backend on, const struct event *event, struct object *object)
 {

@@ -14,7 +14,7 @@
 
 enum { LEAST_PAUSE_MS = 5 };
 
-/* --- the machine ------------------------------------------------------------------------------------------------- */
+/* --- the machine -------------------------------------------------------------------------------------------------- */
 
 void *map_zeroed(size_t size)
 {
@@ -61,7 +61,7 @@ static void reset_peak(void)
 
 void watch_peak(struct rig *rig) { rig->peak_rss_bytes = resident_bytes(); }
 
-/* --- lanes ------------------------------------------------------------------------------------------------------- */
+/* --- lanes -------------------------------------------------------------------------------------------------------- */
 
 static void *lane_main(void *argument)
 {
@@ -162,7 +162,7 @@ static uint64_t run_lanes(struct rig *rig, uint64_t iterations)
     return ops;
 }
 
-/* --- measuring --------------------------------------------------------------------------------------------------- */
+/* --- measuring ---------------------------------------------------------------------------------------------------- */
 
 static struct result result;
 
@@ -189,8 +189,8 @@ static void stream_chunk(uint64_t ops, uint64_t cpu_ns)
     dprintf(STDERR_FILENO,
             "{\"ops\": %llu, \"cpu_ns\": %llu, \"rss_bytes\": %llu, \"minor_faults\": %ld, "
             "\"major_faults\": %ld}\n",
-            (unsigned long long)ops, (unsigned long long)cpu_ns, (unsigned long long)resident_bytes(),
-            used.ru_minflt, used.ru_majflt);
+            (unsigned long long)ops, (unsigned long long)cpu_ns, (unsigned long long)resident_bytes(), used.ru_minflt,
+            used.ru_majflt);
 }
 
 static void run_chunk(struct rig *rig, uint64_t chunk)

@@ -157,8 +157,7 @@ static bool session_grow(struct session *session, uint64_t place)
         if (file < 0 ||
             posix_fallocate(file, (off_t)file_bytes(session->extent), WINDOW_RECORDS * sizeof(union record)))
             session->header->limit = session->extent;
-        else
-            session->extent += WINDOW_RECORDS;
+        else session->extent += WINDOW_RECORDS;
     }
     if (file >= 0) file_close(file);
     atomic_store(&session->growing, 0);

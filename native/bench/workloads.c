@@ -2,7 +2,7 @@
 #include "bodies.h"
 #include "pools.h"
 
-/* --- threads ----------------------------------------------------------------------------------------------------- */
+/* --- threads ------------------------------------------------------------------------------------------------------ */
 
 /* Larson and Krishnan (ISMM 1998), closed: each lane replaces random slots of its stripe; after a round the stripes
  * move on by one lane, so blocks die in another thread than the one that took them. */
@@ -96,7 +96,7 @@ BODY prodcons(enum backend on, struct lane *lane, uint64_t n)
 /* A burst takes all slots and gives them back, oldest first. */
 BODY bursts(enum backend on, struct lane *lane, uint64_t n) { return fifo(on, lane, n) / 2; }
 
-/* --- phases: one program, several habits ------------------------------------------------------------------------- */
+/* --- phases: one program, several habits -------------------------------------------------------------------------- */
 
 enum { PHASE_BURSTS, PHASE_PRODCONS, PHASE_CHURN, PHASE_LARGE, PHASES };
 enum { SLICE = 4096 }; /* pairs between two looks at the clock */
@@ -190,7 +190,7 @@ BODY phases4(enum backend on, struct lane *lane, uint64_t n)
     return pairs;
 }
 
-/* --- idle -------------------------------------------------------------------------------------------------------- */
+/* --- idle --------------------------------------------------------------------------------------------------------- */
 
 /* A peak of memory, then nothing: what the process still holds is read by run.c. */
 BODY idle_peak(enum backend on, struct lane *lane, uint64_t n)
@@ -206,7 +206,7 @@ BODY idle_peak(enum backend on, struct lane *lane, uint64_t n)
     return n * slots;
 }
 
-/* --- the table --------------------------------------------------------------------------------------------------- */
+/* --- the table ---------------------------------------------------------------------------------------------------- */
 
 /* X(name, body, unit, size, smallest, slots, threads, iterations, round, flags, what it stresses). Sizes in bytes;
  * slots a thread; iterations over all chunks and threads; round: pairs a thread does between two barriers. */
@@ -274,7 +274,7 @@ WORKLOADS(INSTANCES)
 const struct workload workloads[] = {WORKLOADS(ROW) POOL_WORKLOADS(ROW) STACK_WORKLOADS(STACK_ROW)};
 const size_t workload_count = sizeof workloads / sizeof *workloads;
 
-/* --- what a run needs to know about them ------------------------------------------------------------------------- */
+/* --- what a run needs to know about them -------------------------------------------------------------------------- */
 
 uint64_t workload_slots(const struct options *options)
 {

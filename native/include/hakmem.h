@@ -20,7 +20,7 @@ extern "C" {
 
 /* cdef begin */
 
-/* --- memory ------------------------------------------------------------------------------------------------------ */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* The malloc family. Alignment 16 (max_align_t); sizes above PTRDIFF_MAX, and any that memory cannot serve, give NULL
  * and ENOMEM. hak_malloc(0) returns a unique block. hak_free keeps errno and is no cancellation point. */
@@ -28,15 +28,15 @@ void *hak_malloc(size_t size);
 void hak_free(void *block);
 void *hak_calloc(size_t count, size_t size);
 void *hak_realloc(void *block, size_t size);
-void *hak_aligned_alloc(size_t alignment, size_t size);               /* EINVAL unless a power of two */
-int hak_posix_memalign(void **block, size_t alignment, size_t size);  /* *block untouched on failure */
+void *hak_aligned_alloc(size_t alignment, size_t size);              /* EINVAL unless a power of two */
+int hak_posix_memalign(void **block, size_t alignment, size_t size); /* *block untouched on failure */
 size_t hak_usable_size(void *block); /* bytes that belong to the caller, stable while the block lives */
 
 /* Returns to the operating system what can be returned now: this thread's cache, the depot, idle slabs and runs.
  * Other threads' caches stay theirs. Result: bytes returned. */
 size_t hak_purge(void);
 
-/* --- build ------------------------------------------------------------------------------------------------------- */
+/* --- build -------------------------------------------------------------------------------------------------------- */
 
 const char *hak_build_variant(void); /* "release", "pgo", "checked", ... as the builder named it */
 const char *hak_build_hash(void);    /* hash of sources, flags and compiler; "unknown" outside the builder */
@@ -44,67 +44,68 @@ const char *hak_build_hash(void);    /* hash of sources, flags and compiler; "un
 /* --- knobs: every tunable, one row each in src/knobs.c ------------------------------------------------------------ */
 
 typedef struct hak_knob_t {
-    const char *name;     /* "magazine_blocks"; the environment variable is HAKMEM_ and the name in capitals */
-    const char *unit;     /* "bytes", "blocks", "ms", "bool", ... */
-    const char *why;      /* one line: what it trades against what */
-    int64_t value;        /* in force now */
-    int64_t preset;       /* default, profile and environment applied, before any hak_knob_set */
-    int64_t minimum;      /* inclusive */
-    int64_t maximum;      /* inclusive */
-    int learnable;        /* 1: ACE may move it */
+    const char *name; /* "magazine_blocks"; the environment variable is HAKMEM_ and the name in capitals */
+    const char *unit; /* "bytes", "blocks", "ms", "bool", ... */
+    const char *why;  /* one line: what it trades against what */
+    int64_t value;    /* in force now */
+    int64_t preset;   /* default, profile and environment applied, before any hak_knob_set */
+    int64_t minimum;  /* inclusive */
+    int64_t maximum;  /* inclusive */
+    int learnable;    /* 1: ACE may move it */
 } hak_knob_t;
 
 int hak_knob_count(void);
-int hak_knob_read(int row, hak_knob_t *knob);          /* 0, or -1: no such row */
-int hak_knob_set(const char *name, int64_t value);     /* 0, -1: no such knob, -2: out of range */
-const char *hak_profile(void);                         /* the profile in force: "default", "lean", "hardened", ... */
+int hak_knob_read(int row, hak_knob_t *knob);      /* 0, or -1: no such row */
+int hak_knob_set(const char *name, int64_t value); /* 0, -1: no such knob, -2: out of range */
+const char *hak_profile(void);                     /* the profile in force: "default", "lean", "hardened", ... */
 
-/* --- statistics: every counter, one row each in src/stats.c -------------------------------------------------------- */
+/* --- statistics: every counter, one row each in src/stats.c ------------------------------------------------------- */
 
 typedef struct hak_stat_t {
-    const char *name;     /* "refills" */
-    const char *unit;     /* "calls", "bytes", "blocks" */
+    const char *name; /* "refills" */
+    const char *unit; /* "calls", "bytes", "blocks" */
     const char *meaning;
-    uint64_t value;       /* folded over all heaps when read */
+    uint64_t value; /* folded over all heaps when read */
 } hak_stat_t;
 
 int hak_stat_count(void);
 int hak_stat_read(hak_stat_t *rows, int capacity); /* fills up to capacity rows, returns the number filled */
 
-/* --- the heap drawn: regions, slabs and runs as they are now, for the anatomy notebook ------------------------------ */
+/* --- the heap drawn: regions, slabs and runs as they are now, for the anatomy notebook ---------------------------- */
 
 typedef struct hak_span_t {
-    uint64_t address;     /* first byte */
-    uint64_t size;        /* bytes */
-    uint64_t superslab;   /* address of the region it was carved from */
-    uint32_t kind;        /* 0 free, 1 slab, 2 run (mid or large), 3 growth window, 4 purged */
-    uint32_t block_size;  /* slab: bytes a block */
-    uint32_t blocks;      /* slab: blocks it can hold */
-    uint32_t used;        /* slab: blocks handed out of it, cached ones included; run: 1 */
-    uint32_t carved;      /* slab: blocks carved so far */
-    uint32_t heap;        /* number of the heap that carves it, 0 none */
+    uint64_t address;    /* first byte */
+    uint64_t size;       /* bytes */
+    uint64_t superslab;  /* address of the region it was carved from */
+    uint32_t kind;       /* 0 free, 1 slab, 2 run (mid or large), 3 growth window, 4 purged */
+    uint32_t block_size; /* slab: bytes a block */
+    uint32_t blocks;     /* slab: blocks it can hold */
+    uint32_t used;       /* slab: blocks handed out of it, cached ones included; run: 1 */
+    uint32_t carved;     /* slab: blocks carved so far */
+    uint32_t heap;       /* number of the heap that carves it, 0 none */
 } hak_span_t;
 
 typedef struct hak_magazine_t {
-    uint32_t heap;        /* number of the heap */
+    uint32_t heap; /* number of the heap */
     uint32_t block_size;
-    uint32_t loaded;      /* blocks in the magazine that malloc and free use */
-    uint32_t spare;       /* blocks in the full one behind it */
+    uint32_t loaded; /* blocks in the magazine that malloc and free use */
+    uint32_t spare;  /* blocks in the full one behind it */
     uint32_t capacity;
-    uint32_t depot;       /* full magazines in the shared depot, same for every heap */
+    uint32_t depot; /* full magazines in the shared depot, same for every heap */
 } hak_magazine_t;
 
-size_t hak_heap_walk(hak_span_t *spans, size_t capacity);           /* returns how many there are */
-size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity); /* the calling thread's exact, others' approximate */
+size_t hak_heap_walk(hak_span_t *spans, size_t capacity); /* returns how many there are */
+size_t hak_magazine_walk(hak_magazine_t *magazines,
+                         size_t capacity); /* the calling thread's exact, others' approximate */
 
-/* --- call sites ----------------------------------------------------------------------------------------------------- */
+/* --- call sites --------------------------------------------------------------------------------------------------- */
 
 /* Rules for allocations above 1 KiB by the address they return to; in force while the knob site_rules is 1. */
 enum {
-    HAK_SITE_NONE = 0,    /* by size */
-    HAK_SITE_RUN = 1,     /* a run of its own, whatever the size: aligned to 64 KiB, apart from small blocks */
-    HAK_SITE_FRESH = 2,   /* a run from the arena, not from this thread's cache: for what lives long */
-    HAK_SITE_GROWTH = 3   /* address space to grow in place; learned for sites whose blocks grow */
+    HAK_SITE_NONE = 0,  /* by size */
+    HAK_SITE_RUN = 1,   /* a run of its own, whatever the size: aligned to 64 KiB, apart from small blocks */
+    HAK_SITE_FRESH = 2, /* a run from the arena, not from this thread's cache: for what lives long */
+    HAK_SITE_GROWTH = 3 /* address space to grow in place; learned for sites whose blocks grow */
 };
 
 typedef struct hak_site_t {
@@ -115,10 +116,10 @@ typedef struct hak_site_t {
     uint64_t growths;     /* blocks that had to move to grow */
 } hak_site_t;
 
-int hak_site_set(uint64_t address, int rule);                 /* 0, or -1: no such rule, or the row is another site's */
-size_t hak_site_read(hak_site_t *rows, size_t capacity);      /* returns how many there are */
+int hak_site_set(uint64_t address, int rule);            /* 0, or -1: no such rule, or the row is another site's */
+size_t hak_site_read(hak_site_t *rows, size_t capacity); /* returns how many there are */
 
-/* --- placement ----------------------------------------------------------------------------------------------------- */
+/* --- placement ---------------------------------------------------------------------------------------------------- */
 
 /* Which NUMA node serves memory that is mapped from now on: superslabs, large runs, chunks of pools. The knobs
  * `placement` and `placement_node` set the policy of the process. A node is asked for at the first touch of a page, so
@@ -142,14 +143,14 @@ int hak_place_thread(int policy, int node);
 /* The policy that governs the page of `address` (NULL: the calling thread), and for BIND its node. 0 or -errno. */
 int hak_place_read(const void *address, int *policy, int *node);
 
-/* --- stack pool ---------------------------------------------------------------------------------------------------- */
+/* --- stack pool --------------------------------------------------------------------------------------------------- */
 
 /* A pool of objects of one size. Freed objects are kept on a stack and handed out again last in, first out; the pool
  * grows by whole chunks, and no live object ever moves. Contents of a fresh object are undefined.
  *
- * hak_pool_new makes the owner's variant: only the thread that made it may use it (any thread may destroy it), and a hit
- * is inlined into the caller. hak_pool_new_shared makes one that any number of threads may use at once.
- * Every call tells misuse by its code; foreign pointers and double deallocation are told by the checked build only. */
+ * hak_pool_new makes the owner's variant: only the thread that made it may use it (any thread may destroy it), and a
+ * hit is inlined into the caller. hak_pool_new_shared makes one that any number of threads may use at once. Every call
+ * tells misuse by its code; foreign pointers and double deallocation are told by the checked build only. */
 typedef struct hak_pool hak_pool_t;
 
 enum {
@@ -175,43 +176,43 @@ typedef struct hak_pool_stats_t {
     double hit_rate;      /* hits / allocations; 0 before the first */
 } hak_pool_stats_t;
 
-hak_pool_t *hak_pool_new(size_t size, size_t alignment);        /* NULL: see hak_pool_error */
+hak_pool_t *hak_pool_new(size_t size, size_t alignment); /* NULL: see hak_pool_error */
 hak_pool_t *hak_pool_new_shared(size_t size, size_t alignment);
 hak_pool_t *hak_pool_with_capacity(size_t size, size_t alignment, size_t objects); /* new, then preallocate */
-void *hak_pool_allocate(hak_pool_t *pool);                      /* NULL: see hak_pool_error */
+void *hak_pool_allocate(hak_pool_t *pool);                                         /* NULL: see hak_pool_error */
 int hak_pool_deallocate(hak_pool_t *pool, void *object);
-int hak_pool_preallocate(hak_pool_t *pool, size_t objects);     /* so many more are mapped and touched ahead */
-int hak_pool_stats(hak_pool_t *pool, hak_pool_stats_t *stats);  /* owner's: time for each object freed since the last */
-int hak_pool_shrink(hak_pool_t *pool);                          /* returns the chunks without a live object to the system */
-int hak_pool_destroy(hak_pool_t *pool);                         /* and all its objects; no other thread may be inside */
-int hak_pool_error(void);                                       /* code of the calling thread's last failed call */
-const char *hak_pool_message(int code);                         /* one line: what happened and how to mend it */
+int hak_pool_preallocate(hak_pool_t *pool, size_t objects);    /* so many more are mapped and touched ahead */
+int hak_pool_stats(hak_pool_t *pool, hak_pool_stats_t *stats); /* owner's: time for each object freed since the last */
+int hak_pool_shrink(hak_pool_t *pool);  /* returns the chunks without a live object to the system */
+int hak_pool_destroy(hak_pool_t *pool); /* and all its objects; no other thread may be inside */
+int hak_pool_error(void);               /* code of the calling thread's last failed call */
+const char *hak_pool_message(int code); /* one line: what happened and how to mend it */
 
-/* --- policies ------------------------------------------------------------------------------------------------------ */
+/* --- policies ----------------------------------------------------------------------------------------------------- */
 
 /* Bandits: arms and arithmetic only. No clock, no allocation, no libm; a bandit is a plain struct that may be copied,
  * kept anywhere and used by one thread at a time. All its chance comes from its seed. Rewards are larger-is-better;
  * UCB1, UCB1-tuned, KL-UCB, Exp3 and Thompson (Bernoulli) are made for rewards within [0, 1]. */
 
 enum {
-    HAK_BANDIT_ARMS = 16,        /* most arms of one bandit */
-    HAK_BANDIT_WINDOW = 4096,    /* most plays a sliding window remembers */
-    HAK_BANDIT_REGIMES = 4,      /* most earlier regimes that can be returned to */
-    HAK_BANDIT_PARAMETERS = 16   /* room for the parameters of src/ace/policy.c */
+    HAK_BANDIT_ARMS = 16,      /* most arms of one bandit */
+    HAK_BANDIT_WINDOW = 4096,  /* most plays a sliding window remembers */
+    HAK_BANDIT_REGIMES = 4,    /* most earlier regimes that can be returned to */
+    HAK_BANDIT_PARAMETERS = 16 /* room for the parameters of src/ace/policy.c */
 };
 
 typedef struct hak_policy_t {
-    const char *name;     /* "ucb1" */
-    const char *what;     /* one line: rule and source */
-    int parameters;       /* how many hak_policy_parameter can read */
+    const char *name; /* "ucb1" */
+    const char *what; /* one line: rule and source */
+    int parameters;   /* how many hak_policy_parameter can read */
 } hak_policy_t;
 
 typedef struct hak_parameter_t {
-    const char *name;     /* "tau" */
-    const char *what;     /* one line, with its unit */
-    double preset;        /* value after hak_bandit_init */
-    double minimum;       /* inclusive */
-    double maximum;       /* inclusive */
+    const char *name; /* "tau" */
+    const char *what; /* one line, with its unit */
+    double preset;    /* value after hak_bandit_init */
+    double minimum;   /* inclusive */
+    double maximum;   /* inclusive */
 } hak_parameter_t;
 
 typedef struct hak_regime_t { /* what was known of the arms while rewards stayed the same; fields as in hak_bandit_t */
@@ -220,37 +221,37 @@ typedef struct hak_regime_t { /* what was known of the arms while rewards stayed
 } hak_regime_t;
 
 typedef struct hak_bandit_t {
-    int policy;                               /* row of the policy table */
+    int policy; /* row of the policy table */
     int arms;
     double parameter[HAK_BANDIT_PARAMETERS];
-    uint64_t random;                          /* state of the generator */
-    uint64_t plays;                           /* since the start */
-    uint64_t restarts;                        /* detected changes: what follows was then forgotten */
-    uint64_t pulls[HAK_BANDIT_ARMS];          /* since the start, never forgotten */
-    uint64_t steps;                           /* t: plays since the last restart */
-    uint64_t log_of;                          /* log_ahead is its logarithm */
+    uint64_t random;                 /* state of the generator */
+    uint64_t plays;                  /* since the start */
+    uint64_t restarts;               /* detected changes: what follows was then forgotten */
+    uint64_t pulls[HAK_BANDIT_ARMS]; /* since the start, never forgotten */
+    uint64_t steps;                  /* t: plays since the last restart */
+    uint64_t log_of;                 /* log_ahead is its logarithm */
     double log_ahead;
-    double weight[HAK_BANDIT_ARMS];           /* N_i: pulls of the arm remembered (windowed, discounted) */
-    double sum[HAK_BANDIT_ARMS];              /* of their rewards, weighted alike */
-    double square[HAK_BANDIT_ARMS];           /* of their squared rewards */
-    double carry[HAK_BANDIT_ARMS];            /* rounding left over from sum, kept with a window */
-    double mean[HAK_BANDIT_ARMS];             /* sum / weight */
-    double width[HAK_BANDIT_ARMS];            /* 1 / sqrt(weight), kept where nothing is forgotten */
-    double state[HAK_BANDIT_ARMS];            /* the policy's own: EMA, rating - 1500, log weight, sample, 1 if dropped */
-    double rise[HAK_BANDIT_ARMS];             /* CUSUM of rewards above the mean, in noise units */
-    double fall[HAK_BANDIT_ARMS];             /* and below */
-    double last[HAK_BANDIT_ARMS];             /* latest reward of the arm */
-    double noise_squares;                     /* squared differences of successive rewards of one arm */
-    double noise_count;                       /* how many */
-    double previous;                          /* reward of the play before (doubling), of the first player (Elo) */
-    double root_factor;                       /* of xi ln t / N_i under the root: 1, D-UCB 4 */
-    int current;                              /* arm a rule stands on; first player of an Elo match */
-    int rival;                                /* second player */
-    int stage;                                /* doubling: 1 downwards; Elo: players drawn; halving: pulls owed an arm */
-    int oldest;                               /* window: next slot to overwrite */
-    int probation;                            /* 1: a change was seen; the next reward of `current` says which regime */
-    int shelf;                                /* recall: where the present regime will be kept */
-    int regimes;                              /* recall: shelves in use */
+    double weight[HAK_BANDIT_ARMS]; /* N_i: pulls of the arm remembered (windowed, discounted) */
+    double sum[HAK_BANDIT_ARMS];    /* of their rewards, weighted alike */
+    double square[HAK_BANDIT_ARMS]; /* of their squared rewards */
+    double carry[HAK_BANDIT_ARMS];  /* rounding left over from sum, kept with a window */
+    double mean[HAK_BANDIT_ARMS];   /* sum / weight */
+    double width[HAK_BANDIT_ARMS];  /* 1 / sqrt(weight), kept where nothing is forgotten */
+    double state[HAK_BANDIT_ARMS];  /* the policy's own: EMA, rating - 1500, log weight, sample, 1 if dropped */
+    double rise[HAK_BANDIT_ARMS];   /* CUSUM of rewards above the mean, in noise units */
+    double fall[HAK_BANDIT_ARMS];   /* and below */
+    double last[HAK_BANDIT_ARMS];   /* latest reward of the arm */
+    double noise_squares;           /* squared differences of successive rewards of one arm */
+    double noise_count;             /* how many */
+    double previous;                /* reward of the play before (doubling), of the first player (Elo) */
+    double root_factor;             /* of xi ln t / N_i under the root: 1, D-UCB 4 */
+    int current;                    /* arm a rule stands on; first player of an Elo match */
+    int rival;                      /* second player */
+    int stage;                      /* doubling: 1 downwards; Elo: players drawn; halving: pulls owed an arm */
+    int oldest;                     /* window: next slot to overwrite */
+    int probation;                  /* 1: a change was seen; the next reward of `current` says which regime */
+    int shelf;                      /* recall: where the present regime will be kept */
+    int regimes;                    /* recall: shelves in use */
     hak_regime_t regime[HAK_BANDIT_REGIMES];
     unsigned char window_arm[HAK_BANDIT_WINDOW];
     double window_reward[HAK_BANDIT_WINDOW];
@@ -261,19 +262,19 @@ int hak_policy_read(int policy, hak_policy_t *row);                           /*
 int hak_policy_find(const char *name);                                        /* row, or -1 */
 int hak_policy_parameter(int policy, int number, hak_parameter_t *parameter); /* 0, or -1: no such one */
 
-int hak_bandit_init(hak_bandit_t *bandit, int policy, int arms, uint64_t seed);    /* 0, or -1: no such policy, arms */
-int hak_bandit_set(hak_bandit_t *bandit, const char *parameter, double value);     /* 0, -1: no such one, -2: range */
-int hak_bandit_select(hak_bandit_t *bandit);                                       /* the arm to play now */
-void hak_bandit_update(hak_bandit_t *bandit, int arm, double reward);              /* an arm was played; any arm may */
+int hak_bandit_init(hak_bandit_t *bandit, int policy, int arms, uint64_t seed); /* 0, or -1: no such policy, arms */
+int hak_bandit_set(hak_bandit_t *bandit, const char *parameter, double value);  /* 0, -1: no such one, -2: range */
+int hak_bandit_select(hak_bandit_t *bandit);                                    /* the arm to play now */
+void hak_bandit_update(hak_bandit_t *bandit, int arm, double reward);           /* an arm was played; any arm may */
 
 /* The same for rules that look at the allocator and not at the reward: the share (0 to 1) of visits to the depot in
  * this play that found it busy. hak_bandit_update gives 0. */
 void hak_bandit_update_busy(hak_bandit_t *bandit, int arm, double reward, double busy);
 
-double hak_bandit_index(const hak_bandit_t *bandit, int arm);   /* what a selection compares; infinite: not yet played */
-double hak_bandit_mean(const hak_bandit_t *bandit, int arm);    /* of the rewards remembered; 0: none */
-double hak_bandit_bonus(const hak_bandit_t *bandit, int arm);   /* index - mean where the policy has a bonus, else 0 */
-double hak_bandit_noise(const hak_bandit_t *bandit);            /* standard deviation of rewards within an arm */
+double hak_bandit_index(const hak_bandit_t *bandit, int arm); /* what a selection compares; infinite: not yet played */
+double hak_bandit_mean(const hak_bandit_t *bandit, int arm);  /* of the rewards remembered; 0: none */
+double hak_bandit_bonus(const hak_bandit_t *bandit, int arm); /* index - mean where the policy has a bonus, else 0 */
+double hak_bandit_noise(const hak_bandit_t *bandit);          /* standard deviation of rewards within an arm */
 uint64_t hak_bandit_pulls(const hak_bandit_t *bandit, int arm); /* since the start */
 
 /* Simulation: one bandit against a problem whose means are known. */
@@ -282,22 +283,22 @@ enum { HAK_REWARDS_EXACT = 0, HAK_REWARDS_BERNOULLI = 1, HAK_REWARDS_GAUSSIAN = 
 
 typedef struct hak_problem_t {
     int arms;
-    int segments;             /* pieces of constant means */
-    const uint64_t *start;    /* [segments] plays made when the piece begins, ascending, start[0] = 0 */
-    const double *mean;       /* [segments][arms] */
-    int rewards;              /* HAK_REWARDS_... */
-    double deviation;         /* Gaussian: standard deviation, in reward units */
+    int segments;          /* pieces of constant means */
+    const uint64_t *start; /* [segments] plays made when the piece begins, ascending, start[0] = 0 */
+    const double *mean;    /* [segments][arms] */
+    int rewards;           /* HAK_REWARDS_... */
+    double deviation;      /* Gaussian: standard deviation, in reward units */
 } hak_problem_t;
 
 typedef struct hak_outcome_t {
-    int points;               /* rows of the curves below */
-    const uint64_t *point;    /* [points] plays made when they are read off, ascending, the last <= horizon */
-    double *regret;           /* [replications][points] pseudo-regret so far: sum of best mean - mean of the arm played */
-    uint64_t *best;           /* [replications][points] plays of an arm with the best mean so far */
-    uint64_t *pulls;          /* [replications][arms] */
-    uint64_t *restarts;       /* [replications] */
-    unsigned char *arm;       /* [horizon] of replication `first`, or NULL */
-    double *reward;           /* [horizon] likewise, or NULL */
+    int points;            /* rows of the curves below */
+    const uint64_t *point; /* [points] plays made when they are read off, ascending, the last <= horizon */
+    double *regret;        /* [replications][points] pseudo-regret so far: sum of best mean - mean of the arm played */
+    uint64_t *best;        /* [replications][points] plays of an arm with the best mean so far */
+    uint64_t *pulls;       /* [replications][arms] */
+    uint64_t *restarts;    /* [replications] */
+    unsigned char *arm;    /* [horizon] of replication `first`, or NULL */
+    double *reward;        /* [horizon] likewise, or NULL */
 } hak_outcome_t;
 
 /* Replications first .. first + count - 1 of a run; each has its own streams of chance drawn from the seed, so a run
@@ -308,7 +309,7 @@ int hak_simulate(const hak_bandit_t *learner, const hak_problem_t *problem, uint
 /* The learner's and the rewards' seed in one replication, for whoever repeats it elsewhere (explorer.js). */
 uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
 
-/* --- ACE ----------------------------------------------------------------------------------------------------------- */
+/* --- ACE ---------------------------------------------------------------------------------------------------------- */
 
 /* ACE, the Adaptive Cache Engine, plays one bandit a learner. The fast loop has a learner for every size class with
  * traffic (its arms: blocks a magazine holds); the slow loop has one each for the size of superslabs, the purge delay
@@ -322,13 +323,13 @@ uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
  * as in force once most heaps have taken it up; until then the reward is the former one's. */
 
 typedef struct hak_window_t {
-    uint64_t begin_ns, end_ns;   /* CLOCK_MONOTONIC */
-    uint64_t cpu_ns;             /* CPU time of the process in it */
-    uint64_t refills, spills;    /* calls, of this learner's class; slow learners: of all */
-    uint64_t contended;          /* visits to the depot that found it busy */
-    uint64_t faults, syscalls;   /* minor faults of the process; system calls of the allocator. Fast learners: 0 */
-    uint64_t cached_bytes;       /* in magazines, depot, cached runs, free dirty memory */
-    uint64_t live_bytes;         /* with callers */
+    uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC */
+    uint64_t cpu_ns;           /* CPU time of the process in it */
+    uint64_t refills, spills;  /* calls, of this learner's class; slow learners: of all */
+    uint64_t contended;        /* visits to the depot that found it busy */
+    uint64_t faults, syscalls; /* minor faults of the process; system calls of the allocator. Fast learners: 0 */
+    uint64_t cached_bytes;     /* in magazines, depot, cached runs, free dirty memory */
+    uint64_t live_bytes;       /* with callers */
 } hak_window_t;
 
 typedef struct hak_ace_costs_t { /* nanoseconds an event, measured at the start */
@@ -336,64 +337,67 @@ typedef struct hak_ace_costs_t { /* nanoseconds an event, measured at the start 
 } hak_ace_costs_t;
 
 typedef struct hak_learner_t {
-    const char *knob;            /* "magazine_blocks", ... */
-    uint32_t block_size;         /* of the class; 0 where the knob is global */
+    const char *knob;    /* "magazine_blocks", ... */
+    uint32_t block_size; /* of the class; 0 where the knob is global */
     int32_t arms;
-    int64_t settings[16];        /* value of the knob under each arm */
-    int32_t arm;                 /* in force */
-    int32_t policy;              /* row of the policy table; -1: chosen from outside */
-    uint64_t windows;            /* observed */
-    double reward;               /* of the last */
-    double noise;                /* standard deviation of rewards within an arm */
+    int64_t settings[16]; /* value of the knob under each arm */
+    int32_t arm;          /* in force */
+    int32_t policy;       /* row of the policy table; -1: chosen from outside */
+    uint64_t windows;     /* observed */
+    double reward;        /* of the last */
+    double noise;         /* standard deviation of rewards within an arm */
 } hak_learner_t;
 
 enum { HAK_REASON_POLICY = 0, HAK_REASON_FROZEN = 1, HAK_REASON_OUTSIDE = 2, HAK_REASON_RESTART = 3 };
 
-typedef struct hak_event_t {     /* one row a decision */
-    uint64_t number;             /* 1, 2, ... over all learners */
-    uint64_t time_ns;            /* CLOCK_MONOTONIC */
+typedef struct hak_event_t { /* one row a decision */
+    uint64_t number;         /* 1, 2, ... over all learners */
+    uint64_t time_ns;        /* CLOCK_MONOTONIC */
     int32_t learner;
     uint32_t block_size;
-    uint32_t threads;            /* heaps alive */
-    uint32_t phase;              /* mark set by hak_ace_phase */
+    uint32_t threads; /* heaps alive */
+    uint32_t phase;   /* mark set by hak_ace_phase */
     int32_t policy;
-    int32_t reason;              /* HAK_REASON_... */
-    int32_t arm;                 /* that was in force in the window */
+    int32_t reason; /* HAK_REASON_... */
+    int32_t arm;    /* that was in force in the window */
     int32_t next_arm;
-    int64_t setting;             /* of the arm */
-    uint64_t pulls;              /* of the arm, this window included */
-    double reward, mean, bonus;  /* of the arm after the update */
-    double index[16];            /* of every arm after the update */
+    int64_t setting;            /* of the arm */
+    uint64_t pulls;             /* of the arm, this window included */
+    double reward, mean, bonus; /* of the arm after the update */
+    double index[16];           /* of every arm after the update */
     hak_window_t window;
-    uint64_t rss_bytes;          /* of the process */
+    uint64_t rss_bytes; /* of the process */
     uint64_t seed;
 } hak_event_t;
 
-int hak_ace_start(void);                         /* 0; -1: runs already; -2: compiled without ACE */
-void hak_ace_stop(void);                         /* arms stay as they are */
+int hak_ace_start(void); /* 0; -1: runs already; -2: compiled without ACE */
+void hak_ace_stop(void); /* arms stay as they are */
 int hak_ace_running(void);
-int hak_ace_step(uint64_t now_ns);               /* what is due at this time; number of decisions. Needs no thread */
-uint64_t hak_ace_firings(int slow);              /* steps of the fast (0) or slow (1) loop so far */
+int hak_ace_step(uint64_t now_ns);  /* what is due at this time; number of decisions. Needs no thread */
+uint64_t hak_ace_firings(int slow); /* steps of the fast (0) or slow (1) loop so far */
 hak_ace_costs_t hak_ace_costs(void);
 int hak_ace_learner_count(void);
-int hak_ace_learner_read(int learner, hak_learner_t *out);   /* 0, or -1: no such learner */
-int hak_ace_observe(int learner, uint64_t now_ns, hak_window_t *window, double *reward); /* ends a window from outside: 0, or -1 */
-/* Puts an arm into force; from then on whoever chooses also ends the windows, until arm -1 gives the learner back to its
- * own policy. 0, or -1: no such learner or arm. */
+int hak_ace_learner_read(int learner, hak_learner_t *out); /* 0, or -1: no such learner */
+int hak_ace_observe(int learner, uint64_t now_ns, hak_window_t *window,
+                    double *reward); /* ends a window from outside: 0, or -1 */
+/* Puts an arm into force; from then on whoever chooses also ends the windows, until arm -1 gives the learner back to
+ * its own policy. 0, or -1: no such learner or arm. */
 int hak_ace_choose(int learner, int arm);
-int hak_ace_learner_of(uint32_t block_size);     /* of its class, made if need be; -1: no class, or one without a choice */
+int hak_ace_learner_of(uint32_t block_size); /* of its class, made if need be; -1: no class, or one without a choice */
 int hak_ace_parameter(const char *name, double value); /* of every learner's policy, now and later: how many took it */
-void hak_ace_phase(uint32_t mark);               /* of what the program does, for the events */
+void hak_ace_phase(uint32_t mark);                     /* of what the program does, for the events */
 
-size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity, uint64_t *lost); /* from *cursor on; 0: all */
-int hak_event_write(const char *path);           /* appends what is new as CSV: rows, or -1 and errno */
+size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity,
+                      uint64_t *lost); /* from *cursor on; 0: all */
+int hak_event_write(const char *path); /* appends what is new as CSV: rows, or -1 and errno */
 
 /* cdef end */
 
-/* --- inline: malloc and free ---------------------------------------------------------------------------------------- */
+/* --- inline: malloc and free -------------------------------------------------------------------------------------- */
 
 /* For programs that link hakmem: the hit of malloc and free without the call into the library; everything else is that
- * call. The same checks are made. Not part of the stable interface: compile against the header the library came with. */
+ * call. The same checks are made. Not part of the stable interface: compile against the header the library came
+ * with. */
 
 #ifndef HAK_SLAB_SHIFT
 #define HAK_SLAB_SHIFT 16 /* of the library linked: 14 for the variant slab16 */
@@ -448,14 +452,14 @@ static inline void hak_free_inline(void *block)
     bin->head = (uintptr_t)block;
 }
 
-/* --- inline: stack pool --------------------------------------------------------------------------------------------- */
+/* --- inline: stack pool ------------------------------------------------------------------------------------------- */
 
-/* What a hit needs. Everything unusual makes `owner` NULL, so one comparison tells the owner from another thread, from a
- * destroyed pool, from a shared pool and from a checked build: all of these go on in the library. */
+/* What a hit needs. Everything unusual makes `owner` NULL, so one comparison tells the owner from another thread, from
+ * a destroyed pool, from a shared pool and from a checked build: all of these go on in the library. */
 struct hak_pool {
-    void *owner;            /* __builtin_thread_pointer() of the only thread that may take the path below, or NULL */
-    void **top;             /* freed objects; the first word of each links to the next */
-    uint64_t allocations;   /* one add is all that statistics cost a pair of calls; the rest is derived when read */
+    void *owner;          /* __builtin_thread_pointer() of the only thread that may take the path below, or NULL */
+    void **top;           /* freed objects; the first word of each links to the next */
+    uint64_t allocations; /* one add is all that statistics cost a pair of calls; the rest is derived when read */
 };
 
 #ifndef HAK_LIBRARY /* which defines them itself */
@@ -469,11 +473,9 @@ int hak_pool_deallocate_whole(hak_pool_t *pool, void *object) __asm__("hak_pool_
 HAK_POOL_INLINE void *hak_pool_take(hak_pool_t *pool, int counted)
 {
     void **object = pool->top;
-    if (__builtin_expect(pool->owner != __builtin_thread_pointer() || !object, 0))
-        return hak_pool_allocate_whole(pool);
+    if (__builtin_expect(pool->owner != __builtin_thread_pointer() || !object, 0)) return hak_pool_allocate_whole(pool);
     pool->top = (void **)*object;
-    if (counted)
-        pool->allocations++;
+    if (counted) pool->allocations++;
     return object;
 }
 

@@ -1,5 +1,6 @@
-/* alloc.c: the front door. malloc and free are a hit of tiny, or one call into what stands behind it: sizes are checked,
- * heaps made, pools asked, refusals turned into NULL and ENOMEM, damage into one fatal line. errno survives a free. */
+/* alloc.c: the front door. malloc and free are a hit of tiny, or one call into what stands behind it: sizes are
+ * checked, heaps made, pools asked, refusals turned into NULL and ENOMEM, damage into one fatal line. errno survives a
+ * free. */
 
 #include <malloc.h>
 
@@ -38,7 +39,9 @@ static COLD void start(void)
         classes_init();
         ace_prepare();
         knobs_init(environment());
-        mode = knob(KNOB_force_libc_alloc) ? MODE_LIBC : knob(KNOB_canaries) || knob(KNOB_quarantine) ? MODE_GUARDED : MODE_CACHED;
+        mode = knob(KNOB_force_libc_alloc)                    ? MODE_LIBC
+               : knob(KNOB_canaries) || knob(KNOB_quarantine) ? MODE_GUARDED
+                                                              : MODE_CACHED;
         atomic_store_explicit(&started, true, memory_order_release);
     }
     lock_drop(&start_lock);
@@ -66,7 +69,7 @@ static COLD void *refuse(void)
     return NULL;
 }
 
-/* --- allocation behind the hit ----------------------------------------------------------------------------------------------------- */
+/* --- allocation behind the hit ------------------------------------------------------------------------------------ */
 
 static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
 {
@@ -74,7 +77,8 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
     bool at_front = class < FRONT_CLASSES;
     for (int tries = 0; tries < 2; tries++) {
         uintptr_t block = l2_allocate(heap, class);
-        if (block == 0 && (at_front ? front_refill(heap, class) : wide_refill(heap, class))) block = l2_allocate(heap, class);
+        if (block == 0 && (at_front ? front_refill(heap, class) : wide_refill(heap, class)))
+            block = l2_allocate(heap, class);
         if (block != 0) return block;
         scrape(heap);
     }
@@ -118,7 +122,9 @@ static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t
 {
     uint32_t rule = site_visit(site);
     if (rule == HAK_SITE_NONE && size <= L2_MAX) return NULL;
-    struct span *run = rule == HAK_SITE_GROWTH ? window_take(heap, size, false) : rule == HAK_SITE_FRESH ? NULL : mid_allocate(heap, size);
+    struct span *run = rule == HAK_SITE_GROWTH  ? window_take(heap, size, false)
+                       : rule == HAK_SITE_FRESH ? NULL
+                                                : mid_allocate(heap, size);
     if (run == NULL) run = run_fetch(heap, size);
     if (run == NULL) return NULL;
     run->site = site_number(site);
@@ -153,7 +159,7 @@ static ALWAYS_INLINE void *allocate(size_t size)
     return (void *)front_pop(bin, block);
 }
 
-/* --- freeing behind the hit --------------------------------------------------------------------------------------------------------- */
+/* --- freeing behind the hit --------------------------------------------------------------------------------------- */
 
 /* The live block that starts here; ends the program where there is none. */
 static struct span *span_of_block(void *p, const char *crime)
@@ -161,7 +167,8 @@ static struct span *span_of_block(void *p, const char *crime)
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
     bool good = span != NULL && (span->kind == SPAN_SLAB ? class_is_start(span->class, block - span->address)
-                                                         : span->kind == SPAN_RUN && PEEK(span->live) != RUN_FREE && run_block(span) == block);
+                                                         : span->kind == SPAN_RUN && PEEK(span->live) != RUN_FREE &&
+                                                               run_block(span) == block);
     if (UNLIKELY(!good)) fatal(crime, block);
     return span;
 }
@@ -182,7 +189,8 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
     POKE(run->live, RUN_FREE);
     run->zeroed = 0;
     large_free(heap, run, now);
-    if (heap != NULL) mid_shrink(heap, size_max(mid_allowance(heap), heap->run_cached - size_min(heap->run_cached, bytes)), now);
+    if (heap != NULL)
+        mid_shrink(heap, size_max(mid_allowance(heap), heap->run_cached - size_min(heap->run_cached, bytes)), now);
 }
 
 static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
@@ -222,8 +230,9 @@ static NOINLINE void free_big(void *p)
     struct span *span = span_of(block);
     if (LIKELY(heap != NULL && span != NULL)) {
         if (span->kind == SPAN_SLAB && span->class >= FRONT_CLASSES && LIKELY(wide_free(heap, span, block))) return;
-        if (span->kind == SPAN_RUN && run_block(span) == block && PEEK(span->live) == RUN_LIVE && span->size < (size_t)knob(KNOB_large_threshold) &&
-            mid_free(heap, span)) return;
+        if (span->kind == SPAN_RUN && run_block(span) == block && PEEK(span->live) == RUN_LIVE &&
+            span->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, span))
+            return;
     } else {
         heap = heap_here();
         if (UNLIKELY(mode == MODE_LIBC)) {
@@ -239,7 +248,7 @@ static ALWAYS_INLINE void release(void *p)
     if (UNLIKELY(!front_free((uintptr_t)p))) free_big(p);
 }
 
-/* --- the rest of the family ------------------------------------------------------------------------------------------------------------ */
+/* --- the rest of the family --------------------------------------------------------------------------------------- */
 
 static size_t span_usable(const struct span *span, uintptr_t block)
 {
@@ -249,7 +258,10 @@ static size_t span_usable(const struct span *span, uintptr_t block)
 }
 
 /* glibc exports no other name for it: the size stands before the block, its lowest three bits are flags. */
-static size_t libc_usable_size(void *p) { return (((size_t *)p)[-1] & ~(size_t)7) - ((((size_t *)p)[-1] & 2) ? 16 : 8); }
+static size_t libc_usable_size(void *p)
+{
+    return (((size_t *)p)[-1] & ~(size_t)7) - ((((size_t *)p)[-1] & 2) ? 16 : 8);
+}
 
 size_t hak_usable_size(void *p)
 {
@@ -342,7 +354,8 @@ static void *allocate_aligned(size_t alignment, size_t size)
     if (alignment > SIZE_LIMIT / 2 || size > SIZE_LIMIT - alignment) return refuse();
     if (UNLIKELY(mode != MODE_CACHED)) return allocate_otherwise(alignment, size);
     size_t rounded = align_up(size_max(size, 1), alignment);
-    if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) return allocate(rounded);
+    if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0)
+        return allocate(rounded);
     size = size_max(size, L2_MAX + 1);
     struct heap *heap = heap_here();
     struct span *run = heap != NULL && alignment <= UNIT_BYTES ? mid_allocate(heap, size) : NULL;
@@ -384,7 +397,7 @@ size_t hak_purge(void)
     return purge_aged(now + 1);
 }
 
-/* --- fork ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- fork --------------------------------------------------------------------------------------------------------- */
 
 /* The child has one thread. Every lock is held across the fork, so what they guard is whole in the child. */
 static void each_lock(void (*verb)(struct lock *))
@@ -393,7 +406,7 @@ static void each_lock(void (*verb)(struct lock *))
     verb(&heap_lock);
     verb(&orphan_lock);
     verb(&guard_lock);
-    for (unsigned class = 0; class < CLASSES; class++) {
+    for (unsigned class = 0; class < CLASSES; class ++) {
         verb(&class_slabs[class].lock);
         verb(&depots[class].lock);
     }

@@ -1,7 +1,8 @@
 /* arena.c: reserved address space, cut into units, and the free spans in it.
  *
  * Owns the map from address to class, the unit descriptors, and one lock for all of them. Invariants under the lock:
- *   - the first descriptor of a span says what it is; every other unit of it is SPAN_INSIDE; the last one knows the way back;
+ *   - the first descriptor of a span says what it is; every other unit of it is SPAN_INSIDE; the last one knows the way
+ * back;
  *   - free neighbours of one kind (dirty: may hold pages; clean: reads zero) are one span;
  *   - a clean span, and everything beyond `born`, costs no memory.
  * Called by superslab.c and by the pools of runs, on slow paths only. */
@@ -13,10 +14,10 @@ static struct lock arena_lock;
 
 enum { CLEAN, DIRTY };
 static struct span *free_bins[2][RUN_BINS];
-static uint64_t free_bits[2];               /* bit b: bin b is not empty */
+static uint64_t free_bits[2]; /* bit b: bin b is not empty */
 static struct span *dirty_oldest, *dirty_newest;
-static _Atomic size_t dirty_units;          /* in dirty free spans */
-static _Atomic size_t fetched_units;           /* taken by this process since it began */
+static _Atomic size_t dirty_units;   /* in dirty free spans */
+static _Atomic size_t fetched_units; /* taken by this process since it began */
 
 static ALWAYS_INLINE size_t map_index(uintptr_t address) { return (address >> UNIT_SHIFT) & MAP_MASK; }
 
@@ -49,7 +50,7 @@ static ALWAYS_INLINE struct span *span_of(uintptr_t address)
 
 static size_t span_bytes(const struct span *span) { return (size_t)span->units << UNIT_SHIFT; }
 
-/* --- free spans -------------------------------------------------------------------------------------------------------------- */
+/* --- free spans --------------------------------------------------------------------------------------------------- */
 
 static void span_shape(struct span *span, enum span_kind kind, uint32_t units)
 {
@@ -119,7 +120,7 @@ static void free_insert(struct arena *arena, struct span *span, uint32_t units, 
     free_link(span);
 }
 
-/* --- arenas ------------------------------------------------------------------------------------------------------------------- */
+/* --- arenas ------------------------------------------------------------------------------------------------------- */
 
 /* Two arenas whose units would share map entries cannot live together. */
 static bool arena_collides(uintptr_t base, size_t bytes)
@@ -140,7 +141,8 @@ static bool arena_add(size_t bytes)
     size_t least = size_max(align_up(bytes, SUPERSLAB_LARGE), ARENA_BYTES_MIN);
     if (count == ARENAS_MAX || least > WINDOW_BYTES) return false;
     void *base = NULL;
-    for (wish = size_max(wish, least); base == NULL && wish >= least; wish = wish == least ? 0 : size_max(wish / 2, least)) {
+    for (wish = size_max(wish, least); base == NULL && wish >= least;
+         wish = wish == least ? 0 : size_max(wish / 2, least)) {
         base = os_reserve(wish, SUPERSLAB_LARGE);
         if (base != NULL && arena_collides((uintptr_t)base, wish)) {
             os_unmap(base, wish);
@@ -155,8 +157,11 @@ static bool arena_add(size_t bytes)
         os_unmap(base, wish);
         return false;
     }
-    arenas[count] = (struct arena){.base = (uintptr_t)base, .bytes = wish, .units = (uint32_t)units,
-                                   .spans = (struct span *)tables, .superslabs = (struct superslab *)(tables + units * sizeof(struct span))};
+    arenas[count] = (struct arena){.base = (uintptr_t)base,
+                                   .bytes = wish,
+                                   .units = (uint32_t)units,
+                                   .spans = (struct span *)tables,
+                                   .superslabs = (struct superslab *)(tables + units * sizeof(struct span))};
     atomic_store_explicit(&arena_count, count + 1, memory_order_release);
     return true;
 }
@@ -283,7 +288,7 @@ static bool arena_extend(struct span *span, uint32_t units)
     return true;
 }
 
-/* --- purging free spans ----------------------------------------------------------------------------------------------------- */
+/* --- purging free spans ------------------------------------------------------------------------------------------- */
 
 /* Gives back the pages of dirty spans freed before `horizon`, oldest first, down to `keep` units. Result: bytes. */
 static size_t arena_purge(uint64_t horizon, size_t keep)

@@ -1,17 +1,18 @@
-/* events.c: the event ring: what ACE saw and did. One writer at a time (who holds ACE's lock), any number of readers, each
- * with a cursor of its own; the oldest rows are overwritten, and a reader is told how many it missed. */
+/* events.c: the event ring: what ACE saw and did. One writer at a time (who holds ACE's lock), any number of readers,
+ * each with a cursor of its own; the oldest rows are overwritten, and a reader is told how many it missed. */
 
 #include <stdio.h>
 
 enum { EVENT_ROWS = 4096 };
-static hak_event_t *event_rows;             /* mapped when the first event comes */
-static _Atomic uint64_t event_last;         /* number of the newest complete row */
+static hak_event_t *event_rows;     /* mapped when the first event comes */
+static _Atomic uint64_t event_last; /* number of the newest complete row */
 
-/* Rows are copied word by word: a store is ordered after the number's withdrawal, a load before the second look at it, so
- * a row that is being written is never taken for a whole one. */
+/* Rows are copied word by word: a store is ordered after the number's withdrawal, a load before the second look at it,
+ * so a row that is being written is never taken for a whole one. */
 typedef uint64_t __attribute__((may_alias)) event_word;
 enum { EVENT_WORDS = sizeof(hak_event_t) / sizeof(event_word) };
-_Static_assert(offsetof(hak_event_t, number) == 0 && sizeof(hak_event_t) % sizeof(event_word) == 0, "a row is words, its number the first");
+_Static_assert(offsetof(hak_event_t, number) == 0 && sizeof(hak_event_t) % sizeof(event_word) == 0,
+               "a row is words, its number the first");
 
 static ACE_ONLY void event_append(hak_event_t *event)
 {
@@ -44,13 +45,16 @@ size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity, uint
     return n;
 }
 
-/* --- the history on disk -------------------------------------------------------------------------------------------------------- */
+/* --- the history on disk ------------------------------------------------------------------------------------------ */
 
 static struct lock event_writing;
-static uint64_t event_written;              /* cursor of the file */
-static uint64_t event_unwritten;            /* lost to the file */
+static uint64_t event_written;   /* cursor of the file */
+static uint64_t event_unwritten; /* lost to the file */
 
-static ACE_ONLY uint64_t event_pending(void) { return atomic_load_explicit(&event_last, memory_order_acquire) - event_written; }
+static ACE_ONLY uint64_t event_pending(void)
+{
+    return atomic_load_explicit(&event_last, memory_order_acquire) - event_written;
+}
 
 /* In a child: what its parent saw is written by its parent. */
 static ACE_ONLY void event_skip(void)
@@ -61,23 +65,28 @@ static ACE_ONLY void event_skip(void)
 
 static int event_header(char *text, size_t room)
 {
-    int n = snprintf(text, room, "number,time_ns,learner,block_size,threads,phase,policy,reason,arm,next_arm,setting,pulls,reward,mean,bonus,");
+    int n = snprintf(
+        text, room,
+        "number,time_ns,learner,block_size,threads,phase,policy,reason,arm,next_arm,setting,pulls,reward,mean,bonus,");
     for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += snprintf(text + n, room - (size_t)n, "index_%d,", arm);
     return n + snprintf(text + n, room - (size_t)n,
-                        "begin_ns,end_ns,cpu_ns,refills,spills,contended,faults,syscalls,cached_bytes,live_bytes,rss_bytes,seed,lost\n");
+                        "begin_ns,end_ns,cpu_ns,refills,spills,contended,faults,syscalls,cached_bytes,live_bytes,rss_"
+                        "bytes,seed,lost\n");
 }
 
 #define U(x) ((unsigned long long)(x))
 static int event_row(char *text, size_t room, const hak_event_t *e)
 {
     const hak_window_t *w = &e->window;
-    int n = snprintf(text, room, "%llu,%llu,%d,%u,%u,%u,%d,%d,%d,%d,%lld,%llu,%.17g,%.9g,%.9g,", U(e->number), U(e->time_ns), e->learner,
-                     e->block_size, e->threads, e->phase, e->policy, e->reason, e->arm, e->next_arm, (long long)e->setting, U(e->pulls),
-                     e->reward, e->mean, e->bonus);
+    int n = snprintf(text, room, "%llu,%llu,%d,%u,%u,%u,%d,%d,%d,%d,%lld,%llu,%.17g,%.9g,%.9g,", U(e->number),
+                     U(e->time_ns), e->learner, e->block_size, e->threads, e->phase, e->policy, e->reason, e->arm,
+                     e->next_arm, (long long)e->setting, U(e->pulls), e->reward, e->mean, e->bonus);
     for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += snprintf(text + n, room - (size_t)n, "%.9g,", e->index[arm]);
-    return n + snprintf(text + n, room - (size_t)n, "%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu\n", U(w->begin_ns),
-                        U(w->end_ns), U(w->cpu_ns), U(w->refills), U(w->spills), U(w->contended), U(w->faults), U(w->syscalls),
-                        U(w->cached_bytes), U(w->live_bytes), U(e->rss_bytes), U(e->seed), U(event_unwritten));
+    return n + snprintf(text + n, room - (size_t)n,
+                        "%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu\n", U(w->begin_ns),
+                        U(w->end_ns), U(w->cpu_ns), U(w->refills), U(w->spills), U(w->contended), U(w->faults),
+                        U(w->syscalls), U(w->cached_bytes), U(w->live_bytes), U(e->rss_bytes), U(e->seed),
+                        U(event_unwritten));
 }
 #undef U
 

@@ -1,15 +1,15 @@
-/* guard.c: the hardened way of serving, chosen at start (canaries, quarantine; HAKMEM_PROFILE=hardened). No thread caches
- * anything, every call comes here.
+/* guard.c: the hardened way of serving, chosen at start (canaries, quarantine; HAKMEM_PROFILE=hardened). No thread
+ * caches anything, every call comes here.
  *
  * A guarded block ends in a trailer: its size under the key, and every byte between the caller's last and the trailer
- * holds GUARD. A freed block is filled with TRASH and waits in a queue; when it leaves, it must still be TRASH. So a write
- * past the end, a second free and a write after the free are found, at the latest when the queue turns over. */
+ * holds GUARD. A freed block is filled with TRASH and waits in a queue; when it leaves, it must still be TRASH. So a
+ * write past the end, a second free and a write after the free are found, at the latest when the queue turns over. */
 
 enum { GUARD = 0xC5, TRASH = 0xDE };
 #define TRAILER_FREED UINT64_C(0xF4EEDF4EEDF4EED5)
 
-static struct lock guard_lock;             /* guards the queue */
-static uintptr_t guard_queue[4096];        /* as many as the knob allows */
+static struct lock guard_lock;      /* guards the queue */
+static uintptr_t guard_queue[4096]; /* as many as the knob allows */
 static size_t guard_next;
 
 static size_t guard_room(const struct span *span)
@@ -22,14 +22,18 @@ static uint64_t *guard_trailer(const struct span *span, uintptr_t block)
     return (uint64_t *)(block + guard_room(span) - sizeof(uint64_t));
 }
 
-static uint64_t guard_sealed(uintptr_t block, size_t size) { return (size ^ block) * UINT64_C(0x9E3779B97F4A7C15) ^ link_key; }
+static uint64_t guard_sealed(uintptr_t block, size_t size)
+{
+    return (size ^ block) * UINT64_C(0x9E3779B97F4A7C15) ^ link_key;
+}
 
 /* Size of a live guarded block; ends the program where its end was overwritten. */
 static size_t guard_size(const struct span *span, uintptr_t block)
 {
     uint64_t trailer = *guard_trailer(span, block);
     if (UNLIKELY(trailer == (TRAILER_FREED ^ link_key))) fatal("block freed twice", block);
-    size_t size = (size_t)((trailer ^ link_key) * UINT64_C(0xF1DE83E19937733D)) ^ block; /* the factor's inverse modulo 2^64 */
+    size_t size =
+        (size_t)((trailer ^ link_key) * UINT64_C(0xF1DE83E19937733D)) ^ block; /* the factor's inverse modulo 2^64 */
     if (UNLIKELY(size > guard_room(span) - sizeof trailer)) fatal("end of block overwritten", block);
     const unsigned char *end = (const unsigned char *)guard_trailer(span, block);
     for (const unsigned char *at = (const unsigned char *)block + size; at < end; at++)
@@ -60,7 +64,8 @@ static uintptr_t guard_allocate(size_t alignment, size_t size)
 static void guard_inspect(const struct span *span, uintptr_t block)
 {
     const unsigned char *at = (const unsigned char *)block;
-    const unsigned char *end = span->kind == SPAN_SLAB ? (const unsigned char *)guard_trailer(span, block) : at + run_page();
+    const unsigned char *end =
+        span->kind == SPAN_SLAB ? (const unsigned char *)guard_trailer(span, block) : at + run_page();
     unsigned char left = span->kind == SPAN_SLAB ? TRASH : 0;
     for (; at < end; at++)
         if (UNLIKELY(*at != left)) fatal("block written after it was freed", block);

@@ -2,6 +2,7 @@
  * only what stands above it, internals are static, and there are no forward declarations, so the compiler keeps the
  * order (-Werror=implicit-function-declaration). Read it from the top. */
 
+/* clang-format off */
 #include "base.h"       /* first: it chooses what the system headers declare */
 #ifndef HAK_ACE
 #define HAK_ACE 1
@@ -60,3 +61,4 @@
 #endif
 const char *hak_build_variant(void) { return HAK_VARIANT; }
 const char *hak_build_hash(void) { return HAK_BUILD_HASH; }
+/* clang-format on */

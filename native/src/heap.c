@@ -1,15 +1,15 @@
 /* heap.c: one thread's everything. A heap is made at a thread's first slow path, listed for observers, and emptied when
- * the thread ends: its magazines go to the depot, its slabs to their classes, its runs to the arena; the struct waits for
- * the next thread. Heaps are never unmapped, so an observer may always follow the list.
+ * the thread ends: its magazines go to the depot, its slabs to their classes, its runs to the arena; the struct waits
+ * for the next thread. Heaps are never unmapped, so an observer may always follow the list.
  *
  * After its end hook ran, a thread that still frees or allocates (destructors of others) is served without a cache, so
  * nothing can be left behind. */
 
 #include <pthread.h>
 
-static struct heap *_Atomic heaps;          /* newest first */
+static struct heap *_Atomic heaps; /* newest first */
 static _Atomic uint32_t heaps_alive;
-static struct lock heap_lock;               /* guards the list's head, reuse, and observers' look at fronts */
+static struct lock heap_lock; /* guards the list's head, reuse, and observers' look at fronts */
 static pthread_key_t heap_key;
 static _Atomic bool heap_key_made;
 
@@ -44,7 +44,8 @@ static struct heap *heap_begin(void)
     bool fresh = heap == NULL;
     if (fresh) heap = heap_map();
     if (heap != NULL) {
-        for (unsigned class = FRONT_CLASSES; class < CLASSES; class++) heap->wide[class - FRONT_CLASSES] = (struct bin){.head = LIST_END};
+        for (unsigned class = FRONT_CLASSES; class < CLASSES; class ++)
+            heap->wide[class - FRONT_CLASSES] = (struct bin){.head = LIST_END};
         heap->front = &front;
         atomic_store(&heap->state, HEAP_LIVE);
         if (fresh) atomic_store(&heaps, heap);
@@ -53,7 +54,8 @@ static struct heap *heap_begin(void)
     lock_drop(&heap_lock);
     if (heap == NULL) return NULL;
     for (unsigned length = 1; length <= RUN_SHORT; length++)
-        heap->shorts[length - 1] = (struct run_bin){NULL, (int32_t)size_max(RUN_SHORT_BYTES / (length * UNIT_BYTES), 1)};
+        heap->shorts[length - 1] =
+            (struct run_bin){NULL, (int32_t)size_max(RUN_SHORT_BYTES / (length * UNIT_BYTES), 1)};
     front.heap = heap;
     front.key = link_key;
     front.map = owner_map;
@@ -66,7 +68,7 @@ static struct heap *heap_begin(void)
 /* Everything cached goes where other threads can get it. */
 static void heap_flush(struct heap *heap, uint64_t now)
 {
-    for (unsigned class = 1; class < CLASSES; class++) magazine_flush(heap, heap_bin(heap, class), class);
+    for (unsigned class = 1; class < CLASSES; class ++) magazine_flush(heap, heap_bin(heap, class), class);
     mid_shrink(heap, 0, now);
 }
 
@@ -76,7 +78,7 @@ static void heap_end(void *argument)
     if (front.heap != heap) return;
     uint64_t now = os_now_ns();
     heap_flush(heap, now);
-    for (unsigned class = 1; class < CLASSES; class++) {
+    for (unsigned class = 1; class < CLASSES; class ++) {
         if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
         heap->current[class] = NULL;
     }
@@ -88,7 +90,7 @@ static void heap_end(void *argument)
     atomic_store(&heap->state, HEAP_FREE);
     atomic_fetch_sub(&heaps_alive, 1);
     lock_drop(&heap_lock);
-    for (unsigned class = 0; class < FRONT_CLASSES; class++) front.bins[class] = (struct bin){.head = LIST_END};
+    for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin){.head = LIST_END};
 }
 
 /* Once, at start: from here on threads are told when they end. */
@@ -99,7 +101,7 @@ static void heaps_init(void)
     if (front.heap != NULL) pthread_setspecific(heap_key, front.heap);
 }
 
-/* --- what a thread without a cache uses --------------------------------------------------------------------------------------- */
+/* --- what a thread without a cache uses --------------------------------------------------------------------------- */
 
 /* One block straight from the slabs; 0 where memory ends. Slabs are carved under a heap of their own. */
 static struct heap orphan_heap;
@@ -137,18 +139,22 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
     return run;
 }
 
-/* --- memory that waits for someone ------------------------------------------------------------------------------------------------ */
+/* --- memory that waits for someone -------------------------------------------------------------------------------- */
 
 /* Bytes that a trim and a purge could return. */
 static size_t pending_bytes(void)
 {
-    size_t units = atomic_load_explicit(&dirty_units, memory_order_relaxed) + atomic_load_explicit(&window_units, memory_order_relaxed) +
+    size_t units = atomic_load_explicit(&dirty_units, memory_order_relaxed) +
+                   atomic_load_explicit(&window_units, memory_order_relaxed) +
                    atomic_load_explicit(&slab_dirty_units, memory_order_relaxed);
     return (units << UNIT_SHIFT) + atomic_load_explicit(&depot_held, memory_order_relaxed);
 }
 
 /* Everything that has been free since `horizon` goes back to the kernel. Result: bytes. */
-static size_t purge_aged(uint64_t horizon) { return superslab_purge(horizon) + windows_purge(horizon) + windows_trim() + arena_purge(horizon, 0); }
+static size_t purge_aged(uint64_t horizon)
+{
+    return superslab_purge(horizon) + windows_purge(horizon) + windows_trim() + arena_purge(horizon, 0);
+}
 
 /* One round of tidying: magazines nobody asked for go home, what is old goes back. Called by the helper and inline. */
 static size_t tidy(uint64_t now)

@@ -1,5 +1,5 @@
-/* helper.c: the one background thread. It tidies while much is free, and calls ACE's steps while ACE is on; otherwise it
- * sleeps in the kernel until somebody pokes it. It blocks all signals, is started late (never from inside a lock),
+/* helper.c: the one background thread. It tidies while much is free, and calls ACE's steps while ACE is on; otherwise
+ * it sleeps in the kernel until somebody pokes it. It blocks all signals, is started late (never from inside a lock),
  * is not inherited by children, and ends itself when the program's last thread has gone. */
 
 #include <limits.h>
@@ -7,11 +7,11 @@
 
 enum helper_state { HELPER_NONE, HELPER_STARTING, HELPER_RUNS };
 static _Atomic uint32_t helper_state;
-static _Atomic uint32_t helper_word;            /* raised by every poke; slept on */
+static _Atomic uint32_t helper_word; /* raised by every poke; slept on */
 static _Atomic bool helper_sleeps;
-static _Atomic bool helper_wanted;              /* ACE is on: a helper must be there, in a child from its first slow calls on */
-static _Atomic bool helper_due;                 /* a free would have started it */
-static uint64_t (*helper_ace)(uint64_t now);    /* ACE's step; returns ns until the next, 0: ACE is off */
+static _Atomic bool helper_wanted; /* ACE is on: a helper must be there, in a child from its first slow calls on */
+static _Atomic bool helper_due;    /* a free would have started it */
+static uint64_t (*helper_ace)(uint64_t now); /* ACE's step; returns ns until the next, 0: ACE is off */
 
 static void helper_poke(void)
 {
@@ -73,14 +73,16 @@ static void helper_start(void)
     if (!started) knob_write(KNOB_background, 0);
 }
 
-/* Behind an allocation, once so much memory has been fetched that much may be free one day: the helper is started by allocations
- * alone, for libc frees thread blocks under the lock that starting a thread takes. The caller holds no lock. */
+/* Behind an allocation, once so much memory has been fetched that much may be free one day: the helper is started by
+ * allocations alone, for libc frees thread blocks under the lock that starting a thread takes. The caller holds no
+ * lock. */
 static void helper_offer(void)
 {
     if (LIKELY(atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_NONE)) return;
     size_t bytes = atomic_load_explicit(&fetched_units, memory_order_relaxed) << UNIT_SHIFT;
     bool large = knob(KNOB_background) && bytes >= (size_t)knob(KNOB_background_bytes);
-    if ((large || atomic_load_explicit(&helper_due, memory_order_relaxed)) && atomic_load(&heaps_alive) != 0) helper_start();
+    if ((large || atomic_load_explicit(&helper_due, memory_order_relaxed)) && atomic_load(&heaps_alive) != 0)
+        helper_start();
 }
 
 /* After a slow path that freed: is it time for the helper, or for a round inline? The caller holds no lock. */
@@ -89,7 +91,8 @@ static void helper_consider(void)
     size_t pending = pending_bytes();
     bool much = knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes);
     if (UNLIKELY(much || atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
-        atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE) atomic_store(&helper_due, true);
+        atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE)
+        atomic_store(&helper_due, true);
     if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes))) return;
     if (much && atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
     if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy_inline();

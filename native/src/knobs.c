@@ -7,6 +7,7 @@
 #define KIB INT64_C(1024)
 #define MIB (KIB * KIB)
 
+/* clang-format off */
 /*   name                   unit     default    minimum  maximum   learn why */
 #define KNOBS(X)                                                                                                          \
     X(magazine_blocks,      "blocks",    256,       16,      512,  1, "blocks a magazine holds: large for bursts, small for memory and for producer/consumer") \
@@ -42,19 +43,19 @@
     X(ace_frozen,           "bool",        0,       0,        1,   0, "windows are observed and logged, no arm is moved") \
     X(ss_os_stats,          "bool",        0,       0,        1,   0, "print the system calls by kind when the program ends") \
     X(force_libc_alloc,     "bool",        0,       0,        1,   0, "serve everything from libc's allocator behind the same entry points")
+/* clang-format on */
 
 #define KNOB_ENUM(name, ...) KNOB_##name,
 enum knob { KNOBS(KNOB_ENUM) KNOB_COUNT };
 
 static const hak_knob_t knob_rows[KNOB_COUNT] = {
-#define KNOB_ROW(name, unit, preset, minimum, maximum, learnable, why) {#name, unit, why, preset, preset, minimum, maximum, learnable},
-    KNOBS(KNOB_ROW)
-};
+#define KNOB_ROW(name, unit, preset, minimum, maximum, learnable, why)                                                 \
+    {#name, unit, why, preset, preset, minimum, maximum, learnable},
+    KNOBS(KNOB_ROW)};
 
 static _Atomic int64_t knob_values[KNOB_COUNT] = {
 #define KNOB_VALUE(name, unit, preset, ...) preset,
-    KNOBS(KNOB_VALUE)
-};
+    KNOBS(KNOB_VALUE)};
 static int64_t knob_presets[KNOB_COUNT] = {KNOBS(KNOB_VALUE)};
 
 /* A profile presets some knobs; one row a setting. */
@@ -63,19 +64,29 @@ static const struct preset {
     enum knob knob;
     int64_t value;
 } presets[] = {
-    {"lean", KNOB_magazine_blocks, 32},       {"lean", KNOB_magazine_bytes, 16 * KIB},
-    {"lean", KNOB_run_cache_bytes, 1 * MIB},  {"lean", KNOB_depot_bytes, 1 * MIB},
-    {"lean", KNOB_purge_delay_ms, 100},       {"lean", KNOB_purge_batch_bytes, 1 * MIB},
-    {"lean", KNOB_huge_pages, 0},             {"lean", KNOB_background_bytes, 2 * MIB},
-    {"keep", KNOB_purge_delay_ms, 60000},     {"keep", KNOB_purge_batch_bytes, 1024 * MIB},
-    {"keep", KNOB_background, 0},             {"keep", KNOB_run_cache_bytes, 256 * MIB},
-    {"hardened", KNOB_quarantine, 256},       {"hardened", KNOB_canaries, 1},
+    {"lean", KNOB_magazine_blocks, 32},
+    {"lean", KNOB_magazine_bytes, 16 * KIB},
+    {"lean", KNOB_run_cache_bytes, 1 * MIB},
+    {"lean", KNOB_depot_bytes, 1 * MIB},
+    {"lean", KNOB_purge_delay_ms, 100},
+    {"lean", KNOB_purge_batch_bytes, 1 * MIB},
+    {"lean", KNOB_huge_pages, 0},
+    {"lean", KNOB_background_bytes, 2 * MIB},
+    {"keep", KNOB_purge_delay_ms, 60000},
+    {"keep", KNOB_purge_batch_bytes, 1024 * MIB},
+    {"keep", KNOB_background, 0},
+    {"keep", KNOB_run_cache_bytes, 256 * MIB},
+    {"hardened", KNOB_quarantine, 256},
+    {"hardened", KNOB_canaries, 1},
     {"learning", KNOB_ace_enabled, 1},
 };
 
 static const char *profile_name = "default";
 
-static ALWAYS_INLINE int64_t knob(enum knob row) { return atomic_load_explicit(&knob_values[row], memory_order_relaxed); }
+static ALWAYS_INLINE int64_t knob(enum knob row)
+{
+    return atomic_load_explicit(&knob_values[row], memory_order_relaxed);
+}
 
 static ALWAYS_INLINE void knob_write(enum knob row, int64_t value)
 {
@@ -191,7 +202,8 @@ static void knobs_init(char **environment)
 {
     static const char prefix[] = "HAKMEM_", profile[] = "PROFILE=";
     for (char **at = environment; at != NULL && *at != NULL; at++)
-        if (strncmp(*at, prefix, sizeof prefix - 1) == 0 && strncmp(*at + sizeof prefix - 1, profile, sizeof profile - 1) == 0)
+        if (strncmp(*at, prefix, sizeof prefix - 1) == 0 &&
+            strncmp(*at + sizeof prefix - 1, profile, sizeof profile - 1) == 0)
             knob_take_profile(*at + sizeof prefix + sizeof profile - 2);
     for (char **at = environment; at != NULL && *at != NULL; at++) {
         const char *equals;

@@ -1,8 +1,11 @@
-/* l2.c: blocks above 1 KiB up to 32 KiB. The class comes from a table, without a branch; a slab keeps its free slots in one
- * word; nothing is ever cleared that nobody asked to be cleared. Up to 8 KiB, where a slab is one unit, the magazines are
- * the front's; above, where it is wider, they are the heap's. */
+/* l2.c: blocks above 1 KiB up to 32 KiB. The class comes from a table, without a branch; a slab keeps its free slots in
+ * one word; nothing is ever cleared that nobody asked to be cleared. Up to 8 KiB, where a slab is one unit, the
+ * magazines are the front's; above, where it is wider, they are the heap's. */
 
-static ALWAYS_INLINE struct bin *wide_bin(struct heap *heap, unsigned class) { return &heap->wide[class - FRONT_CLASSES]; }
+static ALWAYS_INLINE struct bin *wide_bin(struct heap *heap, unsigned class)
+{
+    return &heap->wide[class - FRONT_CLASSES];
+}
 
 static uintptr_t wide_allocate(struct heap *heap, unsigned class)
 {

@@ -1,15 +1,15 @@
 /* large.c: blocks of 1 MiB and more, and blocks that grow.
  *
- * Large blocks are runs too. From the threshold on (a knob; twelve values are the arms of ACE's chooser) a freed one goes
- * back to the kernel at once; below it, it is kept like any run.
+ * Large blocks are runs too. From the threshold on (a knob; twelve values are the arms of ACE's chooser) a freed one
+ * goes back to the kernel at once; below it, it is kept like any run.
  *
  * A block that grows past its run is moved, once, into a growth window: address space of 64 MiB of which only the used
  * part costs memory. From then on it grows in place. A freed window keeps its pages for the next block that grows,
  * until they have been idle for the purge delay; so does a live one for the block in it. */
 
-static struct span *windows;                 /* free ones, last freed first; under arena_lock */
-static struct span *windows_live;            /* those with a caller; under arena_lock */
-static _Atomic size_t window_units;          /* in free windows, units that may hold pages */
+static struct span *windows;        /* free ones, last freed first; under arena_lock */
+static struct span *windows_live;   /* those with a caller; under arena_lock */
+static _Atomic size_t window_units; /* in free windows, units that may hold pages */
 
 static ALWAYS_INLINE bool large_is_window(const struct span *run) { return run->units == GROWTH_UNITS; }
 
@@ -24,7 +24,10 @@ static void window_hold(struct span *window)
     }
 }
 
-static void window_release(struct span *window, enum run_life life) { __atomic_store_n(&window->live, life, __ATOMIC_RELEASE); }
+static void window_release(struct span *window, enum run_life life)
+{
+    __atomic_store_n(&window->live, life, __ATOMIC_RELEASE);
+}
 
 /* A new window; its first 2 MiB have small pages, for blocks that stay small. Under arena_lock. */
 static struct span *window_new(void)
@@ -32,7 +35,8 @@ static struct span *window_new(void)
     struct span *window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES);
     if (window == NULL) return NULL;
     window->start = 0;
-    if (knob(KNOB_huge_pages)) os_huge((void *)(window->address + SUPERSLAB_LARGE), span_bytes(window) - SUPERSLAB_LARGE, true);
+    if (knob(KNOB_huge_pages))
+        os_huge((void *)(window->address + SUPERSLAB_LARGE), span_bytes(window) - SUPERSLAB_LARGE, true);
     return window;
 }
 
@@ -78,14 +82,16 @@ static void window_give(struct heap *heap, struct span *window, uint64_t now)
     lock_drop(&arena_lock);
 }
 
-/* Gives back the pages behind the blocks of live windows where they are most of what the window holds. Result: bytes. */
+/* Gives back the pages behind the blocks of live windows where they are most of what the window holds. Result:
+ * bytes. */
 static size_t windows_trim(void)
 {
     size_t bytes = 0;
     lock_take(&arena_lock);
     for (struct span *window = windows_live; window != NULL; window = window->next) {
         uint32_t live = RUN_LIVE;
-        if (!__atomic_compare_exchange_n(&window->live, &live, RUN_HELD, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) continue;
+        if (!__atomic_compare_exchange_n(&window->live, &live, RUN_HELD, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            continue;
         uint32_t units = (uint32_t)run_units(window->size);
         size_t tail = (size_t)(window->touched - units) << UNIT_SHIFT;
         if (window->touched > 2 * units && os_purge((void *)(window->address + ((size_t)units << UNIT_SHIFT)), tail)) {
@@ -126,7 +132,8 @@ static size_t windows_purge(uint64_t horizon)
 /* Frees a run that its thread does not keep. */
 static void large_free(struct heap *heap, struct span *run, uint64_t now)
 {
-    if (run->size >= (size_t)knob(KNOB_large_threshold) && os_purge((void *)run->address, run_touched_bytes(run))) POKE(run->touched, 0);
+    if (run->size >= (size_t)knob(KNOB_large_threshold) && os_purge((void *)run->address, run_touched_bytes(run)))
+        POKE(run->touched, 0);
     mid_spill(heap, run, now);
 }
 

@@ -8,8 +8,8 @@
  * magazine at rest carries, in its second word, the next magazine of the depot and its own length, under the key. */
 
 static struct depot depots[CLASSES];
-static _Atomic size_t depot_held;                      /* bytes in all depots */
-static _Atomic uint16_t class_capacity[CLASSES];       /* blocks; 0: as the knob says. ACE writes here */
+static _Atomic size_t depot_held;                /* bytes in all depots */
+static _Atomic uint16_t class_capacity[CLASSES]; /* blocks; 0: as the knob says. ACE writes here */
 
 static uint32_t magazine_capacity(unsigned class)
 {
@@ -19,7 +19,7 @@ static uint32_t magazine_capacity(unsigned class)
     return (uint32_t)size_min(blocks, size_max(fit, MAGAZINE_MIN));
 }
 
-/* --- the depot ---------------------------------------------------------------------------------------------------------- */
+/* --- the depot ---------------------------------------------------------------------------------------------------- */
 
 static void chain_seal(struct chain chain, uintptr_t below)
 {
@@ -96,14 +96,15 @@ static size_t depot_trim(unsigned class, uint64_t now, bool all)
 static size_t depots_trim(uint64_t now, bool all)
 {
     size_t bytes = 0;
-    for (unsigned class = 1; class < CLASSES; class++)
+    for (unsigned class = 1; class < CLASSES; class ++)
         if (PEEK(depots[class].top) != 0) bytes += depot_trim(class, now, all);
     return bytes;
 }
 
-/* --- the two verbs of a magazine -------------------------------------------------------------------------------------------- */
+/* --- the two verbs of a magazine ---------------------------------------------------------------------------------- */
 
-/* The bin takes a list of blocks; its room follows from the capacity in force, which is read here and nowhere faster. */
+/* The bin takes a list of blocks; its room follows from the capacity in force, which is read here and nowhere
+ * faster. */
 static void bin_load(struct heap *heap, struct bin *bin, unsigned class, uintptr_t head, uint32_t blocks)
 {
     uint32_t capacity = magazine_capacity(class);
@@ -142,7 +143,8 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
 /* A full magazine leaves the thread: to the depot, or to the slabs where the depot holds enough. */
 static void magazine_give(unsigned class, struct chain full)
 {
-    if (LIKELY(atomic_load_explicit(&depot_held, memory_order_relaxed) < (size_t)knob(KNOB_depot_bytes))) depot_push(class, full);
+    if (LIKELY(atomic_load_explicit(&depot_held, memory_order_relaxed) < (size_t)knob(KNOB_depot_bytes)))
+        depot_push(class, full);
     else slabs_return(class, full.head, os_now_ns());
 }
 

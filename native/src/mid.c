@@ -1,17 +1,19 @@
-/* mid.c: blocks above 32 KiB: runs of units. A thread keeps some of the runs it frees, pages and all, by length; one word
- * shows which lengths it has, so the nearest longer one is found without a search. The rest goes to the arena.
+/* mid.c: blocks above 32 KiB: runs of units. A thread keeps some of the runs it frees, pages and all, by length; one
+ * word shows which lengths it has, so the nearest longer one is found without a search. The rest goes to the arena.
  *
  * A run's descriptor lies outside it: neither allocation nor free touches the block itself. */
 
-/* Units that a block of this size needs, its colour included. Large ones have none: they would need one more huge page. */
+/* Units that a block of this size needs, its colour included. Large ones have none: they would need one more huge
+ * page. */
 static ALWAYS_INLINE size_t run_units(size_t size)
 {
     return (size + (size < LARGE_MIN ? RUN_SLACK : 0) + UNIT_BYTES - 1) >> UNIT_SHIFT;
 }
 static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->address + run->start; }
 
-/* Blocks that all began on a unit would share a few sets of every cache, so each run has a colour: the cache line of its
- * first page on which the block begins (Bonwick, USENIX 1994, section 4.2). Steps of 5 of 64 spread any few of them. */
+/* Blocks that all began on a unit would share a few sets of every cache, so each run has a colour: the cache line of
+ * its first page on which the block begins (Bonwick, USENIX 1994, section 4.2). Steps of 5 of 64 spread any few of
+ * them. */
 static void run_colour(struct heap *heap, struct span *run)
 {
     run->start = heap->colour * CACHE_LINE;
@@ -21,7 +23,10 @@ static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run
 static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
 
 /* Longer by half is near enough: the pages are there already. */
-static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units) { return run_bin_units(bin) <= units + units / 2 + 1; }
+static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units)
+{
+    return run_bin_units(bin) <= units + units / 2 + 1;
+}
 
 /* The run goes to a caller. */
 static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
@@ -76,7 +81,8 @@ static ALWAYS_INLINE struct span *mid_allocate(struct heap *heap, size_t size)
 static void run_huge(const struct span *run)
 {
     const struct arena *arena = arena_of(run->address);
-    uintptr_t begin = align_down(run->address, SUPERSLAB_LARGE), end = align_up(run->address + span_bytes(run), SUPERSLAB_LARGE);
+    uintptr_t begin = align_down(run->address, SUPERSLAB_LARGE),
+              end = align_up(run->address + span_bytes(run), SUPERSLAB_LARGE);
     os_huge((void *)begin, size_min(end, arena->base + arena->writable) - begin, true);
 }
 
@@ -156,5 +162,6 @@ static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
         while (heap->shorts[length - 1].top != NULL) mid_spill(heap, short_pop(&heap->shorts[length - 1]), now);
-    while (heap->run_bits != 0 && heap->run_cached > keep) mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
+    while (heap->run_bits != 0 && heap->run_cached > keep)
+        mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
 }

@@ -44,7 +44,8 @@ static int numa_mode(int policy, int node, struct nodes *nodes)
     return MPOL_BIND;
 }
 
-/* Both requests with the bookkeeping they share; DEFAULT and LOCAL take no nodes. The kernel reads one bit less than told. */
+/* Both requests with the bookkeeping they share; DEFAULT and LOCAL take no nodes. The kernel reads one bit less than
+ * told. */
 static int numa_request(void *pages, size_t size, int policy, int node)
 {
     struct nodes nodes;
@@ -91,9 +92,12 @@ int hak_place_read(const void *address, int *policy, int *node)
 {
     struct nodes nodes = {0};
     int mode;
-    if (syscall(SYS_get_mempolicy, &mode, nodes.mask, NODE_BITS, address, address != NULL ? MPOL_F_ADDR : 0) != 0) return -errno;
-    static const int ours[] = {[MPOL_DEFAULT] = HAK_PLACE_DEFAULT, [MPOL_LOCAL] = HAK_PLACE_LOCAL,
-                               [MPOL_INTERLEAVE] = HAK_PLACE_INTERLEAVE, [MPOL_BIND] = HAK_PLACE_BIND};
+    if (syscall(SYS_get_mempolicy, &mode, nodes.mask, NODE_BITS, address, address != NULL ? MPOL_F_ADDR : 0) != 0)
+        return -errno;
+    static const int ours[] = {[MPOL_DEFAULT] = HAK_PLACE_DEFAULT,
+                               [MPOL_LOCAL] = HAK_PLACE_LOCAL,
+                               [MPOL_INTERLEAVE] = HAK_PLACE_INTERLEAVE,
+                               [MPOL_BIND] = HAK_PLACE_BIND};
     if (mode < 0 || mode >= (int)(sizeof ours / sizeof *ours)) return -EINVAL;
     *policy = ours[mode];
     *node = 0;

@@ -1,5 +1,5 @@
-/* observe.c: the heap read from outside: levels derived, counters folded, spans and magazines listed. Nothing here is called
- * by an allocation; other threads' magazines are read as they stand, without stopping them. */
+/* observe.c: the heap read from outside: levels derived, counters folded, spans and magazines listed. Nothing here is
+ * called by an allocation; other threads' magazines are read as they stand, without stopping them. */
 
 /* Calls visit(span) for every span below the frontiers. Under arena_lock, so that spans keep their shape. */
 static void spans_visit(void (*visit)(const struct span *span, const struct arena *arena, void *to), void *to)
@@ -32,7 +32,7 @@ static uint32_t spare_blocks(const struct heap *heap, unsigned class)
     return PEEK(heap->spare[class].head) != 0 ? PEEK(heap->spare[class].blocks) : 0;
 }
 
-/* --- levels ------------------------------------------------------------------------------------------------------------------ */
+/* --- levels ------------------------------------------------------------------------------------------------------- */
 
 struct levels {
     uint64_t value[LEVEL_STAT_COUNT];
@@ -54,10 +54,11 @@ static void level_span(const struct span *span, const struct arena *arena, void 
 static void level_heaps(uint64_t *value)
 {
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
-        value[STAT_live_blocks] += heap->stats[STAT_refilled_blocks] - heap->stats[STAT_spilled_blocks]; /* of ended threads too */
+        value[STAT_live_blocks] +=
+            heap->stats[STAT_refilled_blocks] - heap->stats[STAT_spilled_blocks]; /* of ended threads too */
         if (atomic_load(&heap->state) != HEAP_LIVE || heap->front == NULL) continue;
         value[STAT_heaps]++;
-        for (unsigned class = 1; class < CLASSES; class++) {
+        for (unsigned class = 1; class < CLASSES; class ++) {
             uint64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
             value[STAT_cached_bytes] += (loaded + spare_blocks(heap, class)) * classes[class].size;
             value[STAT_live_blocks] -= loaded;
@@ -76,7 +77,8 @@ static void levels_read(struct levels *levels)
     lock_drop(&heap_lock);
     for (uint32_t i = 0; i < atomic_load(&arena_count); i++) value[STAT_reserved_bytes] += arenas[i].bytes;
     value[STAT_cached_bytes] += atomic_load(&depot_held);
-    value[STAT_dirty_bytes] = (atomic_load(&dirty_units) + atomic_load(&slab_dirty_units) + atomic_load(&window_units)) << UNIT_SHIFT;
+    value[STAT_dirty_bytes] = (atomic_load(&dirty_units) + atomic_load(&slab_dirty_units) + atomic_load(&window_units))
+                              << UNIT_SHIFT;
     value[STAT_committed_bytes] += value[STAT_dirty_bytes] - ((uint64_t)atomic_load(&window_units) << UNIT_SHIFT);
 }
 
@@ -98,13 +100,14 @@ int hak_stat_read(hak_stat_t *rows, int capacity)
     for (; n < capacity && n < STAT_COUNT; n++) {
         int shared = n - HEAP_STAT_COUNT, level = shared - SHARED_STAT_COUNT;
         rows[n] = stat_rows[n];
-        rows[n].value = shared < 0 ? heap_stat_total((enum heap_stat)n)
-                        : level < 0 ? stat_shared_read((enum shared_stat)shared) : levels.value[level];
+        rows[n].value = shared < 0  ? heap_stat_total((enum heap_stat)n)
+                        : level < 0 ? stat_shared_read((enum shared_stat)shared)
+                                    : levels.value[level];
     }
     return n;
 }
 
-/* --- the heap drawn -------------------------------------------------------------------------------------------------------------- */
+/* --- the heap drawn ----------------------------------------------------------------------------------------------- */
 
 struct walk {
     hak_span_t *spans;
@@ -154,18 +157,18 @@ size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
     lock_take(&heap_lock);
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         if (atomic_load(&heap->state) != HEAP_LIVE || heap->front == NULL) continue;
-        for (unsigned class = 1; class < CLASSES; class++) {
+        for (unsigned class = 1; class < CLASSES; class ++) {
             uint32_t loaded = bin_blocks(heap, heap_bin(heap, class), class), spare = spare_blocks(heap, class);
             if (heap->capacity[class] == 0 || seen++ >= capacity) continue;
-            magazines[seen - 1] = (hak_magazine_t){heap->number, classes[class].size, loaded, spare, heap->capacity[class],
-                                                   PEEK(depots[class].magazines)};
+            magazines[seen - 1] = (hak_magazine_t){heap->number, classes[class].size,   loaded,
+                                                   spare,        heap->capacity[class], PEEK(depots[class].magazines)};
         }
     }
     lock_drop(&heap_lock);
     return seen;
 }
 
-/* --- HAKMEM_SS_OS_STATS=1 ----------------------------------------------------------------------------------------------------------- */
+/* --- HAKMEM_SS_OS_STATS=1 ----------------------------------------------------------------------------------------- */
 
 __attribute__((destructor)) static void observe_exit(void)
 {

@@ -22,11 +22,12 @@ static uint64_t os_now_ns(void)
 static uint64_t os_random(void)
 {
     uint64_t n = 0;
-    if (getrandom(&n, sizeof n, GRND_NONBLOCK) != sizeof n) n = os_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ (uintptr_t)&n;
+    if (getrandom(&n, sizeof n, GRND_NONBLOCK) != sizeof n)
+        n = os_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ (uintptr_t)&n;
     return n;
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static void *os_mmap(size_t bytes, int protection, int flags)
 {
@@ -97,7 +98,7 @@ static size_t os_address_space(void)
     return getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : (size_t)limit.rlim_cur;
 }
 
-/* --- the process, as the kernel counts it ------------------------------------------------------------------------------ */
+/* --- the process, as the kernel counts it ------------------------------------------------------------------------- */
 
 static ACE_ONLY uint64_t os_cpu_ns(void)
 {
@@ -137,9 +138,12 @@ static bool os_write(int file, const char *text, size_t length)
 
 static void os_close(int file) { close(file); }
 
-/* --- sleeping ------------------------------------------------------------------------------------------------------------- */
+/* --- sleeping ----------------------------------------------------------------------------------------------------- */
 
-static void os_futex_wake(_Atomic uint32_t *word, int threads) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, 0, 0, 0); }
+static void os_futex_wake(_Atomic uint32_t *word, int threads)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, 0, 0, 0);
+}
 
 /* Sleeps while *word == seen, at most `ns` (0: without end). Wakes early at times; callers look again. */
 static void os_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)

@@ -1,9 +1,11 @@
-/* poolchunk.c: the memory of stack pools. Owns what a chunk is: a header, then objects one stride apart, carved upwards.
+/* poolchunk.c: the memory of stack pools. Owns what a chunk is: a header, then objects one stride apart, carved
+ * upwards.
  *
- * An object is fresh (never handed out), live, or idle. A chunk is in one of two lists of its pool, with fresh objects or
- * carved out, and is released only when every carved object of it is idle. Called by poollane.c and stackpool.c. */
+ * An object is fresh (never handed out), live, or idle. A chunk is in one of two lists of its pool, with fresh objects
+ * or carved out, and is released only when every carved object of it is idle. Called by poollane.c and stackpool.c. */
 
-/* Bytes of memory in this machine: what a pool may not go beyond. Asked once; threads that ask together read the same. */
+/* Bytes of memory in this machine: what a pool may not go beyond. Asked once; threads that ask together read the
+ * same. */
 static size_t pool_memory(void)
 {
     static _Atomic size_t bytes;
@@ -72,7 +74,8 @@ static void pool_adopt(struct pool *pool, struct pool_chunk *chunk)
 static bool pool_grow(struct pool *pool)
 {
     size_t bytes = size_min(size_max(pool->bytes, POOL_CHUNK_MIN), POOL_CHUNK_MAX), header = pool_header(pool, 1);
-    struct pool_chunk *chunk = pool_chunk_new(pool, bytes > header + pool->stride ? (bytes - header) / pool->stride : 1);
+    struct pool_chunk *chunk =
+        pool_chunk_new(pool, bytes > header + pool->stride ? (bytes - header) / pool->stride : 1);
     if (chunk != NULL) pool_adopt(pool, chunk);
     return chunk != NULL;
 }
@@ -93,7 +96,7 @@ static void **pool_carve(struct pool *pool)
     return object;
 }
 
-/* --- finding the chunk of an object ------------------------------------------------------------------------------------------ */
+/* --- finding the chunk of an object ------------------------------------------------------------------------------- */
 
 static struct pool_chunk *pool_chunk_of(struct pool_chunk *list, const char *object)
 {

@@ -7,15 +7,15 @@
 #include <pthread.h>
 
 static struct {
-    struct lock lock;            /* guards the rest, and of shared pools everything but the lanes of other threads */
+    struct lock lock; /* guards the rest, and of shared pools everything but the lanes of other threads */
     char *control, *control_end;
     struct pool *closed, **closed_end;
     uint32_t closed_count;
 } pools = {.closed_end = &pools.closed};
 
-static _Atomic uint64_t lanes_taken = 1; /* bit n: lane n has a living thread; lane 0 is nobody's */
+static _Atomic uint64_t lanes_taken = 1;  /* bit n: lane n has a living thread; lane 0 is nobody's */
 static THREAD_LOCAL unsigned lane_number; /* of this thread; 0: none yet */
-static pthread_key_t lane_key;           /* its destructor frees the number */
+static pthread_key_t lane_key;            /* its destructor frees the number */
 
 static void lane_leave(void *number)
 {
@@ -31,8 +31,8 @@ static NOINLINE unsigned lane_enter(void)
     do {
         if (taken == UINT64_MAX) return 0;
         number = lowest_bit(~taken);
-    } while (!atomic_compare_exchange_weak_explicit(&lanes_taken, &taken, taken | UINT64_C(1) << number, memory_order_acquire,
-                                                    memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&lanes_taken, &taken, taken | UINT64_C(1) << number,
+                                                    memory_order_acquire, memory_order_relaxed));
     if (pthread_setspecific(lane_key, (void *)(uintptr_t)number) != 0) {
         lane_leave((void *)(uintptr_t)number);
         return 0;

@@ -10,11 +10,17 @@ EXPORT void *calloc(size_t count, size_t size) { return hak_calloc(count, size);
 EXPORT void *realloc(void *block, size_t size) { return hak_realloc(block, size); }
 EXPORT void *aligned_alloc(size_t alignment, size_t size) { return hak_aligned_alloc(alignment, size); }
 EXPORT void *memalign(size_t alignment, size_t size) { return hak_aligned_alloc(alignment, size); }
-EXPORT int posix_memalign(void **block, size_t alignment, size_t size) { return hak_posix_memalign(block, alignment, size); }
+EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
+{
+    return hak_posix_memalign(block, alignment, size);
+}
 EXPORT size_t malloc_usable_size(void *block) { return hak_usable_size(block); }
 EXPORT void cfree(void *block) { release(block); }
 EXPORT void free_sized(void *block, size_t size) { (void)size, release(block); }
-EXPORT void free_aligned_sized(void *block, size_t alignment, size_t size) { (void)alignment, (void)size, release(block); }
+EXPORT void free_aligned_sized(void *block, size_t alignment, size_t size)
+{
+    (void)alignment, (void)size, release(block);
+}
 
 EXPORT void *reallocarray(void *block, size_t count, size_t size)
 {

@@ -1,14 +1,14 @@
 /* site.c: call-site rules. A site is the return address of an allocation above 1 KiB; its rule routes what it asks for
  * straight to a pool. Off by default, and then one load on that path; on, one look-up in a table without a search.
  *
- * Learned: a run remembers the site that asked for it, and a site most of whose runs grow is routed to growth windows, so
- * that its next block never moves. Set by hand: any rule for any address. */
+ * Learned: a run remembers the site that asked for it, and a site most of whose runs grow is routed to growth windows,
+ * so that its next block never moves. Set by hand: any rule for any address. */
 
 enum { SITES = 1024, SITE_TRIAL = 16 }; /* allocations after which a site is judged */
 
 struct site {
-    _Atomic uintptr_t address;       /* 0: free */
-    _Atomic uint32_t rule;           /* HAK_SITE_... */
+    _Atomic uintptr_t address; /* 0: free */
+    _Atomic uint32_t rule;     /* HAK_SITE_... */
     _Atomic uint32_t allocations, growths;
     _Atomic uint32_t by_hand;
 };
@@ -70,8 +70,11 @@ size_t hak_site_read(hak_site_t *rows, size_t capacity)
     for (size_t i = 0; i < SITES; i++) {
         uintptr_t address = atomic_load_explicit(&sites[i].address, memory_order_relaxed);
         if (address == 0 || n++ >= capacity) continue;
-        rows[n - 1] = (hak_site_t){.address = address, .rule = (int32_t)atomic_load(&sites[i].rule), .by_hand = (int32_t)atomic_load(&sites[i].by_hand),
-                                   .allocations = atomic_load(&sites[i].allocations), .growths = atomic_load(&sites[i].growths)};
+        rows[n - 1] = (hak_site_t){.address = address,
+                                   .rule = (int32_t)atomic_load(&sites[i].rule),
+                                   .by_hand = (int32_t)atomic_load(&sites[i].by_hand),
+                                   .allocations = atomic_load(&sites[i].allocations),
+                                   .growths = atomic_load(&sites[i].growths)};
     }
     return n;
 }

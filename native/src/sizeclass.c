@@ -2,8 +2,8 @@
  *
  * Class numbers: 1 ... 64 tiny, 65 ... 104 L2. A class's blocks start at its slab's first byte and lie `size` apart, so
  * `offset mod size == 0` tells a block's start; that is tested without a division: with m = ceil(2^N / size),
- * offset * m mod 2^N < m exactly then, where offset * size < 2^N (Lemire, Kaser, Kurz 2019, section 3.2). N is 32 on a hit
- * of tiny (offsets below 2^16, sizes up to 2^10), else 64. */
+ * offset * m mod 2^N < m exactly then, where offset * size < 2^N (Lemire, Kaser, Kurz 2019, section 3.2). N is 32 on a
+ * hit of tiny (offsets below 2^16, sizes up to 2^10), else 64. */
 
 static struct size_class classes[CLASSES];
 static uint8_t l2_of_step[L2_MAX >> L2_TABLE_SHIFT]; /* (size - 1) / 128 -> class; the first steps belong to tiny */
@@ -52,7 +52,7 @@ static ALWAYS_INLINE bool class_is_start(unsigned class, size_t offset)
     return (uint64_t)offset * classes[class].start < classes[class].start;
 }
 
-/* --- runs ------------------------------------------------------------------------------------------------------------------ */
+/* --- runs --------------------------------------------------------------------------------------------------------- */
 
 /* Bin of the runs that have at least this many units, rounding down; beyond the last bin everything is in it. */
 static ALWAYS_INLINE unsigned run_bin_floor(size_t units)

@@ -5,8 +5,8 @@
  * blocks are all returned goes back to its superslab. Returned tiny blocks are linked like a magazine; those of L2 are
  * bits in one word, which also shows a block that is given back twice. */
 
-static uintptr_t link_key;                 /* random but for its top 16 bits, which are LINK_TAG */
-static const uintptr_t empty_block[2];     /* ends every list; its link is never valid */
+static uintptr_t link_key;             /* random but for its top 16 bits, which are LINK_TAG */
+static const uintptr_t empty_block[2]; /* ends every list; its link is never valid */
 
 static ALWAYS_INLINE uintptr_t *block_words(uintptr_t block) { return (uintptr_t *)block; }
 static ALWAYS_INLINE void link_set(uintptr_t block, uintptr_t next) { block_words(block)[0] = next ^ link_key; }
@@ -45,7 +45,7 @@ static bool slab_is_tiny(const struct span *slab) { return slab->class < TINY_CL
 
 static void slab_begin(struct span *slab, unsigned class)
 {
-    slab->class = (uint8_t)class;
+    slab->class = (uint8_t) class;
     slab->place = SLAB_NOWHERE;
     slab->carved = slab->returned = slab->heap = 0;
     if (slab_is_tiny(slab)) slab->list = LIST_END;
@@ -163,7 +163,8 @@ static size_t slabs_return(unsigned class, uintptr_t list, uint64_t now)
             uintptr_t block = list;
             list = link_follow(block);
             struct span *slab = span_of(block);
-            if (UNLIKELY(slab == NULL || slab->kind != SPAN_SLAB || slab->class != class)) fatal("free list overwritten", block);
+            if (UNLIKELY(slab == NULL || slab->kind != SPAN_SLAB || slab->class != class))
+                fatal("free list overwritten", block);
             if (slab_give(slabs, slab, block)) whole = slab;
         }
         lock_drop(&slabs->lock);
@@ -173,8 +174,8 @@ static size_t slabs_return(unsigned class, uintptr_t list, uint64_t now)
     return blocks * classes[class].size;
 }
 
-/* Fills a list with up to `wanted` blocks: from slabs with returned blocks, then from the heap's current slab, then from
- * a new one. Result: how many, 0 where memory ends. */
+/* Fills a list with up to `wanted` blocks: from slabs with returned blocks, then from the heap's current slab, then
+ * from a new one. Result: how many, 0 where memory ends. */
 static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, uintptr_t *list)
 {
     struct class_slabs *slabs = &class_slabs[class];

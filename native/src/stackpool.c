@@ -2,10 +2,10 @@
  *
  *   owner's variant: carved = live + on the stack + counted
  *   shared variant:  carved = live + idle in lanes + idle in the depot
- * Fresh objects are carved only when nothing is idle, so the most that were ever carved is the peak and costs nothing to
- * keep. How many are live is not kept: reading the statistics walks what was freed since the last reading and sets it
- * aside, counted; it comes back in small steps when the stack runs dry. So nobody pays who never reads, and readers pay
- * a constant for each call since. A control block is never unmapped and is reused late, so a stale handle finds a
+ * Fresh objects are carved only when nothing is idle, so the most that were ever carved is the peak and costs nothing
+ * to keep. How many are live is not kept: reading the statistics walks what was freed since the last reading and sets
+ * it aside, counted; it comes back in small steps when the stack runs dry. So nobody pays who never reads, and readers
+ * pay a constant for each call since. A control block is never unmapped and is reused late, so a stale handle finds a
  * closed pool. */
 
 static THREAD_LOCAL int pool_code; /* of the last failure */
@@ -16,7 +16,7 @@ static COLD int pool_fail(int code)
     return pool_code = code;
 }
 
-/* --- misuse ------------------------------------------------------------------------------------------------------------------- */
+/* --- misuse ------------------------------------------------------------------------------------------------------- */
 
 static ALWAYS_INLINE int pool_gate(const struct pool *pool)
 {
@@ -44,10 +44,10 @@ static int pool_check(struct pool *pool, const void *object, bool live)
     return code;
 }
 
-/* --- the owner's stack --------------------------------------------------------------------------------------------------------- */
+/* --- the owner's stack -------------------------------------------------------------------------------------------- */
 
-/* Moves the stack to the counted list; the order stays. A stack longer than what was carved is a circle made by a double
- * deallocation. */
+/* Moves the stack to the counted list; the order stays. A stack longer than what was carved is a circle made by a
+ * double deallocation. */
 static void owner_count(struct pool *pool)
 {
     void **object = pool->hit.top, **last = NULL;
@@ -84,7 +84,7 @@ static void **owner_take(struct pool *pool)
     return object;
 }
 
-/* --- the verbs ------------------------------------------------------------------------------------------------------------------ */
+/* --- the verbs ---------------------------------------------------------------------------------------------------- */
 
 void *hak_pool_allocate(hak_pool_t *handle)
 {
@@ -121,7 +121,8 @@ int hak_pool_preallocate(hak_pool_t *handle, size_t objects)
     if (objects == 0) return HAK_POOL_OK;
     struct pool_chunk *chunk = pool_chunk_new(pool, objects);
     if (chunk == NULL) return pool_fail(HAK_POOL_MEMORY);
-    for (char *page = (char *)chunk + os_page; page < (char *)chunk + chunk->bytes; page += os_page) *(volatile char *)page = 0;
+    for (char *page = (char *)chunk + os_page; page < (char *)chunk + chunk->bytes; page += os_page)
+        *(volatile char *)page = 0;
     chunk->ready = true;
     pool_lock(pool);
     pool_adopt(pool, chunk);
@@ -169,7 +170,7 @@ int hak_pool_stats(hak_pool_t *handle, hak_pool_stats_t *stats)
     return HAK_POOL_OK;
 }
 
-/* --- shrink ----------------------------------------------------------------------------------------------------------------------- */
+/* --- shrink ------------------------------------------------------------------------------------------------------- */
 
 /* Every idle object that this thread may touch, in one list. */
 static void **pool_gather(struct pool *pool)
@@ -266,7 +267,7 @@ int hak_pool_shrink(hak_pool_t *handle)
     return HAK_POOL_OK;
 }
 
-/* --- birth and death ---------------------------------------------------------------------------------------------------------------- */
+/* --- birth and death ---------------------------------------------------------------------------------------------- */
 
 /* The oldest closed pool's once there are many, else a new one; NULL when there is no memory. The lock is held. */
 static struct pool *pool_control(void)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* clang-format off */
 /*   name               unit      meaning */
 #define HEAP_STATS(X)                                                                                       \
     X(refills,          "calls",  "an empty magazine was exchanged for a full one or filled from slabs")   \
@@ -47,6 +48,7 @@
     X(dirty_bytes,      "bytes",  "free bytes that may hold pages: what a purge would return")             \
     X(heaps,            "heaps",  "heaps of living threads")                                               \
     X(live_blocks,      "blocks", "blocks up to 32 KiB with callers, derived: refilled minus spilled minus what magazines hold")
+/* clang-format on */
 
 #define STAT_ENUM(name, ...) STAT_##name,
 enum heap_stat { HEAP_STATS(STAT_ENUM) HEAP_STAT_COUNT };
@@ -56,8 +58,7 @@ enum level_stat { LEVEL_STATS(STAT_ENUM) LEVEL_STAT_COUNT };
 
 static const hak_stat_t stat_rows[] = {
 #define STAT_ROW(name, unit, meaning) {#name, unit, meaning, 0},
-    HEAP_STATS(STAT_ROW) SHARED_STATS(STAT_ROW) LEVEL_STATS(STAT_ROW)
-};
+    HEAP_STATS(STAT_ROW) SHARED_STATS(STAT_ROW) LEVEL_STATS(STAT_ROW)};
 
 static _Atomic uint64_t shared_stats[SHARED_STAT_COUNT];
 
@@ -77,7 +78,7 @@ static ALWAYS_INLINE uint64_t stat_shared_read(enum shared_stat row)
     return atomic_load_explicit(&shared_stats[row], memory_order_relaxed);
 }
 
-/* --- lines: text without stdio, which would allocate ------------------------------------------------------------------ */
+/* --- lines: text without stdio, which would allocate -------------------------------------------------------------- */
 
 struct line {
     char text[480];

@@ -30,7 +30,10 @@ static void superslab_unlist(struct superslab *superslab)
     *(superslab->prev != NULL ? &superslab->prev->next : &superslabs_free) = superslab->next;
 }
 
-static uint64_t mask_of(uint32_t first, uint32_t units) { return (units == 64 ? ~UINT64_C(0) : (UINT64_C(1) << units) - 1) << first; }
+static uint64_t mask_of(uint32_t first, uint32_t units)
+{
+    return (units == 64 ? ~UINT64_C(0) : (UINT64_C(1) << units) - 1) << first;
+}
 
 /* Units that a superslab can keep masks for; with 16 KiB units one of 1 MiB has 64. */
 static uint32_t superslab_units_wanted(void)
@@ -48,8 +51,12 @@ static struct superslab *superslab_new(void)
     struct arena *arena = arena_of(span->address);
     struct superslab *superslab = &arena->superslabs[(span->address - arena->base) / SUPERSLAB_SMALL];
     bool dirty = !span->zeroed;
-    *superslab = (struct superslab){.first = (uint32_t)(span - arena->spans), .units = units, .free_units = units,
-                                    .free_mask = mask_of(0, units), .dirty_mask = dirty ? mask_of(0, units) : 0, .arena = arena};
+    *superslab = (struct superslab){.first = (uint32_t)(span - arena->spans),
+                                    .units = units,
+                                    .free_units = units,
+                                    .free_mask = mask_of(0, units),
+                                    .dirty_mask = dirty ? mask_of(0, units) : 0,
+                                    .arena = arena};
     if (dirty) atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
     for (uint32_t i = 0; i < units; i++) {
         span[i].kind = SPAN_SUPERSLAB;
@@ -106,7 +113,8 @@ static struct span *superslab_take(uint32_t units)
         at = 0;
     }
     uint64_t mask = mask_of(at, units);
-    atomic_fetch_sub_explicit(&slab_dirty_units, (size_t)__builtin_popcountll(superslab->dirty_mask & mask), memory_order_relaxed);
+    atomic_fetch_sub_explicit(&slab_dirty_units, (size_t)__builtin_popcountll(superslab->dirty_mask & mask),
+                              memory_order_relaxed);
     superslab->free_mask &= ~mask;
     superslab->dirty_mask &= ~mask;
     superslab->free_units -= units;
@@ -176,7 +184,8 @@ static size_t superslab_purge(uint64_t horizon)
         atomic_fetch_sub_explicit(&slab_dirty_units, units, memory_order_relaxed);
         lock_drop(&arena_lock);
         size_t length = (size_t)units << UNIT_SHIFT;
-        bool gone = os_purge((void *)(superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT)), length);
+        bool gone =
+            os_purge((void *)(superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT)), length);
         lock_take(&arena_lock);
         if (gone) bytes += length;
         else superslab->dirty_mask |= row, atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
@@ -184,7 +193,7 @@ static size_t superslab_purge(uint64_t horizon)
         superslab->free_units += units;
         if (!superslab->listed) superslab_list(superslab);
         if (superslab->free_units == superslab->units) superslab_return(superslab, superslab->freed_ns);
-        if (!gone) break; /* memory is locked: the next would be refused too */
+        if (!gone) break;            /* memory is locked: the next would be refused too */
         superslab = superslabs_free; /* the list may have changed meanwhile */
     }
     lock_drop(&arena_lock);

@@ -1,10 +1,10 @@
-/* tiny.c: blocks up to 1 KiB, one class every 16 bytes. Owns the thread's front; its hits are the hits of malloc and free.
- * The front also has the bins of the smaller L2 classes, so that a free need not ask which pool a block is of.
+/* tiny.c: blocks up to 1 KiB, one class every 16 bytes. Owns the thread's front; its hits are the hits of malloc and
+ * free. The front also has the bins of the smaller L2 classes, so that a free need not ask which pool a block is of.
  *
  * A hit is thread-local: no lock, no atomic, no knob, no counter but the magazine's own length. Safety costs it eight
- * instructions a pair: a link's tag is checked before its block is handed out, the link is cleared then, so a block that
- * is in two places is noticed the second time, links are stored under a random key, and a freed pointer must be the
- * start of a block of its slab.
+ * instructions a pair: a link's tag is checked before its block is handed out, the link is cleared then, so a block
+ * that is in two places is noticed the second time, links are stored under a random key, and a freed pointer must be
+ * the start of a block of its slab.
  *
  * On x86-64 the bins are reached through the segment register, which saves the address of the thread; everywhere else,
  * and where a sanitizer watches, the same code is plain C. */
@@ -46,7 +46,8 @@ static ALWAYS_INLINE bool front_misplaced(bin_pointer bin, uintptr_t block)
 #endif
 }
 
-/* Head and length are read by observers in other threads, so elsewhere than on x86-64 they are atomics without order. */
+/* Head and length are read by observers in other threads, so elsewhere than on x86-64 they are atomics without
+ * order. */
 static ALWAYS_INLINE int32_t front_room_add(bin_pointer bin, int32_t n)
 {
 #if FRONT_SEGMENT

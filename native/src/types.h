@@ -17,79 +17,80 @@
 
 #include "base.h"
 
-/* --- units and classes: sizes derive from the shifts ---------------------------------------------------------------- */
+/* --- units and classes: sizes derive from the shifts -------------------------------------------------------------- */
 
-#define UNIT_SHIFT HAK_SLAB_SHIFT                             /* 16; the variant slab16 is built with 14 */
-#define UNIT_BYTES ((size_t)1 << UNIT_SHIFT)                  /* 64 KiB: a slab, and the step of runs */
-#define MAP_BITS 22                                           /* units that can be told apart */
+#define UNIT_SHIFT HAK_SLAB_SHIFT            /* 16; the variant slab16 is built with 14 */
+#define UNIT_BYTES ((size_t)1 << UNIT_SHIFT) /* 64 KiB: a slab, and the step of runs */
+#define MAP_BITS 22                          /* units that can be told apart */
 #define MAP_MASK (((size_t)1 << MAP_BITS) - 1)
-#define WINDOW_BYTES (UNIT_BYTES << MAP_BITS)                 /* 256 GiB: heap addresses are unique modulo this */
+#define WINDOW_BYTES (UNIT_BYTES << MAP_BITS) /* 256 GiB: heap addresses are unique modulo this */
 
-#define GRANULE 16u                                           /* bytes; alignment of every block */
-#define TINY_MAX 1024u                                        /* bytes; one class a granule */
-#define TINY_CLASSES (TINY_MAX / GRANULE + 1)                 /* 65: class c holds blocks of 16 c bytes, class 0 is empty */
-#define L2_MAX 32768u                                         /* bytes */
-#define L2_STEPS 8u                                           /* classes a doubling: 12.5 % worst internal waste */
-#define L2_CLASSES (5u * L2_STEPS)                            /* 40: five doublings from 1 KiB */
-#define CLASSES (TINY_CLASSES + L2_CLASSES)                   /* 105 */
-#define L2_TABLE_SHIFT 7                                      /* 128 bytes: the finest step of an L2 class */
-#define L2_SMALL_MAX 8192u                                    /* bytes; up to here a slab is one unit */
-#define L2_SLAB_BYTES ((size_t)262144)                        /* 256 KiB for blocks above that */
+#define GRANULE 16u                           /* bytes; alignment of every block */
+#define TINY_MAX 1024u                        /* bytes; one class a granule */
+#define TINY_CLASSES (TINY_MAX / GRANULE + 1) /* 65: class c holds blocks of 16 c bytes, class 0 is empty */
+#define L2_MAX 32768u                         /* bytes */
+#define L2_STEPS 8u                           /* classes a doubling: 12.5 % worst internal waste */
+#define L2_CLASSES (5u * L2_STEPS)            /* 40: five doublings from 1 KiB */
+#define CLASSES (TINY_CLASSES + L2_CLASSES)   /* 105 */
+#define L2_TABLE_SHIFT 7                      /* 128 bytes: the finest step of an L2 class */
+#define L2_SMALL_MAX 8192u                    /* bytes; up to here a slab is one unit */
+#define L2_SLAB_BYTES ((size_t)262144)        /* 256 KiB for blocks above that */
 #define FRONT_CLASSES (TINY_CLASSES + (UNIT_BYTES >= 65536 ? 3 * L2_STEPS : 0)) /* 89: those whose slab is one unit */
 
-#define SUPERSLAB_SMALL ((size_t)1 << 20)                     /* 1 MiB */
-#define SUPERSLAB_LARGE ((size_t)2 << 20)                     /* 2 MiB: what one huge page covers */
-#define SUPERSLAB_UNITS_MAX (SUPERSLAB_LARGE / UNIT_BYTES)    /* 32, or 128 with 16 KiB units */
+#define SUPERSLAB_SMALL ((size_t)1 << 20)                  /* 1 MiB */
+#define SUPERSLAB_LARGE ((size_t)2 << 20)                  /* 2 MiB: what one huge page covers */
+#define SUPERSLAB_UNITS_MAX (SUPERSLAB_LARGE / UNIT_BYTES) /* 32, or 128 with 16 KiB units */
 
-#define RUN_EXACT 16u                                         /* runs up to 16 units have a bin a length */
-#define RUN_STEPS 8u                                          /* then 8 bins a doubling */
-#define RUN_BINS 64u                                          /* up to 64 x 16 units = 64 MiB */
+#define RUN_EXACT 16u                                                     /* runs up to 16 units have a bin a length */
+#define RUN_STEPS 8u                                                      /* then 8 bins a doubling */
+#define RUN_BINS 64u                                                      /* up to 64 x 16 units = 64 MiB */
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
-#define RUN_SHORT 8u                                          /* units; up to here a thread keeps a few runs without accounts */
-#define RUN_SHORT_BYTES ((size_t)256 << 10)                   /* of each short length, one run at least */
-#define RUN_COLOURS 64u                                       /* cache lines by which blocks of runs are staggered: a page */
-#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)            /* bytes a run must have to spare for it */
-#define LARGE_MIN ((size_t)1 << 20)                           /* 1 MiB: blocks from here on are large */
-#define SIZE_LIMIT (WINDOW_BYTES / 2)                         /* larger requests are refused; units below it fit 32 bits */
-#define GROWTH_UNITS RUN_UNITS_MAX                            /* address space given to a block that grows: 64 MiB */
+#define RUN_SHORT 8u                               /* units; up to here a thread keeps a few runs without accounts */
+#define RUN_SHORT_BYTES ((size_t)256 << 10)        /* of each short length, one run at least */
+#define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
+#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes a run must have to spare for it */
+#define LARGE_MIN ((size_t)1 << 20)                /* 1 MiB: blocks from here on are large */
+#define SIZE_LIMIT (WINDOW_BYTES / 2)              /* larger requests are refused; units below it fit 32 bits */
+#define GROWTH_UNITS RUN_UNITS_MAX                 /* address space given to a block that grows: 64 MiB */
 
-#define MAGAZINE_MIN 16u                                      /* blocks; the arms of ACE are 16, 32, ... 512 */
+#define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
-#define ARENA_BYTES ((size_t)64 << 30)                        /* reserved at once where the address space is not limited */
+#define ARENA_BYTES ((size_t)64 << 30) /* reserved at once where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
-#define FRONTIER_STEP ((size_t)32 << 20)                      /* reserved space is made writable in steps of this */
+#define FRONTIER_STEP ((size_t)32 << 20) /* reserved space is made writable in steps of this */
 
-#define POINTER_BITS 48                                       /* of a user address; the rest of a link is its tag */
-#define LINK_TAG 0xA5C3u                                      /* top 16 bits of the link in a free block */
+#define POINTER_BITS 48  /* of a user address; the rest of a link is its tag */
+#define LINK_TAG 0xA5C3u /* top 16 bits of the link in a free block */
 
 _Static_assert(TINY_CLASSES == 65, "the thread's bins are sized for one class every 16 bytes up to 1 KiB");
 _Static_assert(L2_SLAB_BYTES / L2_SMALL_MAX <= 64 && UNIT_BYTES / TINY_MAX <= 64,
                "an L2 slab keeps its free slots in one 64-bit word");
 _Static_assert(RUN_UNITS_MAX <= (WINDOW_BYTES >> UNIT_SHIFT) / 64, "runs are small beside the window");
 
-/* --- locks ----------------------------------------------------------------------------------------------------------- */
+/* --- locks -------------------------------------------------------------------------------------------------------- */
 
 struct lock {
     _Atomic uint32_t state; /* 0 free, 1 held, 2 held and somebody sleeps on it */
 };
 
-/* --- the thread's front: what malloc and free touch on a hit ----------------------------------------------------------- */
+/* --- the thread's front: what malloc and free touch on a hit ------------------------------------------------------ */
 
 /* A magazine as the fast path sees it: 16 bytes, so that a rounded size is an offset into the array. */
 struct bin {
-    uintptr_t head;     /* first free block, or the address of empty_block; each block's first word links to the next */
-    int32_t room;       /* blocks that may still be pushed: capacity minus length */
-    uint32_t magic;     /* ceil(2^32 / block size): offset * magic < magic exactly when offset is a block's start */
+    uintptr_t head; /* first free block, or the address of empty_block; each block's first word links to the next */
+    int32_t room;   /* blocks that may still be pushed: capacity minus length */
+    uint32_t magic; /* ceil(2^32 / block size): offset * magic < magic exactly when offset is a block's start */
 };
 
-/* A whole magazine at rest (spare, or in the depot): its first block's second word holds the next one and the length. */
+/* A whole magazine at rest (spare, or in the depot): its first block's second word holds the next one and the
+ * length. */
 struct chain {
-    uintptr_t head;     /* 0: none */
+    uintptr_t head; /* 0: none */
     uint32_t blocks;
 };
 
-/* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------------- */
+/* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
 
 enum span_kind { SPAN_UNBORN, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB, SPAN_INSIDE };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL };
@@ -98,36 +99,36 @@ enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL };
 enum run_life { RUN_FREE, RUN_LIVE, RUN_HELD };
 
 struct span {
-    uint8_t kind;           /* enum span_kind; SPAN_INSIDE: see back */
-    uint8_t class;          /* slab: its class */
-    uint8_t place;          /* slab: enum slab_place; run: 1 until a large one is freed for the first time */
-    uint8_t zeroed;         /* run, free span: never written since the kernel gave it */
-    uint32_t back;          /* units to the span's first one; kept in every unit of a slab, else in the last one */
-    uint32_t units;         /* length in units, in the first descriptor */
-    uint32_t touched;       /* run, free span: units from the start that may hold pages */
-    uintptr_t address;      /* of the first byte */
+    uint8_t kind;      /* enum span_kind; SPAN_INSIDE: see back */
+    uint8_t class;     /* slab: its class */
+    uint8_t place;     /* slab: enum slab_place; run: 1 until a large one is freed for the first time */
+    uint8_t zeroed;    /* run, free span: never written since the kernel gave it */
+    uint32_t back;     /* units to the span's first one; kept in every unit of a slab, else in the last one */
+    uint32_t units;    /* length in units, in the first descriptor */
+    uint32_t touched;  /* run, free span: units from the start that may hold pages */
+    uintptr_t address; /* of the first byte */
     union {
-        struct {                  /* slab */
-            uint32_t carved;      /* blocks handed out for the first time; the carving heap's, else the class lock's */
-            uint32_t returned;    /* blocks given back; under the class lock */
+        struct {               /* slab */
+            uint32_t carved;   /* blocks handed out for the first time; the carving heap's, else the class lock's */
+            uint32_t returned; /* blocks given back; under the class lock */
             union {
-                uintptr_t list;   /* tiny: returned blocks, linked like a magazine */
-                uint64_t slots;   /* L2: bit i set, block i is returned */
+                uintptr_t list; /* tiny: returned blocks, linked like a magazine */
+                uint64_t slots; /* L2: bit i set, block i is returned */
             };
-            uint32_t heap;        /* number of the heap that carves it, 0 none */
+            uint32_t heap; /* number of the heap that carves it, 0 none */
         };
-        struct {                  /* run */
-            size_t size;          /* bytes asked for */
-            uint32_t live;        /* enum run_life */
-            uint32_t site;        /* number of the site that asked for it, 0 unknown */
-            uint32_t start;       /* bytes from the span to the block: its colour, below RUN_COLOURS lines */
+        struct {            /* run */
+            size_t size;    /* bytes asked for */
+            uint32_t live;  /* enum run_life */
+            uint32_t site;  /* number of the site that asked for it, 0 unknown */
+            uint32_t start; /* bytes from the span to the block: its colour, below RUN_COLOURS lines */
         };
-        struct {                  /* free span */
-            uint64_t freed_ns;    /* when */
+        struct {                        /* free span */
+            uint64_t freed_ns;          /* when */
             struct span *newer, *older; /* dirty ones by age */
         };
     };
-    struct span *next, *prev;     /* class list, run bin, or free bin */
+    struct span *next, *prev; /* class list, run bin, or free bin */
 };
 
 /* Its first unit is `first`; it lives in a table beside the arena's, one row a MiB. */
@@ -136,15 +137,15 @@ struct superslab {
     uint32_t first;                /* unit number in its arena */
     uint32_t units;
     uint32_t free_units;
-    uint64_t free_mask;            /* bit i: unit i is free */
-    uint64_t dirty_mask;           /* bit i: unit i is free and may hold pages */
+    uint64_t free_mask;  /* bit i: unit i is free */
+    uint64_t dirty_mask; /* bit i: unit i is free and may hold pages */
     struct arena *arena;
-    uint64_t freed_ns;             /* when a unit was last given back */
-    uint32_t listed;               /* 1: in the list */
+    uint64_t freed_ns; /* when a unit was last given back */
+    uint32_t listed;   /* 1: in the list */
 };
 
 struct arena {
-    uintptr_t base;               /* aligned to SUPERSLAB_LARGE */
+    uintptr_t base; /* aligned to SUPERSLAB_LARGE */
     size_t bytes;
     uint32_t units;               /* bytes / UNIT_BYTES */
     uint32_t born;                /* units below the frontier: in spans, the rest was never used */
@@ -153,28 +154,28 @@ struct arena {
     struct superslab *superslabs; /* one a SUPERSLAB_SMALL */
 };
 
-/* --- one size class, shared part ------------------------------------------------------------------------------------------ */
+/* --- one size class, shared part ---------------------------------------------------------------------------------- */
 
 struct size_class {
-    uint64_t start;           /* ceil(2^64 / size): offset * start < start exactly when offset is a block's start */
-    uint32_t size;            /* bytes a block; 0: the class is not used */
-    uint32_t magic;           /* the same with 2^32, for bins; exact for tiny slabs */
+    uint64_t start; /* ceil(2^64 / size): offset * start < start exactly when offset is a block's start */
+    uint32_t size;  /* bytes a block; 0: the class is not used */
+    uint32_t magic; /* the same with 2^32, for bins; exact for tiny slabs */
     uint32_t slab_units;
     uint32_t slab_blocks;
 };
 
 struct depot {
-    _Alignas(CACHE_LINE) struct lock lock;   /* guards the rest; held for a few instructions */
+    _Alignas(CACHE_LINE) struct lock lock; /* guards the rest; held for a few instructions */
     uint32_t magazines;
-    uintptr_t top;            /* first block of the uppermost magazine */
+    uintptr_t top; /* first block of the uppermost magazine */
     uint32_t blocks;
-    uint32_t low;             /* fewest magazines since the last trim: those were of no use */
+    uint32_t low;               /* fewest magazines since the last trim: those were of no use */
     _Atomic uint32_t contended; /* times the lock was not free at once */
 };
 
 struct class_slabs {
-    _Alignas(CACHE_LINE) struct lock lock;   /* guards the list and every listed slab */
-    struct span *partial;     /* slabs with returned blocks */
+    _Alignas(CACHE_LINE) struct lock lock; /* guards the list and every listed slab */
+    struct span *partial;                  /* slabs with returned blocks */
 };
 
 struct run_bin {
@@ -182,76 +183,77 @@ struct run_bin {
     int32_t room;
 };
 
-/* --- one thread's everything --------------------------------------------------------------------------------------------- */
+/* --- one thread's everything -------------------------------------------------------------------------------------- */
 
 enum heap_state { HEAP_FREE, HEAP_LIVE };
 
 struct heap {
     struct bin wide[CLASSES - FRONT_CLASSES]; /* the magazines of classes whose slab is wider than a unit */
-    struct chain spare[CLASSES];        /* the full magazine behind the loaded one */
-    uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
-    struct span *current[CLASSES];      /* the slab being carved */
-    uint64_t run_bits;                  /* bit b: runs[b] is not empty */
-    struct run_bin shorts[RUN_SHORT];   /* a few short runs of each length, taken and given without accounts */
-    struct span *runs[RUN_BINS];        /* cached runs: free for this thread, pages kept */
-    uint32_t colour;                    /* of the next run from the arena */
-    size_t run_cached;                  /* bytes in them */
-    size_t run_held;                    /* bytes of runs this thread took from the arena minus those it gave back */
-    struct front *front;                /* the thread's bins; read by observers */
+    struct chain spare[CLASSES];              /* the full magazine behind the loaded one */
+    uint16_t capacity[CLASSES];               /* in force; taken from the knobs at a refill or spill */
+    struct span *current[CLASSES];            /* the slab being carved */
+    uint64_t run_bits;                        /* bit b: runs[b] is not empty */
+    struct run_bin shorts[RUN_SHORT];         /* a few short runs of each length, taken and given without accounts */
+    struct span *runs[RUN_BINS];              /* cached runs: free for this thread, pages kept */
+    uint32_t colour;                          /* of the next run from the arena */
+    size_t run_cached;                        /* bytes in them */
+    size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
+    struct front *front; /* the thread's bins; read by observers */
     uint64_t random;
-    uint32_t number;                    /* 1, 2, ... */
-    _Atomic uint32_t state;             /* enum heap_state */
-    struct heap *next;                  /* registry: heaps are never unmapped */
-    _Atomic uint64_t *stats;            /* see stats.c */
-    uint32_t refills[CLASSES];          /* of each class since the thread began; read by observers */
+    uint32_t number;           /* 1, 2, ... */
+    _Atomic uint32_t state;    /* enum heap_state */
+    struct heap *next;         /* registry: heaps are never unmapped */
+    _Atomic uint64_t *stats;   /* see stats.c */
+    uint32_t refills[CLASSES]; /* of each class since the thread began; read by observers */
     uint32_t spills[CLASSES];
-    int64_t moved[CLASSES];             /* blocks that came with refills minus those that went with spills */
+    int64_t moved[CLASSES]; /* blocks that came with refills minus those that went with spills */
 };
 
 enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
 
 struct front {
-    struct bin bins[FRONT_CLASSES];     /* 1424 bytes; bins[0] is always empty and full */
-    uintptr_t key;                      /* copy for code inlined into programs */
+    struct bin bins[FRONT_CLASSES]; /* 1424 bytes; bins[0] is always empty and full */
+    uintptr_t key;                  /* copy for code inlined into programs */
     uint16_t *map;
     struct heap *heap;
-    uint32_t state;                     /* enum front_state */
+    uint32_t state; /* enum front_state */
 };
 
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK && HAK_INLINE_TAG == LINK_TAG &&
-                   sizeof(struct bin) == sizeof(struct hak_bin_t) && offsetof(struct front, key) == offsetof(struct hak_front_t, key) &&
+                   sizeof(struct bin) == sizeof(struct hak_bin_t) &&
+                   offsetof(struct front, key) == offsetof(struct hak_front_t, key) &&
                    offsetof(struct front, map) == offsetof(struct hak_front_t, map),
                "code inlined from the header sees the same front");
 _Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of its bin");
 _Static_assert(sizeof(struct front) <= 1472, "static TLS is scarce for libraries loaded late");
 _Static_assert(sizeof(struct span) == 64, "one cache line a descriptor");
 
-/* --- stack pools -------------------------------------------------------------------------------------------------------- */
+/* --- stack pools -------------------------------------------------------------------------------------------------- */
 
-#define POOL_CHUNK_MIN ((size_t)16 << 10)  /* bytes; a pool's first chunk, then as much again each time ... */
-#define POOL_CHUNK_MAX SUPERSLAB_LARGE     /* ... up to here; from here on aligned for huge pages */
-#define POOL_BATCH_MAX 64u                 /* objects that move between lane and depot at once ... */
-#define POOL_BATCH_BYTES ((size_t)64 << 10) /* ... and their bytes, one object excepted */
-#define POOL_RECALL 16u                    /* objects that come back at a time from the counted list to the stack */
-#define POOL_LANES 64u                     /* lane 0 serves, under the lock, threads that found none of their own */
+#define POOL_CHUNK_MIN ((size_t)16 << 10)     /* bytes; a pool's first chunk, then as much again each time ... */
+#define POOL_CHUNK_MAX SUPERSLAB_LARGE        /* ... up to here; from here on aligned for huge pages */
+#define POOL_BATCH_MAX 64u                    /* objects that move between lane and depot at once ... */
+#define POOL_BATCH_BYTES ((size_t)64 << 10)   /* ... and their bytes, one object excepted */
+#define POOL_RECALL 16u                       /* objects that come back at a time from the counted list to the stack */
+#define POOL_LANES 64u                        /* lane 0 serves, under the lock, threads that found none of their own */
 #define POOL_CONTROL_BYTES ((size_t)64 << 10) /* control blocks are mapped so many bytes at a time */
-#define POOL_CLOSED_MAX 1024u              /* closed pools kept recognisable before their control blocks are reused */
+#define POOL_CLOSED_MAX 1024u /* closed pools kept recognisable before their control blocks are reused */
 
 struct pool_chunk {
     struct pool_chunk *next;
-    size_t bytes;     /* mapped, this header included */
-    size_t idle;      /* scratch of shrink: idle objects found in this chunk */
-    char *first;      /* objects, one stride apart ... */
-    char *fresh;      /* ... carved up to here ... */
-    char *end;        /* ... to here */
-    bool ready;       /* made by preallocation */
-    uint64_t live[];  /* checked build: one bit an object */
+    size_t bytes;    /* mapped, this header included */
+    size_t idle;     /* scratch of shrink: idle objects found in this chunk */
+    char *first;     /* objects, one stride apart ... */
+    char *fresh;     /* ... carved up to here ... */
+    char *end;       /* ... to here */
+    bool ready;      /* made by preallocation */
+    uint64_t live[]; /* checked build: one bit an object */
 };
 
 struct pool_lane {
     _Alignas(CACHE_LINE) void **loaded; /* idle objects, at most a batch */
     void **spare;                       /* a whole batch behind it */
-    uint32_t count;                     /* objects in `loaded`, or more: a batch that shrink left short counts as whole */
+    uint32_t count; /* objects in `loaded`, or more: a batch that shrink left short counts as whole */
     _Atomic uint64_t allocations, deallocations;
 };
 
@@ -259,19 +261,19 @@ enum pool_state { POOL_CLOSED, POOL_OWNED, POOL_SHARED };
 
 struct pool {
     _Alignas(CACHE_LINE) struct hak_pool hit; /* what the inlined path sees; the handle */
-    void *keeper;                /* owner's variant: the thread */
-    void **counted;              /* owner's variant: the lower part of the stack, once statistics have been read */
+    void *keeper;                             /* owner's variant: the thread */
+    void **counted; /* owner's variant: the lower part of the stack, once statistics have been read */
     uint64_t counted_objects;
     enum pool_state state;
-    uint32_t batch;              /* objects */
-    size_t stride;               /* bytes from object to object */
-    size_t alignment;            /* bytes, at least a pointer's */
-    struct pool_chunk *carving;  /* chunks with fresh objects, the first is carved */
+    uint32_t batch;             /* objects */
+    size_t stride;              /* bytes from object to object */
+    size_t alignment;           /* bytes, at least a pointer's */
+    struct pool_chunk *carving; /* chunks with fresh objects, the first is carved */
     struct pool_chunk *carved_out;
     uint64_t carved, peak, misses, capacity; /* objects */
-    size_t bytes;                /* of all chunks */
+    size_t bytes;                            /* of all chunks */
     struct pool_lane *lanes;
-    void **depot;                /* whole batches; the second word of a batch's first object links to the next batch */
+    void **depot; /* whole batches; the second word of a batch's first object links to the next batch */
     struct pool *next_closed;
 };
 

@@ -217,10 +217,8 @@ static void change_end(hak_bandit_t *b, int arm, double reward)
 {
     int before = b->shelf, match = regime_matching(b, arm, reward), room = (int)b->parameter[P_RECALL];
     b->probation = 0;
-    if (match >= 0)
-        regime_resume(b, match);
-    else
-        b->shelf = b->regimes < room ? b->regimes : (before + 1) % room;
+    if (match >= 0) regime_resume(b, match);
+    else b->shelf = b->regimes < room ? b->regimes : (before + 1) % room;
     b->restarts += b->shelf != before;
 }
 
@@ -235,15 +233,11 @@ static ALWAYS_INLINE void bandit_remember(hak_bandit_t *b, int arm, double rewar
     }
     b->last[arm] = reward;
     if (b->parameter[P_RESTART] > 0.0) {
-        if (b->probation)
-            change_end(b, arm, reward);
-        else if (change_detected(b, arm, reward))
-            change_begin(b, arm);
+        if (b->probation) change_end(b, arm, reward);
+        else if (change_detected(b, arm, reward)) change_begin(b, arm);
         if (b->probation) return;
     }
-    if (b->parameter[P_TAU] >= 1.0)
-        window_remember(b, arm, reward);
-    else
-        plain_remember(b, arm, reward);
+    if (b->parameter[P_TAU] >= 1.0) window_remember(b, arm, reward);
+    else plain_remember(b, arm, reward);
     b->steps++;
 }

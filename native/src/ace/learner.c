@@ -2,7 +2,7 @@
  * ring of events overruns it and when the program ends. Calls loop.c and events.c, and nothing else. */
 
 static _Atomic bool ace_on;
-static const char *ace_history;  /* HAKMEM_ACE_EVENTS: where the events go; %p becomes the process number */
+static const char *ace_history; /* HAKMEM_ACE_EVENTS: where the events go; %p becomes the process number */
 
 static void ace_write_history(void)
 {
@@ -87,8 +87,8 @@ static void ace_prepare(void)
 
 extern void *dlsym(void *scope, const char *name) __attribute__((weak));
 
-/* True where a program that links a copy of the library runs under a preloaded one: the environment speaks to the latter,
- * which is what the linker finds first. */
+/* True where a program that links a copy of the library runs under a preloaded one: the environment speaks to the
+ * latter, which is what the linker finds first. */
 static bool ace_is_second(void)
 {
     void *first = dlsym != NULL ? dlsym(NULL, "hak_ace_start") : NULL; /* NULL: RTLD_DEFAULT */

@@ -1,38 +1,42 @@
-/* loop.c: one step of the fast and of the slow loop. Time is an argument and every decision is an event, so a notebook can
- * replay what happened: the same rewards into the same policy with the same seed choose the same arms. */
+/* loop.c: one step of the fast and of the slow loop. Time is an argument and every decision is an event, so a notebook
+ * can replay what happened: the same rewards into the same policy with the same seed choose the same arms. */
 
 struct learner {
     enum knob knob;
-    uint8_t class;               /* fast: the size class */
-    bool outside;                /* chosen from outside */
+    uint8_t class; /* fast: the size class */
+    bool outside;  /* chosen from outside */
     int arms, arm;
     int64_t settings[HAK_BANDIT_ARMS];
     uint64_t windows, seed;
     double reward, kept_reward;
-    hak_window_t before;         /* counts when the window began */
-    uint64_t state;              /* fast: of the magazines then */
+    hak_window_t before; /* counts when the window began */
+    uint64_t state;      /* fast: of the magazines then */
     hak_bandit_t bandit;
 };
 
 enum { IDLE_SHARE = 32, IDLE_DOUBLINGS = 4 }; /* idle: less than 1/32 of a core used; then up to 16 intervals */
-enum { LEARNERS_SLOW = 3, LEARNERS_MAX = LEARNERS_SLOW + CLASSES, TRAFFIC_MIN = 4 }; /* refills and spills that make a learner */
+enum {
+    LEARNERS_SLOW = 3,
+    LEARNERS_MAX = LEARNERS_SLOW + CLASSES,
+    TRAFFIC_MIN = 4
+}; /* refills and spills that make a learner */
 
 static const int64_t arms_magazine[] = {16, 32, 64, 128, 256, 512};
 static const int64_t arms_superslab[] = {SUPERSLAB_SMALL, SUPERSLAB_LARGE};
 static const int64_t arms_delay[] = {50, 100, 250, 500, 1000, 2000, 5000, 10000};
-static const int64_t arms_threshold[] = {512 * KIB, 768 * KIB, 1 * MIB,  1536 * KIB, 2 * MIB,  3 * MIB,
-                                         4 * MIB,   6 * MIB,   8 * MIB,  12 * MIB,   16 * MIB, 32 * MIB};
+static const int64_t arms_threshold[] = {512 * KIB, 768 * KIB, 1 * MIB, 1536 * KIB, 2 * MIB,  3 * MIB,
+                                         4 * MIB,   6 * MIB,   8 * MIB, 12 * MIB,   16 * MIB, 32 * MIB};
 
 static struct lock ace_lock;
-static struct learner *learners;              /* LEARNERS_MAX of them, mapped when ACE first runs */
+static struct learner *learners; /* LEARNERS_MAX of them, mapped when ACE first runs */
 static _Atomic int learner_count;
-static int8_t learner_of_class[CLASSES];      /* number; 0: none */
-static uint64_t ace_fired[2], ace_due[2];     /* fast, slow */
+static int8_t learner_of_class[CLASSES];  /* number; 0: none */
+static uint64_t ace_fired[2], ace_due[2]; /* fast, slow */
 static _Atomic uint32_t ace_phase;
 static struct {
     double value;
     bool set;
-} ace_parameters[P_COUNT];     /* what hak_ace_parameter said, for learners yet to come */
+} ace_parameters[P_COUNT]; /* what hak_ace_parameter said, for learners yet to come */
 
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 
@@ -41,8 +45,7 @@ static void learner_settle(struct learner *learner, int arm)
     learner->arm = arm;
     if (learner->knob == KNOB_magazine_blocks)
         atomic_store_explicit(&class_capacity[learner->class], (uint16_t)learner->settings[arm], memory_order_relaxed);
-    else
-        knob_write(learner->knob, learner->settings[arm]);
+    else knob_write(learner->knob, learner->settings[arm]);
 }
 
 static int learner_arm_of(const struct learner *learner, int64_t setting)
@@ -56,20 +59,23 @@ static int learner_arm_of(const struct learner *learner, int64_t setting)
 static void learner_teach(struct learner *learner)
 {
     for (int id = 0; id < P_COUNT; id++)
-        if (ace_parameters[id].set) hak_bandit_set(&learner->bandit, bandit_parameters[id].name, ace_parameters[id].value);
+        if (ace_parameters[id].set)
+            hak_bandit_set(&learner->bandit, bandit_parameters[id].name, ace_parameters[id].value);
 }
 
 static int learner_add(enum knob row, unsigned class, const int64_t *settings, int arms, enum knob policy)
 {
     int number = atomic_load(&learner_count);
     struct learner *learner = &learners[number];
-    *learner = (struct learner){.knob = row, .class = (uint8_t)class, .arms = arms, .seed = (uint64_t)knob(KNOB_ace_seed) + (uint64_t)number};
+    *learner = (struct learner){
+        .knob = row, .class = (uint8_t) class, .arms = arms, .seed = (uint64_t)knob(KNOB_ace_seed) + (uint64_t)number};
     memcpy(learner->settings, settings, (size_t)arms * sizeof *settings);
     int chosen = (int)knob(policy);
     bool fast = row == KNOB_magazine_blocks;
     hak_bandit_init(&learner->bandit, chosen < POLICIES ? chosen : 0, arms, learner->seed);
     learner->arm = learner_arm_of(learner, fast ? magazine_capacity(class) : knob(row));
-    hak_bandit_set(&learner->bandit, "arm", (double)(fast ? size_min((size_t)knob(KNOB_ace_arm), (size_t)arms - 1) : (size_t)learner->arm));
+    hak_bandit_set(&learner->bandit, "arm",
+                   (double)(fast ? size_min((size_t)knob(KNOB_ace_arm), (size_t)arms - 1) : (size_t)learner->arm));
     learner_teach(learner);
     atomic_store_explicit(&learner_count, number + 1, memory_order_release);
     return number;
@@ -105,18 +111,28 @@ static int learner_for_class(unsigned class, const struct class_counts *counts)
     return number;
 }
 
-/* --- one decision -------------------------------------------------------------------------------------------------------------------- */
+/* --- one decision ------------------------------------------------------------------------------------------------- */
 
 static void decision_record(int number, const hak_window_t *window, int arm, int reason, uint64_t rss)
 {
     struct learner *learner = &learners[number];
-    hak_event_t event = {.time_ns = window->end_ns, .learner = number, .threads = atomic_load(&heaps_alive),
+    hak_event_t event = {.time_ns = window->end_ns,
+                         .learner = number,
+                         .threads = atomic_load(&heaps_alive),
                          .block_size = learner->knob == KNOB_magazine_blocks ? classes[learner->class].size : 0,
-                         .phase = atomic_load(&ace_phase), .policy = learner->outside ? -1 : learner->bandit.policy, .reason = reason,
-                         .arm = arm, .next_arm = learner->arm, .setting = learner->settings[arm],
-                         .pulls = hak_bandit_pulls(&learner->bandit, arm), .reward = learner->reward,
-                         .mean = hak_bandit_mean(&learner->bandit, arm), .bonus = hak_bandit_bonus(&learner->bandit, arm),
-                         .window = *window, .rss_bytes = rss, .seed = learner->seed};
+                         .phase = atomic_load(&ace_phase),
+                         .policy = learner->outside ? -1 : learner->bandit.policy,
+                         .reason = reason,
+                         .arm = arm,
+                         .next_arm = learner->arm,
+                         .setting = learner->settings[arm],
+                         .pulls = hak_bandit_pulls(&learner->bandit, arm),
+                         .reward = learner->reward,
+                         .mean = hak_bandit_mean(&learner->bandit, arm),
+                         .bonus = hak_bandit_bonus(&learner->bandit, arm),
+                         .window = *window,
+                         .rss_bytes = rss,
+                         .seed = learner->seed};
     for (int i = 0; i < learner->arms; i++) event.index[i] = hak_bandit_index(&learner->bandit, i);
     event_append(&event);
     if (knob(KNOB_ace_log_level) < 2) return;
@@ -143,7 +159,8 @@ static void learner_decide(int number, const hak_window_t *window, int arm, uint
     learner->reward = window_reward(window, rss);
     learner->windows++;
     double told = learner->reward;
-    if (knob(KNOB_ace_shuffled)) { /* told the reward of some earlier window: what there is to learn is gone, the rest is the same */
+    if (knob(KNOB_ace_shuffled)) { /* told the reward of some earlier window: what there is to learn is gone, the rest
+                                      is the same */
         told = learner->windows > 1 ? learner->kept_reward : told;
         if (learner->windows % 7 != 0) learner->kept_reward = learner->reward;
     }
@@ -182,7 +199,7 @@ static int fast_step(uint64_t now)
 {
     int decisions = 0;
     uint64_t rss = 0;
-    for (unsigned class = 1; class < CLASSES; class++)
+    for (unsigned class = 1; class < CLASSES; class ++)
         if (classes[class].size != 0) decisions += class_step(class, now, &rss);
     return decisions;
 }
@@ -233,7 +250,7 @@ int hak_ace_step(uint64_t now)
     return decisions;
 }
 
-/* --- from outside --------------------------------------------------------------------------------------------------------------------- */
+/* --- from outside ------------------------------------------------------------------------------------------------- */
 
 uint64_t hak_ace_firings(int slow) { return __atomic_load_n(&ace_fired[slow != 0], __ATOMIC_RELAXED); }
 hak_ace_costs_t hak_ace_costs(void) { return ace_costs; }
@@ -245,10 +262,14 @@ int hak_ace_learner_read(int number, hak_learner_t *out)
     if (number < 0 || number >= hak_ace_learner_count()) return -1;
     lock_take(&ace_lock);
     const struct learner *learner = &learners[number];
-    *out = (hak_learner_t){.knob = knob_rows[learner->knob].name, .arms = learner->arms, .arm = learner->arm,
+    *out = (hak_learner_t){.knob = knob_rows[learner->knob].name,
+                           .arms = learner->arms,
+                           .arm = learner->arm,
                            .block_size = learner->knob == KNOB_magazine_blocks ? classes[learner->class].size : 0,
-                           .policy = learner->outside ? -1 : learner->bandit.policy, .windows = learner->windows,
-                           .reward = learner->reward, .noise = hak_bandit_noise(&learner->bandit)};
+                           .policy = learner->outside ? -1 : learner->bandit.policy,
+                           .windows = learner->windows,
+                           .reward = learner->reward,
+                           .noise = hak_bandit_noise(&learner->bandit)};
     memcpy(out->settings, learner->settings, sizeof out->settings);
     lock_drop(&ace_lock);
     return 0;
@@ -301,7 +322,8 @@ int hak_ace_parameter(const char *name, double value)
     int took = 0;
     lock_take(&ace_lock);
     for (int id = 0; id < P_COUNT; id++)
-        if (strcmp(bandit_parameters[id].name, name) == 0) ace_parameters[id].value = value, ace_parameters[id].set = true;
+        if (strcmp(bandit_parameters[id].name, name) == 0)
+            ace_parameters[id].value = value, ace_parameters[id].set = true;
     for (int i = 0; i < atomic_load(&learner_count); i++) took += hak_bandit_set(&learners[i].bandit, name, value) == 0;
     lock_drop(&ace_lock);
     return took;

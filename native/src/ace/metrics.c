@@ -1,5 +1,5 @@
-/* metrics.c: two snapshots -> one window -> one reward. Reads counters that slow paths keep and levels that are derived;
- * the program's threads are read through the registry and never stopped. */
+/* metrics.c: two snapshots -> one window -> one reward. Reads counters that slow paths keep and levels that are
+ * derived; the program's threads are read through the registry and never stopped. */
 
 /* One class, all heaps together. */
 struct class_counts {
@@ -19,7 +19,9 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         c.window.spills += PEEK(heap->spills[class]);
         out += PEEK(heap->moved[class]);
         uint32_t capacity = PEEK(heap->capacity[class]);
-        if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL || capacity == 0) continue;
+        if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL ||
+            capacity == 0)
+            continue;
         int64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
         out -= loaded;
         held += loaded + spare_blocks(heap, class);
@@ -46,7 +48,10 @@ static hak_window_t whole_read(uint64_t now)
 {
     struct levels levels;
     levels_read(&levels);
-    hak_window_t window = {.end_ns = now, .cpu_ns = os_cpu_ns(), .faults = os_faults(), .syscalls = syscalls_read(),
+    hak_window_t window = {.end_ns = now,
+                           .cpu_ns = os_cpu_ns(),
+                           .faults = os_faults(),
+                           .syscalls = syscalls_read(),
                            .cached_bytes = levels.value[STAT_cached_bytes] + levels.value[STAT_dirty_bytes],
                            .live_bytes = levels.value[STAT_in_use_bytes]};
     window.refills = heap_stat_total(STAT_refills);
@@ -70,7 +75,7 @@ static hak_window_t window_between(const hak_window_t *before, const hak_window_
     return w;
 }
 
-/* --- what events cost on this machine ------------------------------------------------------------------------------------------- */
+/* --- what events cost on this machine ----------------------------------------------------------------------------- */
 
 static hak_ace_costs_t ace_costs;
 
@@ -97,15 +102,18 @@ static void probe_exchange(void)
     depot_pop(0);
 }
 
-/* Once, in the thread that learns. An exchange with the depot is the cheap part of a refill or spill; the rest is the call
- * and the lines that come with another magazine, which make it about four of these. */
+/* Once, in the thread that learns. An exchange with the depot is the cheap part of a refill or spill; the rest is the
+ * call and the lines that come with another magazine, which make it about four of these. */
 static void costs_measure(void)
 {
     if (ace_costs.refill != 0 || (probe_page = os_map(os_page)) == NULL) return;
     double exchange = probe(probe_exchange, 2000) / 2;
     double call = probe(probe_call, 200), fault = probe(probe_fault, 200);
-    ace_costs = (hak_ace_costs_t){.refill = 4 * exchange, .spill = 4 * exchange, .contention = 8 * exchange,
-                                  .fault = fault > call ? fault - call : fault, .syscall = call};
+    ace_costs = (hak_ace_costs_t){.refill = 4 * exchange,
+                                  .spill = 4 * exchange,
+                                  .contention = 8 * exchange,
+                                  .fault = fault > call ? fault - call : fault,
+                                  .syscall = call};
     os_unmap(probe_page, os_page);
 }
 
@@ -113,8 +121,9 @@ static void costs_measure(void)
  * same share, and the shares of all classes together are at most 1. */
 static double window_reward(const hak_window_t *w, uint64_t rss)
 {
-    double cost = (double)w->refills * ace_costs.refill + (double)w->spills * ace_costs.spill + (double)w->contended * ace_costs.contention +
-                  (double)w->faults * ace_costs.fault + (double)w->syscalls * ace_costs.syscall;
+    double cost = (double)w->refills * ace_costs.refill + (double)w->spills * ace_costs.spill +
+                  (double)w->contended * ace_costs.contention + (double)w->faults * ace_costs.fault +
+                  (double)w->syscalls * ace_costs.syscall;
     double price = (double)knob(KNOB_ace_price_ppm) * 1e-6, share = cost / ((double)w->cpu_ns + 1.0);
     return 1.0 - (share < 1.0 ? share : 1.0) - price * (double)w->cached_bytes / ((double)rss + 1.0);
 }

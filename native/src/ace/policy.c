@@ -18,7 +18,7 @@ struct policy {
     } takes[7]; /* row.parameters of them */
 };
 
-/* --- indices ----------------------------------------------------------------------------------------------------- */
+/* --- indices ------------------------------------------------------------------------------------------------------ */
 
 static ALWAYS_INLINE double ucb_bonus(double scale, double log_term, double weight)
 {
@@ -126,8 +126,9 @@ static ALWAYS_INLINE int highest(const hak_bandit_t *b, double (*index)(const ha
     return choice;
 }
 
-/* Only the best arm so far and its neighbours: where rewards rise and then fall over the arms, as over capacities, an arm
- * that beats both neighbours is the best, and what lies far off is never paid for. From the arm it stands on at first. */
+/* Only the best arm so far and its neighbours: where rewards rise and then fall over the arms, as over capacities, an
+ * arm that beats both neighbours is the best, and what lies far off is never paid for. From the arm it stands on at
+ * first. */
 static int near_pick(hak_bandit_t *b)
 {
     int leader = b->current;
@@ -143,7 +144,7 @@ static int near_pick(hak_bandit_t *b)
 static int tuned_pick(hak_bandit_t *b) { return highest(b, tuned_index); }
 static int kl_pick(hak_bandit_t *b) { return highest(b, kl_index); }
 
-/* --- epsilon-greedy ---------------------------------------------------------------------------------------------- */
+/* --- epsilon-greedy ----------------------------------------------------------------------------------------------- */
 
 static ALWAYS_INLINE int greedy(hak_bandit_t *b, double (*index)(const hak_bandit_t *, int))
 {
@@ -162,7 +163,7 @@ static void average_learn(hak_bandit_t *b, int arm, double reward, double busy)
     b->state[arm] += weight * (reward - b->state[arm]);
 }
 
-/* --- Thompson sampling: state holds the samples of the last selection -------------------------------------------- */
+/* --- Thompson sampling: state holds the samples of the last selection --------------------------------------------- */
 
 static int beta_pick(hak_bandit_t *b)
 {
@@ -186,7 +187,7 @@ static int gauss_pick(hak_bandit_t *b) /* flat prior: posterior of arm i is N(me
     return highest(b, state_index);
 }
 
-/* --- Exp3: state holds the logarithms of the weights ------------------------------------------------------------- */
+/* --- Exp3: state holds the logarithms of the weights -------------------------------------------------------------- */
 
 static double exp3_index(const hak_bandit_t *b, int arm) /* the probability of playing the arm */
 {
@@ -213,7 +214,7 @@ static void exp3_learn(hak_bandit_t *b, int arm, double reward, double busy)
     b->state[arm] += b->parameter[P_MIX] / b->arms * gain / exp3_index(b, arm);
 }
 
-/* --- a trial, then its winner: Elo and successive halving -------------------------------------------------------- */
+/* --- a trial, then its winner: Elo and successive halving --------------------------------------------------------- */
 
 #define ELO_START 1500.0 /* points */
 
@@ -288,7 +289,7 @@ static int halving_pick(hak_bandit_t *b)
     }
 }
 
-/* --- rules without statistics ------------------------------------------------------------------------------------ */
+/* --- rules without statistics ------------------------------------------------------------------------------------- */
 
 static int current_pick(hak_bandit_t *b) { return b->current; }
 static int random_pick(hak_bandit_t *b) { return random_below(&b->random, b->arms); }
@@ -313,11 +314,11 @@ static void doubling_learn(hak_bandit_t *b, int arm, double reward, double busy)
     b->previous = reward;
 }
 
-/* --- the table --------------------------------------------------------------------------------------------------- */
-
-#define RESTART(threshold) {P_RESTART, threshold}, {P_SLACK, 0.5}
+/* --- the table ---------------------------------------------------------------------------------------------------- */
 
 /* clang-format off */
+#define RESTART(threshold) {P_RESTART, threshold}, {P_SLACK, 0.5}
+
 static const struct policy policies[] = {
     {{"ucb1", "mean + sqrt(2 ln t / n) (Auer, Cesa-Bianchi, Fischer 2002)", 2},
      ucb_pick, ucb_index, NULL, 1.0, true, {RESTART(0)}},
@@ -366,7 +367,7 @@ static const struct policy policies[] = {
 /* clang-format on */
 #define POLICIES ((int)(sizeof policies / sizeof *policies))
 
-/* --- verbs ------------------------------------------------------------------------------------------------------- */
+/* --- verbs -------------------------------------------------------------------------------------------------------- */
 
 int hak_policy_count(void) { return POLICIES; }
 
