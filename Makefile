@@ -56,10 +56,15 @@ $(STAMPS)/conda: pyproject.toml environment.yml
 	$(PY) -m pip install --quiet --group dev
 	@touch $@
 
+# The other allocators, unpacked into data/peers where the system has none; one that cannot be had is a row that says so.
+$(STAMPS)/peers: $(ENV)
+	$(PY) -m hakmem_py peers --get
+	@touch $@
+
 ## make report       builds, measures quickly, runs every notebook; the pages are in reports/html
 report: reports/index.html
 
-reports/index.html: $(ENV) $(SOURCES)
+reports/index.html: $(STAMPS)/peers $(SOURCES)
 	$(PY) -m hakmem_py report
 	@touch $@
 	@echo "Open $(CURDIR)/$@"
@@ -78,7 +83,7 @@ lab: $(ENV)
 	$(PY) -m jupyter lab --notebook-dir=notebooks
 
 ## make bench        every workload under every allocator, with intervals
-bench: $(ENV)
+bench: $(STAMPS)/peers
 	$(PY) -m hakmem_py run 05_scorecard 05_threads
 
 ## make bench-check  this working tree against the last commit (BASE=commit for another), with a verdict

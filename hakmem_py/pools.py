@@ -197,7 +197,7 @@ def _claim(bench):
         for claim in claims.claims()
         if claim.group["report"] == "P0"
         and claim.group["experiment"] == bench.group
-        and bench.name in (claim.id.split(" / ")[2], claim.group.get("against"))
+        and bench.name in (claim.row[-1], claim.group.get("against"))
     )
 
 

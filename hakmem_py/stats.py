@@ -143,20 +143,19 @@ def geometric_mean(table):
     """
     z = sps.norm.ppf((1 + CONFIDENCE) / 2)
 
-    def one(group):
+    def one(allocator, group):
         kept = group[(group["low"] > 0) & np.isfinite(group["high"])]
+        row = {"allocator": allocator, "ratio": nan, "low": nan, "high": nan, "cases": len(kept)}
+        row |= {"left_out": len(group) - len(kept)}
+        row |= {"smallest": kept["ratio"].min(), "largest": kept["ratio"].max()}
         if kept.empty:
-            return pd.Series({"ratio": nan, "low": nan, "high": nan, "cases": 0, "left_out": len(group)})
+            return row
         centre = np.log(kept["ratio"].astype(float)).mean()
         errors = np.log(kept["high"].astype(float) / kept["low"].astype(float)) / (2 * z)
         half = z * sqrt((errors**2).sum()) / len(kept)
-        return pd.Series({
-            "ratio": np.exp(centre), "low": np.exp(centre - half), "high": np.exp(centre + half),
-            "cases": len(kept), "left_out": len(group) - len(kept),
-            "smallest": kept["ratio"].min(), "largest": kept["ratio"].max(),
-        })  # fmt: skip
+        return row | {"ratio": np.exp(centre), "low": np.exp(centre - half), "high": np.exp(centre + half)}
 
-    return table.groupby("allocator", sort=False)[["ratio", "low", "high"]].apply(one).reset_index()
+    return pd.DataFrame([one(*item) for item in table.groupby("allocator", sort=False)])
 
 
 def ranking(samples, metric=None, resamples=2000, seed=1):

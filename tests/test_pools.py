@@ -171,6 +171,7 @@ def test_all_published_benches_have_ours():
     assert ours == list(zip(rows["experiment"], rows["subject"], strict=True))
     cases = {name: {(c.workload, c.slots) for c in spec.load_spec(name).cases} for name in SPECS}
     assert all((bench.workload, bench.slots) in cases[bench.experiment] for bench in pools.BENCHES)
+    assert {pools._claim(bench) for bench in pools.BENCHES} <= {claim.id for claim in claims.claims()}
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed: apt install valgrind")

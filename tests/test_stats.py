@@ -328,6 +328,14 @@ def test_geometric_mean_covers_its_truth():
     assert row["smallest"] < 1.15 and row["largest"] > 1.35
 
 
+def test_geometric_mean_of_a_peer_that_is_not_there_is_a_row_without_a_value():
+    table = stats.compare(samples({"hakmem": 0, "system": 0.1, "mimalloc": 0.2}, noise=0.05), "hakmem")
+    table.loc[table["allocator"] == "mimalloc", ["ratio", "low", "high"]] = np.nan
+    means = stats.geometric_mean(table).set_index("allocator")
+    assert means.loc["system", "cases"] == 1 and means.loc["mimalloc", "cases"] == 0
+    assert np.isnan(means.loc["mimalloc", "ratio"]) and means.loc["mimalloc", "left_out"] == 1
+
+
 # ---------------------------------------------------------------- rates and claims
 
 
