@@ -13,7 +13,7 @@ from hakmem_py.build import COMMON, VARIANTS
 from hakmem_py.build import NATIVE as SOURCES
 
 SECONDS = round(60 * float(os.environ.get("HAKMEM_TEST_MINUTES", "0"))) or 4
-SIZE_BITS = {"asan": 23, "ubsan": 23, "tsan": 16}  # of the largest block: TSan takes its time for each byte
+SIZE_BITS = {"asan": 23, "ubsan": 23, "tsan": 22}  # of the largest block
 LEARNING = {
     "HAKMEM_ACE_ENABLED": "1",
     "HAKMEM_ACE_FAST_INTERVAL_MS": "5",

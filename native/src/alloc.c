@@ -42,6 +42,7 @@ static COLD void start(void)
         mode = knob(KNOB_force_libc_alloc)                    ? MODE_LIBC
                : knob(KNOB_canaries) || knob(KNOB_quarantine) ? MODE_GUARDED
                                                               : MODE_CACHED;
+        slabs_inspected = mode == MODE_GUARDED;
         atomic_store_explicit(&started, true, memory_order_release);
     }
     lock_drop(&start_lock);
@@ -459,4 +460,9 @@ __attribute__((constructor)) static void constructor(void)
     heaps_init();
     pthread_atfork(fork_prepare, fork_parent, fork_child);
     ace_begin();
+}
+
+__attribute__((destructor)) static void destructor(void)
+{
+    if (mode == MODE_GUARDED) guard_end();
 }

@@ -178,7 +178,7 @@ static bool arena_reach(struct arena *arena, size_t units)
         if (!os_commit((void *)(arena->base + arena->writable), goal - arena->writable)) return false;
     }
     numa_place((void *)(arena->base + arena->writable), goal - arena->writable);
-    arena->writable = goal;
+    POKE(arena->writable, goal);
     return true;
 }
 

@@ -88,7 +88,7 @@ static void guard_free(struct span *span, uintptr_t block)
         POKE(span->live, RUN_FREE);
         span->zeroed = 0;
         if (os_purge((void *)span->address, span_bytes(span))) POKE(span->touched, 1);
-        else memset((void *)block, 0, run_page());
+        else memset((void *)block, 0, run_touched_bytes(span));
     } else {
         memset((void *)block, TRASH, guard_room(span) - sizeof(uint64_t));
         *guard_trailer(span, block) = TRAILER_FREED ^ link_key;
@@ -105,11 +105,18 @@ static void guard_free(struct span *span, uintptr_t block)
     if (oldest != 0) guard_release(oldest);
 }
 
-/* What still waits when the program ends is looked at too. */
-__attribute__((destructor)) static void guard_end(void)
+/* What waits when the program ends is looked at too: in the queue, and behind it in the slabs. Other threads may still
+ * run, hence the locks. */
+static void guard_end(void)
 {
-    lock_take(&guard_lock); /* what is in the queue is whole; other threads may still run */
+    lock_take(&guard_lock);
     for (size_t i = 0; i < sizeof guard_queue / sizeof *guard_queue; i++)
         if (guard_queue[i] != 0) guard_inspect(span_of(guard_queue[i]), guard_queue[i]);
     lock_drop(&guard_lock);
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        lock_take(&class_slabs[class].lock);
+        if (orphan_heap.current[class] != NULL) slab_inspect(orphan_heap.current[class]);
+        for (const struct span *slab = class_slabs[class].partial; slab != NULL; slab = slab->next) slab_inspect(slab);
+        lock_drop(&class_slabs[class].lock);
+    }
 }

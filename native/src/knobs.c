@@ -71,7 +71,7 @@ static const struct preset {
     {"lean", KNOB_purge_delay_ms, 100},
     {"lean", KNOB_purge_batch_bytes, 1 * MIB},
     {"lean", KNOB_huge_pages, 0},
-    {"lean", KNOB_background_bytes, 2 * MIB},
+    {"lean", KNOB_background_bytes, 4 * MIB},
     {"keep", KNOB_purge_delay_ms, 60000},
     {"keep", KNOB_purge_batch_bytes, 1024 * MIB},
     {"keep", KNOB_background, 0},

@@ -13,14 +13,20 @@ static _Atomic size_t window_units; /* in free windows, units that may hold page
 
 static ALWAYS_INLINE bool large_is_window(const struct span *run) { return run->units == GROWTH_UNITS; }
 
-/* A window's size and pages change under this hold, which lasts for a few instructions or one purge. */
-static void window_hold(struct span *window)
+static bool window_try(struct span *window)
 {
     uint32_t live = RUN_LIVE;
-    while (!__atomic_compare_exchange_n(&window->live, &live, RUN_HELD, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
-        if (live == RUN_FREE) fatal("block freed twice", run_block(window));
-        live = RUN_LIVE;
-        cpu_relax();
+    return __atomic_compare_exchange_n(&window->live, &live, RUN_HELD, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+/* A window's size and pages change under this hold, which lasts for a few instructions, or for one purge: then its
+ * owner waits for the arena's lock, under which windows are purged. */
+static void window_hold(struct span *window)
+{
+    while (!window_try(window)) {
+        if (PEEK(window->live) == RUN_FREE) fatal("block freed twice", run_block(window));
+        lock_take(&arena_lock);
+        lock_drop(&arena_lock);
     }
 }
 
@@ -89,9 +95,7 @@ static size_t windows_trim(void)
     size_t bytes = 0;
     lock_take(&arena_lock);
     for (struct span *window = windows_live; window != NULL; window = window->next) {
-        uint32_t live = RUN_LIVE;
-        if (!__atomic_compare_exchange_n(&window->live, &live, RUN_HELD, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-            continue;
+        if (!window_try(window)) continue;
         uint32_t units = (uint32_t)run_units(window->size);
         size_t tail = (size_t)(window->touched - units) << UNIT_SHIFT;
         if (window->touched > 2 * units && os_purge((void *)(window->address + ((size_t)units << UNIT_SHIFT)), tail)) {
@@ -115,7 +119,7 @@ static size_t windows_purge(uint64_t horizon)
             at = &window->next;
             continue;
         }
-        *at = window->next;
+        POKE(*at, window->next);
         atomic_fetch_sub_explicit(&window_units, window->touched, memory_order_relaxed);
         lock_drop(&arena_lock);
         size_t length = run_touched_bytes(window);

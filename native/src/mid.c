@@ -83,7 +83,7 @@ static void run_huge(const struct span *run)
     const struct arena *arena = arena_of(run->address);
     uintptr_t begin = align_down(run->address, SUPERSLAB_LARGE),
               end = align_up(run->address + span_bytes(run), SUPERSLAB_LARGE);
-    os_huge((void *)begin, size_min(end, arena->base + arena->writable) - begin, true);
+    os_huge((void *)begin, size_min(end, arena->base + PEEK(arena->writable)) - begin, true);
 }
 
 static _Atomic bool large_dense; /* this program uses most of the large blocks it asks for */

@@ -52,6 +52,28 @@ static void slab_begin(struct span *slab, unsigned class)
     else slab->slots = 0;
 }
 
+/* Hardened: free units read zero, so a write to one is seen when it becomes a slab. Ends the program then. */
+static bool slabs_inspected;
+
+static void slab_expect_empty(const struct span *slab)
+{
+    const uint64_t *at = (const uint64_t *)slab->address, *end = at + span_bytes(slab) / sizeof *at;
+    for (; at < end; at++)
+        if (UNLIKELY(*at != 0)) fatal("block written after it was freed", (uintptr_t)at);
+}
+
+static void slab_empty(const struct span *slab)
+{
+    if (!os_purge((void *)slab->address, span_bytes(slab))) memset((void *)slab->address, 0, span_bytes(slab));
+}
+
+/* Ends the program where a returned block was written to. */
+static void slab_inspect(const struct span *slab)
+{
+    if (!slab_is_tiny(slab)) return;
+    for (uintptr_t block = slab->list; block != LIST_END;) block = link_follow(block);
+}
+
 /* A fresh slab of the class; NULL where memory ends. */
 static struct span *slab_new(unsigned class)
 {
@@ -60,6 +82,7 @@ static struct span *slab_new(unsigned class)
     if (slab != NULL) slab_begin(slab, class); /* before observers, who hold the lock, can see it */
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
+    if (UNLIKELY(slabs_inspected)) slab_expect_empty(slab);
     if (class < FRONT_CLASSES) owner_map[map_index(slab->address)] = (uint16_t)(class * GRANULE);
     return slab;
 }
@@ -67,6 +90,10 @@ static struct span *slab_new(unsigned class)
 /* Nobody carves it and all its blocks are returned. */
 static void slab_delete(struct span *slab, uint64_t now)
 {
+    if (UNLIKELY(slabs_inspected)) {
+        slab_inspect(slab);
+        slab_empty(slab);
+    }
     owner_map[map_index(slab->address)] = 0;
     lock_take(&arena_lock);
     superslab_give(slab, now);

@@ -101,9 +101,11 @@ static inline struct pair neighbours(size_t size) {
     return (struct pair){owners[best].start, owners[best + 1].start};
 }
 
+/* A silent end is an ordinary one, so that an allocator may look at its heap once more. */
 static inline void verdict(const char *word, const char *where) {
     printf("%s %p\n", word, (void *)where);
     fflush(stdout);
+    if (strcmp(word, "silent") == 0) exit(0);
     _exit(0);
 }
 
