@@ -133,21 +133,31 @@ static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t
     return (void *)run_block(run);
 }
 
-/* Above 1 KiB: a block or a run that the thread has in hand. */
+/* A run that is not short. */
+static NOINLINE void *allocate_run(struct heap *heap, size_t size)
+{
+    struct span *run = size <= SIZE_LIMIT ? mid_allocate(heap, size) : NULL;
+    return LIKELY(run != NULL) ? (void *)run_block(run) : allocate_slow(size);
+}
+
+static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)
+{
+    void *routed = heap != NULL && size <= SIZE_LIMIT ? allocate_by_site(heap, size, (uintptr_t)site) : NULL;
+    if (routed != NULL) return routed;
+    return heap != NULL && size > L2_MAX ? allocate_run(heap, size) : allocate_slow(size);
+}
+
+/* Above 1 KiB: a block or a run that the thread has in hand. Only tail calls, so that no register is saved. */
 static NOINLINE void *allocate_big(size_t size, void *site)
 {
     struct heap *heap = front.heap;
-    if (UNLIKELY(heap == NULL || size > SIZE_LIMIT)) return allocate_slow(size);
-    if (UNLIKELY(knob(KNOB_site_rules))) {
-        void *routed = allocate_by_site(heap, size, (uintptr_t)site);
-        if (routed != NULL) return routed;
-    }
+    if (UNLIKELY(heap == NULL || knob(KNOB_site_rules))) return allocate_routed(heap, size, site);
     if (size <= L2_MAX) {
         uintptr_t block = l2_allocate(heap, l2_class(size));
         return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
     }
-    struct span *run = mid_allocate(heap, size);
-    return LIKELY(run != NULL) ? (void *)run_block(run) : allocate_slow(size);
+    struct span *run = LIKELY(size <= RUN_SHORT_MAX) ? short_allocate(heap, size) : NULL;
+    return LIKELY(run != NULL) ? (void *)run_block(run) : allocate_run(heap, size);
 }
 
 static ALWAYS_INLINE void *allocate(size_t size)
@@ -222,8 +232,8 @@ static NOINLINE void free_slow(struct heap *heap, struct span *span, uintptr_t b
     errno = saved;
 }
 
-/* No tiny block, or one whose magazine is full. */
-static NOINLINE void free_big(void *p)
+/* No tiny block, no short run, or one for which there is no room. */
+static NOINLINE void free_rest(void *p)
 {
     if (p == NULL) return;
     struct heap *heap = front.heap;
@@ -231,9 +241,7 @@ static NOINLINE void free_big(void *p)
     struct span *span = span_of(block);
     if (LIKELY(heap != NULL && span != NULL)) {
         if (span->kind == SPAN_SLAB && span->class >= FRONT_CLASSES && LIKELY(wide_free(heap, span, block))) return;
-        if (span->kind == SPAN_RUN && run_block(span) == block && PEEK(span->live) == RUN_LIVE &&
-            span->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, span))
-            return;
+        if (run_is_live(span, block) && span->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, span)) return;
     } else {
         heap = heap_here();
         if (UNLIKELY(mode == MODE_LIBC)) {
@@ -242,6 +250,18 @@ static NOINLINE void free_big(void *p)
         }
     }
     free_slow(heap, span, block);
+}
+
+/* A block of a run begins in the run's first unit, so its descriptor is found without a step back. */
+static NOINLINE void free_big(void *p)
+{
+    struct heap *heap = front.heap;
+    uintptr_t block = (uintptr_t)p, offset = block - arenas[0].base;
+    if (LIKELY(offset < arenas[0].bytes && heap != NULL)) {
+        struct span *span = &arenas[0].spans[offset >> UNIT_SHIFT];
+        if (run_is_live(span, block) && short_free(heap, span)) return;
+    }
+    free_rest(p);
 }
 
 static ALWAYS_INLINE void release(void *p)

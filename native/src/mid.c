@@ -22,6 +22,12 @@ static void run_colour(struct heap *heap, struct span *run)
 static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
 static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
 
+/* Does a block that a caller has start here? */
+static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
+{
+    return span->kind == SPAN_RUN && run_block(span) == block && PEEK(span->live) == RUN_LIVE;
+}
+
 /* Longer by half is near enough: the pages are there already. */
 static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units)
 {
@@ -55,6 +61,34 @@ static ALWAYS_INLINE struct span *short_pop(struct run_bin *bin)
     return run;
 }
 
+/* A short run of just the length that the size needs, taken and given without accounts; NULL where there is none. The
+ * size is above L2_MAX and at most RUN_SHORT_MAX. */
+static ALWAYS_INLINE struct span *short_allocate(struct heap *heap, size_t size)
+{
+    uint32_t units = (uint32_t)((size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT);
+    struct run_bin *bin = &heap->shorts[units - 1];
+    if (UNLIKELY(bin->top == NULL)) return NULL;
+    struct span *run = short_pop(bin);
+    POKE(run->size, size);
+    POKE(run->live, RUN_LIVE);
+    POKE(run->touched, units);
+    run->site = 0;
+    return run;
+}
+
+/* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
+static ALWAYS_INLINE bool short_free(struct heap *heap, struct span *run)
+{
+    uint32_t units = run->units;
+    struct run_bin *bin = &heap->shorts[units - 1];
+    if (UNLIKELY(units > RUN_SHORT || bin->room <= 0)) return false;
+    POKE(run->live, RUN_FREE);
+    run->next = bin->top;
+    bin->top = run;
+    bin->room--;
+    return true;
+}
+
 /* The nearest longer cached run; NULL where none is near. */
 static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
@@ -67,12 +101,12 @@ static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 }
 
 /* A cached run that is long enough and not much longer; NULL where there is none. Its pages are not zero. */
-static ALWAYS_INLINE struct span *mid_allocate(struct heap *heap, size_t size)
+static struct span *mid_allocate(struct heap *heap, size_t size)
 {
+    struct span *run = size <= RUN_SHORT_MAX ? short_allocate(heap, size) : NULL;
+    if (run != NULL) return run;
     size_t units = run_units(size);
-    struct span *run;
-    if (LIKELY(units <= RUN_SHORT && heap->shorts[units - 1].top != NULL)) run = short_pop(&heap->shorts[units - 1]);
-    else if (units <= RUN_EXACT && heap->runs[units - 1] != NULL) run = run_pop(heap, (unsigned)units - 1);
+    if (units <= RUN_EXACT && heap->runs[units - 1] != NULL) run = run_pop(heap, (unsigned)units - 1);
     else if ((run = run_pop_near(heap, units)) == NULL) return NULL;
     run_begin(run, size, units);
     return run;
@@ -136,16 +170,9 @@ static ALWAYS_INLINE size_t mid_allowance(const struct heap *heap)
 }
 
 /* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
-static ALWAYS_INLINE bool mid_free(struct heap *heap, struct span *run)
+static bool mid_free(struct heap *heap, struct span *run)
 {
-    if (LIKELY(run->units <= RUN_SHORT && heap->shorts[run->units - 1].room > 0)) {
-        struct run_bin *bin = &heap->shorts[run->units - 1];
-        POKE(run->live, RUN_FREE);
-        run->next = bin->top;
-        bin->top = run;
-        bin->room--;
-        return true;
-    }
+    if (short_free(heap, run)) return true;
     size_t cached = heap->run_cached + run_touched_bytes(run);
     if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > mid_allowance(heap))) return false;
     unsigned bin = run_bin_floor(run->units);

@@ -46,12 +46,13 @@
 #define RUN_BINS 64u                                                      /* up to 64 x 16 units = 64 MiB */
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
 #define RUN_SHORT 8u                               /* units; up to here a thread keeps a few runs without accounts */
-#define RUN_SHORT_BYTES ((size_t)256 << 10)        /* of each short length, one run at least */
+#define RUN_SHORT_BYTES ((size_t)512 << 10)        /* of each short length, one run at least */
 #define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes a run must have to spare for it */
-#define LARGE_MIN ((size_t)1 << 20)                /* 1 MiB: blocks from here on are large */
-#define SIZE_LIMIT (WINDOW_BYTES / 2)              /* larger requests are refused; units below it fit 32 bits */
-#define GROWTH_UNITS RUN_UNITS_MAX                 /* address space given to a block that grows: 64 MiB */
+#define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of a block that a short run can serve */
+#define LARGE_MIN ((size_t)1 << 20)                        /* 1 MiB: blocks from here on are large */
+#define SIZE_LIMIT (WINDOW_BYTES / 2)                      /* larger requests are refused; units below it fit 32 bits */
+#define GROWTH_UNITS RUN_UNITS_MAX                         /* address space given to a block that grows: 64 MiB */
 
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
