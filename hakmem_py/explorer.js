@@ -48,27 +48,164 @@ function naturalLog(x) {
   return e * LN2_HIGH - ((s * (f - r) - e * LN2_LOW) - f);
 }
 
-// ---------------------------------------------------------------- bandit.c and policy.c
+/* e^x: x = k ln 2 + r, and a series for r. */
+function exponential(x) {
+  x = Math.min(Math.max(x, -700), 700);
+  const k = Math.trunc(x * Math.LOG2E + (x < 0 ? -0.5 : 0.5)), r = (x - k * LN2_HIGH) - k * LN2_LOW;
+  let sum = 1;
+  for (let n = 14; n > 0; n--) sum = 1 + sum * r / n;
+  word.setFloat64(0, sum);
+  word.setBigInt64(0, word.getBigInt64(0) + (BigInt(k) << 52n));
+  return word.getFloat64(0);
+}
 
-/* The rules, by their names in the policy table, with their presets; `factor` stands before xi under the root. */
+// ---------------------------------------------------------------- policy.c: indices, picks, and what else is learned
+
+const mean = (b, i) => b.mean[i];
+const state = (b, i) => b.state[i];
+const ucb = (b, i) =>
+  b.mean[i] + b.rule.explore * (b.scale * Math.sqrt(b.rule.factor * b.rule.xi * naturalLog(b.remembered) / b.weight[i]));
+
+function tuned(b, i) {
+  const n = b.weight[i], t = naturalLog(b.steps), variance = b.square[i] / n - b.mean[i] * b.mean[i] + Math.sqrt(2 * t / n);
+  return b.mean[i] + b.rule.explore * Math.sqrt(t / n * Math.min(variance, 0.25));
+}
+
+/* The largest q with n kl(mean, q) <= ln t, by Newton's steps from the right. */
+function kl(b, i) {
+  const p = Math.max(b.mean[i], 0), d = b.rule.explore * naturalLog(b.steps) / b.weight[i];
+  if (p >= 1 || d <= 0) return b.mean[i];
+  const entropy = (p > 0 ? p * naturalLog(p) : 0) + (1 - p) * naturalLog(1 - p);
+  let q = Math.min(p + Math.sqrt(0.5 * d), 1 - exponential((entropy - d) / (1 - p)));
+  for (let step = 0; step < 50 && q > p && q < 1; step++) {
+    const excess = entropy - (p > 0 ? p * naturalLog(q) : 0) - (1 - p) * naturalLog(1 - q) - d;
+    if (excess < 1e-13) break;
+    q -= excess * q * (1 - q) / (q - p);
+  }
+  return q;
+}
+
+/* The arm of the highest index among those in the running; ties: the first of them. */
+function highest(b) {
+  let choice = 0, best = -Infinity;
+  for (const i of b.rule.among(b)) {
+    const index = b.index(i);
+    if (index > best) [choice, best] = [i, index];
+  }
+  return choice;
+}
+
+const everyArm = (b) => [...b.pulls.keys()];
+const alive = (b) => everyArm(b).filter((i) => b.state[i] === 0);
+
+/* The best arm so far and its neighbours; at first the arm it stands on. */
+function nearest(b) {
+  let leader = b.current;
+  for (let i = 0; i < b.arms; i++)
+    if (b.weight[i] > 0 && (b.weight[leader] <= 0 || b.mean[i] > b.mean[leader])) leader = i;
+  if (b.weight[leader] <= 0) return [leader];
+  return [leader, leader - 1, leader + 1].filter((i) => i >= 0 && i < b.arms);
+}
+
+function greedy(b) {
+  const choice = highest(b);
+  if (b.weight[choice] <= 0) return choice;
+  return b.random.uniform() < b.rule.explore * b.rule.epsilon ? b.random.below(b.arms) : choice;
+}
+
+function sampled(b) {
+  for (let i = 0; i < b.arms; i++) {
+    if (b.weight[i] <= 0) return i;
+    b.state[i] = b.mean[i] + b.rule.explore * b.scale * b.random.normal() / Math.sqrt(b.weight[i]);
+  }
+  return highest(b);
+}
+
+/* Exp3: state holds the logarithms of the weights. */
+function probability(b, i) {
+  const top = Math.max(...b.state), mix = b.rule.explore * b.rule.mix;
+  const total = b.state.reduce((sum, s) => sum + exponential(s - top), 0);
+  return (1 - mix) * exponential(b.state[i] - top) / total + mix / b.arms;
+}
+
+function drawn(b) {
+  let u = b.random.uniform();
+  for (let i = 0; i < b.arms - 1; i++) if ((u -= probability(b, i)) < 0) return i;
+  return b.arms - 1;
+}
+
+function weigh(b, arm, reward) {
+  b.state[arm] += b.rule.explore * b.rule.mix / b.arms * Math.min(Math.max(reward, 0), 1) / probability(b, arm);
+}
+
+/* Elo: a match is two plays, of two arms drawn at random; stage 0: draw, 1: the first plays, 2: its rival. */
+const rating = (b, i) => 1500 + b.state[i];
+
+function match(b) {
+  if (b.steps >= b.rule.explore * b.rule.budget) return highest(b);
+  if (b.stage === 0) {
+    b.current = b.random.below(b.arms);
+    b.rival = b.random.below(b.arms - 1);
+    b.rival += b.rival >= b.current;
+    b.stage = 1;
+  }
+  return b.stage === 1 ? b.current : b.rival;
+}
+
+function rate(b, arm, reward) {
+  if (b.stage === 1 && arm === b.current) [b.previous, b.stage] = [reward, 2];
+  else if (b.stage === 2 && arm === b.rival) {
+    const expected = 1 / (1 + exponential((b.state[arm] - b.state[b.current]) * (2.302585092994046 / 400)));
+    const points = b.rule.k * ((b.previous > reward ? 1 : b.previous < reward ? 0 : 0.5) - expected);
+    b.state[b.current] += points;
+    b.state[arm] -= points;
+    b.stage = 0;
+  }
+}
+
+/* Successive halving: state 1 is out; stage counts the plays that each arm still in shall have. */
+function halving(b) {
+  const rounds = Math.ceil(Math.log2(b.arms));
+  const share = () => Math.max(1, Math.trunc(b.rule.explore * b.rule.budget / (alive(b).length * rounds)));
+  b.stage ||= share();
+  for (;;) {
+    const least = alive(b).reduce((a, i) => (b.weight[i] < b.weight[a] ? i : a));
+    if (alive(b).length === 1 || b.weight[least] < b.stage) return least;
+    for (let drop = alive(b).length >> 1; drop > 0; drop--)
+      b.state[alive(b).reduce((a, i) => (b.mean[i] <= b.mean[a] ? i : a))] = 1;
+    b.stage += share();
+  }
+}
+
+/* The rules, by their names in the policy table: the index of an arm that was played, which arms are in the running,
+ * the pick (else the highest index among them), what is learned beside the means, what the index `shows` where it is
+ * not of the mean's kind, presets. */
 const RULES = {
-  "ucb1": { factor: 1 },
-  "ucb1-tuned": {},
-  "ucb-scaled": { factor: 1, scale: 0 },
-  "ucb-restart": { factor: 1, scale: 0, restart: 8 },
-  "ucb-recall": { factor: 1, scale: 0, restart: 4, recall: 4 },
-  "d-ucb": { factor: 4, gamma: 0.9975, xi: 0.5 },
-  "epsilon-greedy": { epsilon: 0.1 },
-  "thompson-gaussian": { scale: 0 },
-  "round-robin": {},
+  "ucb1": { index: ucb, scale: 1 },
+  "ucb1-tuned": { index: tuned },
+  "ucb-scaled": { index: ucb, scale: 0 },
+  "ucb-near": { index: ucb, among: nearest, scale: 0, gamma: 0.98 },
+  "ucb-restart": { index: ucb, scale: 0, restart: 8 },
+  "ucb-recall": { index: ucb, scale: 0, restart: 4, recall: 4 },
+  "d-ucb": { index: ucb, factor: 4, gamma: 0.9975, xi: 0.5, scale: 1 },
+  "kl-ucb": { index: kl },
+  "epsilon-greedy": { index: mean, pick: greedy, epsilon: 0.1 },
+  "thompson-gaussian": { index: state, pick: sampled, scale: 0 },
+  "exp3": { index: probability, pick: drawn, learn: weigh, shows: "probability", mix: 0.1 },
+  "elo": { index: rating, pick: match, learn: rate, shows: "rating", budget: 600, k: 32 },
+  "halving": { index: mean, among: alive, pick: halving, budget: 600 },
+  "round-robin": { index: mean, pick: (b) => b.steps % b.arms },
 };
-const UNUSED = { scale: 1, xi: 2, gamma: 1, epsilon: 0, restart: 0, slack: 0.5, recall: 0, explore: 1 };
+const UNUSED = { among: everyArm, pick: highest, factor: 1, xi: 2, gamma: 1, arm: 0, restart: 0, slack: 0.5, recall: 0, explore: 1 };
+
+// ---------------------------------------------------------------- bandit.c
+
 const MEMORY = ["weight", "sum", "square", "mean"];
 
 export class Bandit {
-  /* parameters: as of the C policy, and explore, a factor of every bonus (epsilon-greedy: of epsilon). */
+  /* parameters: as of the C policy, and explore, a factor of every bonus (of epsilon, mix, budget where there is none). */
   constructor(policy, arms, seed, parameters = {}) {
-    Object.assign(this, { policy, arms, p: { ...UNUSED, ...RULES[policy], ...parameters } });
+    Object.assign(this, { arms, rule: { ...UNUSED, ...RULES[policy], ...parameters } });
     this.random = new Random(seed);
     this.pulls = new Array(arms).fill(0);
     this.last = new Array(arms).fill(0);
@@ -78,63 +215,35 @@ export class Bandit {
   }
 
   forget() {
-    this.steps = 0;
+    this.steps = this.stage = this.previous = this.rival = 0;
+    this.current = Math.min(this.rule.arm, this.arms - 1);
     this.probation = null; // the arm whose next reward says which regime it is
-    for (const name of [...MEMORY, "sample", "rise", "fall"])
+    for (const name of [...MEMORY, "state", "rise", "fall"])
       this[name] = new Array(this.arms).fill(0);
   }
 
   get noise() { return this.differences > 0 ? Math.sqrt(0.5 * this.squares / this.differences) : 0; }
 
   get scale() {
-    if (this.p.scale > 0) return this.p.scale;
+    if (this.rule.scale > 0) return this.rule.scale;
     return this.differences >= this.arms ? this.noise : 1;
   }
 
-  bonus(i) {
-    const n = this.weight[i];
-    if (n <= 0) return Infinity;
-    if (this.p.factor) {
-      const plays = this.p.gamma === 1 ? this.steps : this.weight.reduce((a, w) => a + w, 0);
-      return this.p.explore * (this.scale * Math.sqrt(this.p.factor * this.p.xi * naturalLog(plays) / n));
-    }
-    if (this.policy !== "ucb1-tuned") return 0;
-    const t = naturalLog(this.steps), mean = this.mean[i];
-    const variance = this.square[i] / n - mean * mean + Math.sqrt(2 * t / n);
-    return this.p.explore * Math.sqrt(t / n * Math.min(variance, 0.25));
-  }
+  get remembered() { return this.rule.gamma === 1 ? this.steps : this.weight.reduce((a, w) => a + w, 0); }
 
-  index(i) {
-    return this.policy === "thompson-gaussian" && this.weight[i] > 0 ? this.sample[i] : this.mean[i] + this.bonus(i);
-  }
+  /* Of an arm not played yet: infinite, but for ratings and probabilities. */
+  index(i) { return this.weight[i] > 0 || this.rule.shows ? this.rule.index(this, i) : Infinity; }
 
-  highest() {
-    let choice = 0, best = this.index(0);
-    for (let i = 1; i < this.arms; i++) if (this.index(i) > best) best = this.index(choice = i);
-    return choice;
-  }
-
-  select() {
-    if (this.probation !== null) return this.probation;
-    if (this.policy === "round-robin") return this.steps % this.arms;
-    for (let i = 0; i < this.arms; i++) {
-      if (this.weight[i] <= 0) return i;
-      if (this.policy !== "thompson-gaussian") continue;
-      this.sample[i] = this.mean[i] + this.p.explore * this.scale * this.random.normal() / Math.sqrt(this.weight[i]);
-    }
-    const choice = this.highest();
-    if (this.policy !== "epsilon-greedy") return choice;
-    return this.random.uniform() < this.p.explore * this.p.epsilon ? this.random.below(this.arms) : choice;
-  }
+  select() { return this.probation ?? this.rule.pick(this); }
 
   changed(arm, reward) {
     const noise = this.noise;
     if (this.weight[arm] < 8 || noise === 0) return false;
     const z = (reward - this.mean[arm]) / noise;
-    const rise = this.rise[arm] + z - this.p.slack, fall = this.fall[arm] - z - this.p.slack;
+    const rise = this.rise[arm] + z - this.rule.slack, fall = this.fall[arm] - z - this.rule.slack;
     this.rise[arm] = Math.max(rise, 0);
     this.fall[arm] = Math.max(fall, 0);
-    return rise > this.p.restart || fall > this.p.restart;
+    return rise > this.rule.restart || fall > this.rule.restart;
   }
 
   /* A change, it seems: with recall what is known goes on a shelf, and the arm is played once more. */
@@ -142,7 +251,7 @@ export class Bandit {
     const known = { steps: this.steps };
     for (const name of MEMORY) known[name] = this[name];
     this.forget();
-    if (!this.p.recall) this.restarts++;
+    if (!this.rule.recall) this.restarts++;
     else [this.regimes[this.shelf], this.probation] = [known, arm];
   }
 
@@ -164,7 +273,7 @@ export class Bandit {
       for (const name of MEMORY) this[name] = [...this.regimes[match][name]];
       this.steps = this.regimes[match].steps;
     }
-    this.shelf = match >= 0 ? match : kept < this.p.recall ? kept : (before + 1) % this.p.recall;
+    this.shelf = match >= 0 ? match : kept < this.rule.recall ? kept : (before + 1) % this.rule.recall;
     this.restarts += this.shelf !== before;
   }
 
@@ -176,18 +285,19 @@ export class Bandit {
     }
     this.last[arm] = reward;
     this.pulls[arm]++;
-    if (this.p.restart > 0) {
+    if (this.rule.restart > 0) {
       if (this.probation !== null) this.end(arm, reward);
       else if (this.changed(arm, reward)) this.begin(arm);
       if (this.probation !== null) return;
     }
-    if (this.p.gamma !== 1)
-      for (let i = 0; i < this.arms; i++) for (const row of [this.weight, this.sum, this.square]) row[i] *= this.p.gamma;
+    if (this.rule.gamma !== 1)
+      for (let i = 0; i < this.arms; i++) for (const row of [this.weight, this.sum, this.square]) row[i] *= this.rule.gamma;
     this.weight[arm]++;
     this.sum[arm] += reward;
     this.square[arm] += reward * reward;
     this.mean[arm] = this.sum[arm] / this.weight[arm];
     this.steps++;
+    this.rule.learn?.(this, arm, reward);
   }
 }
 
@@ -199,22 +309,24 @@ function draw(mean, noise, random) {
 }
 
 /* One run, kept whole: what the bandit thought before each play (mean, bonus: [play * arms + arm]), what it chose and
- * got, regret so far. pieces: [{start, means}], ascending; noise: of Gaussian rewards, or "bernoulli". */
+ * got, regret so far. Where the index is a rating or a probability, it stands in the mean's place. pieces: [{start, means}], ascending; noise: of Gaussian rewards, or "bernoulli". */
 export function simulate({ policy, parameters, pieces, noise, horizon, seed }) {
   const arms = pieces[0].means.length, rewards = new Random(stream(seed, 0));
   const bandit = new Bandit(policy, arms, stream(seed, 1), parameters);
-  const run = { arms, horizon, pieces, arm: [], reward: [], regret: [0], best: [0], restarts: [], scale: [], probation: [],
+  const run = { arms, horizon, pieces, shows: bandit.rule.shows, among: [], arm: [], reward: [], regret: [0], best: [0], restarts: [], scale: [], probation: [],
     mean: new Float64Array(horizon * arms), bonus: new Float64Array(horizon * arms) };
   let piece = 0;
   for (let t = 0; t < horizon; t++) {
     while (piece + 1 < pieces.length && t >= pieces[piece + 1].start) piece++;
     const means = pieces[piece].means, top = Math.max(...means), arm = bandit.select();
     for (let i = 0; i < arms; i++) {
-      run.mean[t * arms + i] = bandit.mean[i];
-      run.bonus[t * arms + i] = bandit.index(i) - bandit.mean[i];
+      const level = run.shows ? bandit.index(i) : bandit.mean[i];
+      run.mean[t * arms + i] = level;
+      run.bonus[t * arms + i] = bandit.index(i) - level;
     }
     const reward = draw(means[arm], noise, rewards);
-    run.scale.push(bandit.scale);
+    run.among.push(bandit.rule.among(bandit));
+    run.scale.push(bandit.rule.scale === undefined ? null : bandit.scale);
     run.probation.push(bandit.probation !== null);
     const before = bandit.restarts;
     bandit.update(arm, reward);
@@ -231,7 +343,7 @@ export function simulate({ policy, parameters, pieces, noise, horizon, seed }) {
  * held of every arm (null: not played yet), the arm that it chose, and the reward that came of it (null: not known). */
 function recorded(rows) {
   const arms = rows[0].mean.length, horizon = rows.length;
-  const run = { arms, horizon, pieces: null, rows, arm: [], reward: [], restarts: [],
+  const run = { arms, horizon, pieces: null, rows, among: rows.map((row) => [...row.mean.keys()]), arm: [], reward: [], restarts: [],
     mean: new Float64Array(horizon * arms), bonus: new Float64Array(horizon * arms) };
   rows.forEach((row, t) => {
     for (let i = 0; i < arms; i++) {
@@ -260,11 +372,16 @@ const CHOICES = { // name in the list -> rule and parameters
   "UCB1": ["ucb1", {}],
   "UCB1-tuned": ["ucb1-tuned", {}],
   "UCB scaled by the noise": ["ucb-scaled", {}],
+  "scaled, neighbours only": ["ucb-near", {}],
   "scaled, restart on a change": ["ucb-restart", {}],
   "scaled, recalls earlier phases": ["ucb-recall", {}],
   "discounted (D-UCB), scaled": ["d-ucb", { scale: 0, gamma: 0.98 }],
+  "KL-UCB": ["kl-ucb", {}],
   "ε-greedy": ["epsilon-greedy", {}],
   "Thompson, Gaussian": ["thompson-gaussian", {}],
+  "Exp3": ["exp3", {}],
+  "Elo, then its winner": ["elo", {}],
+  "successive halving": ["halving", {}],
   "round-robin": ["round-robin", {}],
 };
 const DRIFTS = ["none", "best arm changes at half", "best arm moves on, four times"];
@@ -324,8 +441,8 @@ const digits = (x) => (Number.isInteger(x) ? String(x) : x.toFixed(Math.abs(x) >
 /* Least and largest value worth showing before play t: means, indices and the true means, with a little air. */
 function span(run, t, truth) {
   const values = truth ? [...truth] : [];
-  for (let k = t * run.arms; k < (t + 1) * run.arms; k++)
-    if (Number.isFinite(run.bonus[k])) values.push(run.mean[k], run.mean[k] + run.bonus[k]);
+  for (let i = 0, k = t * run.arms; i < run.arms; i++, k++)
+    if (Number.isFinite(run.bonus[k])) values.push(run.mean[k], run.mean[k] + (run.among[t].includes(i) ? run.bonus[k] : 0));
   if (!values.length) return [0, 1];
   const low = Math.min(...values), high = Math.max(...values), air = 0.08 * (high - low || Math.abs(high) || 1);
   return [low - air, high + air];
@@ -336,18 +453,18 @@ function drawArms(svg, run, t, { noun, labels }, truth, pulls) {
   const width = svg.clientWidth || 640, row = 30, head = 18, left = 74, right = width < 420 ? 56 : 96;
   const [low, high] = span(run, t, truth), place = (v) => left + (v - low) / (high - low) * (width - left - right);
   svg.setAttribute("height", head + run.arms * row);
-  const words = [text(6, 12, noun), text(left, 12, digits(low)), text((left + width - right) / 2, 12, "index", { "text-anchor": "middle" }),
+  const words = [text(6, 12, noun), text(left, 12, digits(low)), text((left + width - right) / 2, 12, run.shows || "index", { "text-anchor": "middle" }),
     text(width - right, 12, digits(high), { "text-anchor": "end" }), text(width - right + 8, 12, width < 420 ? "plays" : "plays · share")];
   svg.replaceChildren(...words, ...labels.flatMap((label, i) => {
     const k = t * run.arms + i, y = head + i * row, known = Number.isFinite(run.bonus[k]), chosen = run.arm[t] === i;
-    const mean = place(run.mean[k]), end = known ? place(run.mean[k] + run.bonus[k]) : width - right;
+    const running = run.among[t].includes(i), mean = place(run.mean[k]), end = known ? place(run.mean[k] + run.bonus[k]) : width - right;
     return [
       chosen && shape("rect", { x: 0, y: y + 1, width, height: row - 2, rx: 4, fill: CHOSEN, opacity: 0.14 }),
       text(6, y + 20, (chosen ? "▶ " : "") + label, chosen ? { "font-weight": 700 } : {}),
-      known && shape("rect", { x: left, y: y + 7, width: Math.max(mean - left, 0), height: 16, fill: MEAN }),
-      shape("rect", { x: known ? Math.min(mean, end) : left, y: y + 7, width: known ? Math.abs(end - mean) : end - left,
+      known && shape("rect", { x: left, y: y + 7, width: Math.max(mean - left, 0), height: 16, fill: running ? MEAN : FAINT }),
+      running && shape("rect", { x: known ? Math.min(mean, end) : left, y: y + 7, width: known ? Math.abs(end - mean) : end - left,
         height: 16, fill: chosen ? CHOSEN : MEAN, opacity: known ? 0.45 : 0.12 }),
-      !known && text(left + 6, y + 20, "not played yet: index ∞"),
+      running && !known && text(left + 6, y + 20, "not played yet: index ∞"),
       truth && shape("line", { x1: place(truth[i]), x2: place(truth[i]), y1: y + 3, y2: y + row - 3, stroke: "currentColor", "stroke-width": 2 }),
       text(width - right + 8, y + 20, width < 420 ? String(pulls[i]) : `${pulls[i]} · ${(100 * pulls[i] / Math.max(t, 1)).toFixed(0)} %`),
     ].filter(Boolean);
@@ -402,16 +519,18 @@ function sentence(run, t, { noun, labels }) {
   if (run.probation?.[t]) return `${head}${name} is played again: the rewards seem to have changed.${got}`;
   if (!Number.isFinite(bonus)) return `${head}${name} has not been played yet, so it is its turn.${got}`;
   const index = (i) => run.mean[k + i] + run.bonus[k + i];
-  const highest = labels.every((_, i) => index(i) <= index(arm));
-  const sum = bonus === 0 ? `mean ${digits(run.mean[k + arm])}` : `mean ${digits(run.mean[k + arm])} ${bonus < 0 ? "−" : "+"} ${digits(Math.abs(bonus))}`;
-  return `${head}${name} ${is}, ${highest ? "its index is the highest" : "though its index is not the highest"}: ${sum} = ${digits(index(arm))}.${got}`;
+  const running = run.among[t], rest = running.length < run.arms ? ` of the ${running.length} in the running` : "";
+  const top = running.every((i) => index(i) <= index(arm)), word = run.shows || (bonus === 0 ? "mean" : "index");
+  const what = `${top ? "its" : "though its"} ${word} is ${top ? "" : "not "}the highest${rest}`;
+  const sum = bonus === 0 ? "" : `mean ${digits(run.mean[k + arm])} ${bonus < 0 ? "−" : "+"} ${digits(Math.abs(bonus))} = `;
+  return `${head}${name} ${is}, ${what}: ${sum}${digits(index(arm))}.${got}`;
 }
 
 function soFar(run, t) {
   if (!run.pieces) return run.rows[t].note || "";
   const share = run.best[t + 1] / (t + 1), changes = run.restarts.filter((play) => play <= t).length;
   return `So far the best arm got ${(100 * share).toFixed(0)} % of the plays (chance: ${(100 / run.arms).toFixed(0)} %), `
-    + `regret ${digits(run.regret[t + 1])}; unit of the bonus ${digits(run.scale[t])}`
+    + `regret ${digits(run.regret[t + 1])}` + (run.scale[t] === null ? "" : `; unit of the bonus ${digits(run.scale[t])}`)
     + (changes ? `; ${changes} change${changes > 1 ? "s" : ""} detected.` : ".");
 }
 
@@ -436,7 +555,7 @@ export function mount(host, options) {
   const knobs = options.rows ? "" : element("div", { class: "knobs" },
     knob("Policy", "policy", list("policy", Object.keys(CHOICES))),
     knob("Compared with", "rival", list("rival", Object.keys(CHOICES))),
-    knob("Exploration: bonus ×", "exploration", slider("exploration", 0, 2, 0.05)),
+    knob("Exploration ×", "exploration", slider("exploration", 0, 2, 0.05)),
     options.noise === "bernoulli" ? "" : knob("Noise of a reward (sd)", "noise", slider("noise", 0, 0.1, 0.005)),
     knob("Arms", "arms", slider("arms", 2, 10, 1)),
     knob("Drift", "drift", list("drift", DRIFTS)),
@@ -460,7 +579,7 @@ export function mount(host, options) {
     const t = settings.time, piece = run.pieces?.findLast((p) => p.start <= t);
     const pulls = new Array(run.arms).fill(0);
     for (let play = 0; play < t; play++) pulls[run.arm[play]]++;
-    drawArms(arms, run, t, names, piece?.means, pulls);
+    drawArms(arms, run, t, names, run.shows ? null : piece?.means, pulls);
     drawHistory(history, run, t, names.labels);
     if (run.pieces)
       drawCurves(curve, [{ values: run.regret, colour: MEAN }, { values: rival.regret, colour: OTHER, dash: "5 4" }], t + 1, run.horizon, 0);
@@ -491,8 +610,10 @@ export function mount(host, options) {
     rival = settings.rows ? null : one(settings.rival);
     names = settings.labels.length === run.arms ? settings : { noun: "arm", labels: Array.from({ length: run.arms }, (_, i) => String(i)) };
     time.max = run.horizon - 1;
-    key.replaceChildren(name("mean of the rewards", MEAN), name("bonus", MEAN, 0.45), name("chosen now", CHOSEN),
-      ...(run.pieces ? [name("true mean", "currentColor"), name("best arm, below", OTHER, 0.4)] : []));
+    key.replaceChildren(...(run.shows ? [name(run.shows, MEAN)] : [name("mean of the rewards", MEAN), name("bonus", MEAN, 0.45)]),
+      name("chosen now", CHOSEN), ...(run.among.some((arms) => arms.length < run.arms) ? [name("not in the running", FAINT)] : []),
+      ...(run.pieces && !run.shows ? [name("true mean", "currentColor")] : []),
+      ...(run.pieces ? [name("best arm, below", OTHER, 0.4)] : []));
     curveTitle.replaceChildren(...(run.pieces
       ? ["Regret: ", name(settings.policy, MEAN), " ", name(`${settings.rival} (dashed)`, OTHER)]
       : ["Reward, mean of the decisions around"]));

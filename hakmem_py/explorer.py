@@ -22,11 +22,16 @@ CHOICES = {  # policy -> its name in the explorer's list
     "ucb1": "UCB1",
     "ucb1-tuned": "UCB1-tuned",
     "ucb-scaled": "UCB scaled by the noise",
+    "ucb-near": "scaled, neighbours only",
     "ucb-restart": "scaled, restart on a change",
     "ucb-recall": "scaled, recalls earlier phases",
     "d-ucb": "discounted (D-UCB), scaled",
+    "kl-ucb": "KL-UCB",
     "epsilon-greedy": "ε-greedy",
     "thompson-gaussian": "Thompson, Gaussian",
+    "exp3": "Exp3",
+    "elo": "Elo, then its winner",
+    "halving": "successive halving",
     "round-robin": "round-robin",
 }
 DRIFTS = ("none", "best arm changes at half", "best arm moves on, four times")

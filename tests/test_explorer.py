@@ -18,12 +18,20 @@ CASES = [  # (policy, parameters)
     ("ucb1-tuned", {}),
     ("ucb-scaled", {}),
     ("ucb-scaled", {"scale": 0.02}),
+    ("ucb-near", {}),
+    ("ucb-near", {"arm": 4, "gamma": 1}),
     ("ucb-restart", {}),
     ("ucb-recall", {}),
     ("d-ucb", {}),
     ("d-ucb", {"gamma": 0.98, "scale": 0}),
+    ("kl-ucb", {}),
     ("epsilon-greedy", {"epsilon": 0.2}),
     ("thompson-gaussian", {}),
+    ("exp3", {}),
+    ("elo", {}),
+    ("elo", {"restart": 8}),
+    ("halving", {}),
+    ("halving", {"budget": 100}),
     ("round-robin", {}),
 ]
 NODE = """
@@ -60,6 +68,7 @@ def test_the_module_repeats_the_c_policies_play_by_play(tmp_path, rewards, noise
     script = tmp_path / "run.mjs"
     script.write_text(NODE.format(module=module.as_uri(), tasks=json.dumps(tasks)))
     answer = subprocess.run([node(), script], capture_output=True, text=True, check=True).stdout
+    assert {policy for policy, _ in CASES} == set(explorer.CHOICES)
     for (policy, parameters), theirs in zip(CASES, json.loads(answer), strict=True):
         ours = bandits.simulate(policy, means, rewards, PLAYS, 1, seed=11, changes=changes, **parameters)
         assert theirs["arm"] == ours.arms_played.tolist(), policy
@@ -77,7 +86,7 @@ def test_every_choice_of_the_list_is_a_shipped_policy():
 
 def test_what_cannot_be_shown_is_refused():
     with pytest.raises(BanditError, match="allowed: ucb1, "):
-        explorer.explorer(policy="exp3")
+        explorer.explorer(policy="doubling")
     with pytest.raises(BanditError, match="0 to 2"):
         explorer.explorer(drift=7)
 
