@@ -154,9 +154,13 @@ def ranks(table, title="Rank by median time"):
 
 
 def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the case"):
-    """Heat map, cases by allocators: median time over the best of the case (the floor does not compete)."""
+    """Heat map, cases by allocators: median over the best of the case (the floor does not compete).
+
+    metric: a time, or "peak_rss_bytes".
+    """
     good = samples[samples["status"] == "ok"]
-    times = good.groupby(["case", "allocator"], sort=False)[metric].median().unstack()
+    scale, unit, what = (1e-6, "MB", "Memory") if metric.endswith("bytes") else (1, "ns", "Time")
+    times = scale * good.groupby(["case", "allocator"], sort=False)[metric].median().unstack()
     times = times.drop(columns="floor", errors="ignore").reindex(samples["case"].unique())
     times = times[in_order(times.columns)]
     factor = times.div(times.min(axis=1), axis=0)
@@ -168,7 +172,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
             text=factor,
             customdata=times,
             texttemplate="%{text:.2f}",
-            hovertemplate="%{y}, %{x}: %{text:.2f}× the record, %{customdata:.3g} ns<extra></extra>",
+            hovertemplate=f"%{{y}}, %{{x}}: %{{text:.2f}}× the record, %{{customdata:.3g}} {unit}<extra></extra>",
             hoverongaps=False,
             colorscale="Blues",
             zmin=0,
@@ -179,7 +183,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
         )
     )
     wins = listed(times.idxmin(axis=1).value_counts(), "{}")
-    alt = f"Time over the best time of each of {len(factor)} cases. Records held: {wins}. "
+    alt = f"{what} over the least of each of {len(factor)} cases. Records held: {wins}. "
     alt += f"Worst case: {listed(factor.max(), '{:.2f}×')}."
     return finish(
         fig,
