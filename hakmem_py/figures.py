@@ -172,7 +172,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
             text=factor,
             customdata=times,
             texttemplate="%{text:.2f}",
-            hovertemplate="%{y}, %{x}: %{text:.2f}× the record, %{customdata:.3g} " + unit + "<extra></extra>",
+            hovertemplate="%{y}, %{x}: %{customdata:.3g} " + f"{unit}, %{{text:.2f}}× the best<extra></extra>",
             hoverongaps=False,
             colorscale="Blues",
             zmin=0,
