@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from .learning import arms_played, contest  # noqa: F401
 from .livefigures import heap_map, journey, magazines, slab_occupancy, sweep  # noqa: F401
 from .rawfigures import raw_samples, timeline, variation  # noqa: F401
-from .style import CASES, INK, bars, colour, finish, in_order, listed, looks, marker, ratio_axis
+from .style import CASES, INK, bars, colour, finish, in_order, listed, log_axis, looks, marker, ratio_axis
 
 ROW = 9  # px of height for one marker of a case
 MOST_COLUMNS = 2  # panels side by side: three are unreadable on a phone
@@ -91,7 +91,7 @@ def share_bars(table, reference="mimalloc", milestones=(), published=None, title
         x=share,
         y=rows["allocator"],
         orientation="h",
-        marker_color=[look[name][0] for name in rows["allocator"]],
+        marker={"color": [look[name][0] for name in rows["allocator"]], "opacity": 0.55},  # bars show through
         error_x={"type": "data", "array": high - share, "arrayminus": share - low, "color": INK, "width": 4},
         customdata=np.column_stack([low, high, rows["median_ns"]]),
         hovertemplate="%{y}: %{x:.1f} % [%{customdata[0]:.1f}, %{customdata[1]:.1f}], %{customdata[2]:.3g} ns"
@@ -150,7 +150,8 @@ def ranks(table, title="Rank by median time"):
     alt = f"Ranks with 95 % intervals; first in {listed(first, '{}')}. {settled} of {len(table)} are certain."
     height = 110 + table["case"].nunique() * (16 + 2 * ROW * len(names))
     layout = {"scattermode": "group", "scattergap": 0.25, "yaxis": CASES}
-    return finish(fig, alt, title, height, xaxis={"title_text": "1 is the fastest", "dtick": 1}, **layout)
+    places = {"title_text": "1 is the fastest", "dtick": 1, "range": [0.7, len(names) + 0.3]}
+    return finish(fig, alt, title, height, xaxis=places, **layout)
 
 
 def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the case"):
@@ -172,7 +173,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
             text=factor,
             customdata=times,
             texttemplate="%{text:.2f}",
-            hovertemplate="%{y}, %{x}: %{customdata:.3g} " + f"{unit}, %{{text:.2f}}× the best<extra></extra>",
+            hovertemplate="%{y}, %{x}: %{text:.2f}× the best, %{customdata:.3g} " + unit + "<extra></extra>",
             hoverongaps=False,
             colorscale="Blues",
             zmin=0,
@@ -231,7 +232,7 @@ def patterns(samples, metric="cpu_ns_per_op", title="Million operations/s by blo
 # ---------------------------------------------------------------- curves and memory
 
 
-def curves(table, x, y, by, low=None, high=None, title="", x_title="", y_title="", alt=None, x_log=False):
+def curves(table, x, y, by, low=None, high=None, title="", x_title="", y_title="", x_log=False, y_log=False):
     """One line for each value of column `by`; `low` and `high` name the columns of a band around it."""
     fig, look = go.Figure(), looks(table[by].unique())
     for name, rows in table.groupby(by, sort=False):
@@ -250,11 +251,11 @@ def curves(table, x, y, by, low=None, high=None, title="", x_title="", y_title="
     said = listed(table.groupby(by, sort=False)[y].last(), "{:.3g}")
     return finish(
         fig,
-        alt or f"{y_title or y} over {x_title or x}. At the end: {said}.",
+        f"{y_title or y} over {x_title or x}. At the end: {said}.",
         title,
         380,
-        xaxis={"title_text": x_title or x, "type": "log" if x_log else "-"},
-        yaxis={"title_text": y_title or y},
+        xaxis={"title_text": x_title or x} | (log_axis(table[x]) if x_log else {}),
+        yaxis={"title_text": y_title or y} | (log_axis(table[low or y], table[high or y]) if y_log else {}),
         hovermode="x unified",
     )
 
@@ -312,7 +313,8 @@ def peaks(samples, title="Peak resident memory"):
 def rates(table, label, limit, title=""):
     """Shares (column rate, with low and high) one row each, beside a limit; a cross is certainly above it."""
     share = 100 * table[["rate", "low", "high"]].astype(float)
-    around = {"array": share["high"] - share["rate"], "arrayminus": share["rate"] - share["low"], "width": 0}
+    above, below = share["high"] - share["rate"], share["rate"] - share["low"]
+    around = {"array": above, "arrayminus": below, "width": 0, "color": INK}
     kind = np.where(table["low"] > limit, "not replicated", "replicated")
     look = list(zip(*(looks(["replicated", "not replicated"])[name] for name in kind), strict=True))
     point = {"x": share["rate"], "y": table[label], "mode": "markers", "marker": marker(look, 9)}

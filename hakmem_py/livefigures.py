@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from .style import INK, OTHERS, finish, listed, looks, marker
+from .style import INK, OTHERS, finish, listed, log_axis, looks, marker
 
 UNIT = 1 << 16  # bytes a cell of the map stands for
 ROW = 1 << 21  # bytes a row of the map: what a huge page backs
@@ -71,33 +71,33 @@ def _layer(fig, cells, value, rows, scale, hover):
 
 
 def slab_occupancy(spans, title="Blocks out, of those a slab holds"):
-    """One point a slab: block size across, share of its blocks that are out up."""
+    """One point a slab: block size across, share of its blocks that are out up; taken: some thread's own."""
     slabs = spans[spans["kind"] == SLAB].assign(share=lambda t: t["used"] / t["blocks"])
     fig = go.Figure()
-    for owned, name, look in ((True, "being carved", OTHERS[0]), (False, "left to itself", OTHERS[1])):
+    kinds = ((True, "a thread takes from it", OTHERS[0]), (False, "no thread does", OTHERS[1]))
+    for owned, name, look in kinds:
         some = slabs[(slabs["heap"] > 0) == owned]
         hover = "%{x} B: %{y:.0%} out"
         at = {"x": some["block_size"], "y": some["share"]}
         fig.add_scatter(**at, name=name, mode="markers", marker=marker(look, 7), hovertemplate=hover)
     alt = f"{len(slabs)} slabs by block size; half of them have {slabs['share'].median():.0%} or more out."
-    across = {"type": "log", "title_text": "block size, bytes"}
+    across = {"type": "log", "title_text": "block size, bytes", "tickvals": [2**k for k in range(4, 16)]}
     return finish(fig, alt, title, 340, xaxis=across, yaxis={"tickformat": ".0%", "rangemode": "tozero"})
 
 
-def magazines(table, most=24, title="Blocks at hand in the magazines"):
-    """Stacked bars: blocks loaded and spare by class of the fullest heap, with the capacity as a line."""
+def magazines(table, title="Blocks at hand in the magazines"):
+    """Stacked bars: blocks loaded and spare of every class of the fullest heap, with the capacities."""
     heap = table.groupby("heap")[["loaded", "spare"]].sum().sum(axis=1).idxmax()
-    rows = table[table["heap"] == heap].nlargest(most, "loaded").sort_values("block_size")
-    sizes = [f"{size} B" for size in rows["block_size"]]
-    fig = go.Figure()
+    rows = table[(table["heap"] == heap) & (table["loaded"] + table["spare"] > 0)].sort_values("block_size")
+    sizes, fig = [f"{size} B" for size in rows["block_size"]], go.Figure()
     for name, (paint, _) in zip(("loaded", "spare"), OTHERS, strict=False):
         fig.add_bar(x=sizes, y=rows[name], name=name, marker_color=paint, hovertemplate="%{x}: %{y} blocks")
-    line = {"symbol": "line-ew", "size": 14, "line": {"width": 2, "color": INK}}
-    fig.add_scatter(x=sizes, y=rows["capacity"], name="capacity", mode="markers", marker=line)
+    line = {"width": 2, "color": INK, "shape": "hvh"}
+    fig.add_scatter(x=sizes, y=rows["capacity"], name="capacity", mode="lines", line=line)
     held = int((table["loaded"] + table["spare"]).sum())
     alt = f"Blocks loaded and spare by class in heap {heap}, with capacity; all heaps hold {held} blocks."
-    blocks = {"title_text": "blocks"}
-    return finish(fig, alt, title, 360, barmode="stack", xaxis={"type": "category"}, yaxis=blocks)
+    axes = {"xaxis": {"type": "category", "nticks": 12}, "yaxis": {"title_text": "blocks"}}
+    return finish(fig, alt, title, 360, barmode="stack", **axes)
 
 
 def journey(table, title="Where the blocks of a class are, step by step"):
@@ -116,12 +116,14 @@ def journey(table, title="Where the blocks of a class are, step by step"):
     return finish(fig, alt, title, 120 + 34 * len(table), barmode="stack", **axes)
 
 
-def sweep(table, knob, title, x_title):
+def sweep(table, knob, title, x_title, baseline):
     """Ratio to the baseline over a knob's settings, one line a case, with intervals; both axes logarithmic.
 
-    table: `stats.compare` with a column `knob` of numbers.
+    table: `stats.compare` with a column `knob` of numbers. baseline: the baseline's number, drawn at 1.
     """
     fig, look = go.Figure(), looks(table["case"].unique())
+    one = table.drop_duplicates("case").assign(**{knob: baseline, "ratio": 1.0, "low": 1.0, "high": 1.0})
+    table = pd.concat([table, one])
     for case, rows in table.sort_values(knob).groupby("case", sort=False):
         above, below = rows["high"] - rows["ratio"], rows["ratio"] - rows["low"]
         fig.add_scatter(
@@ -138,4 +140,5 @@ def sweep(table, knob, title, x_title):
     worst = table.groupby("case", sort=False)["ratio"].max()
     across = {"type": "log", "title_text": x_title, "tickvals": sorted(table[knob].unique())}
     alt = f"{title}, over {x_title}. Largest ratio: {listed(worst, '{:.3g}')}."
-    return finish(fig, alt, title, 380, xaxis=across, yaxis={"type": "log", "title_text": "ratio"})
+    up = log_axis(table["low"], table["high"]) | {"title_text": "ratio"}
+    return finish(fig, alt, title, 380, xaxis=across, yaxis=up)

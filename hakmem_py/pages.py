@@ -34,15 +34,23 @@ FORMS = [
     "text/latex",
     "text/plain",
 ]
-TONES = dict.fromkeys(["GO", "FASTER", "replicated"], "good") | dict.fromkeys(
-    ["NO-GO", "SLOWER", "not replicated", "void"], "bad"
-)
-TONES |= dict.fromkeys(["UNDECIDED", "undecided"], "open")
+TONES = {
+    **dict.fromkeys(["GO", "FASTER", "REPLICATED"], "good"),
+    **dict.fromkeys(["NO-GO", "SLOWER", "NOT REPLICATED", "VOID"], "bad"),
+    "UNDECIDED": "open",
+}
+FIRST = 4  # verdicts of a notebook that the front page shows unfolded
 
 
 def badge(verdict):
     """A verdict as a small label: the word says it, the colour only helps."""
-    return f'<span class="badge {TONES.get(verdict, "")}">{html.escape(verdict)}</span>' if verdict else ""
+    tone = TONES.get((verdict or "").upper(), "")
+    return f'<span class="badge {tone}">{html.escape(verdict)}</span>' if verdict else ""
+
+
+def code(text):
+    """A line of text as HTML, what stands between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def slug(text):
@@ -107,6 +115,7 @@ class PageExporter(HTMLExporter):
         config = Config({"NbConvertBase": {"display_data_priority": FORMS}})
         super().__init__(config=config, template_name="hakmem", extra_template_basedirs=[str(TEMPLATES)])
         self.register_filter("special", special)
+        self.register_filter("code", code)
         self.register_preprocessor(CoalesceStreamsPreprocessor, enabled=True)
 
     @pass_context
@@ -257,5 +266,6 @@ def write_index(reports, machine):
     template = Environment(loader=FileSystemLoader(TEMPLATES / "hakmem")).get_template("site.html.j2")
     css = (TEMPLATES / "hakmem" / "page.css").read_text(encoding="utf-8")
     path = reports / "index.html"
-    path.write_text(template.render(cards=cards, parts=parts, machine=machine, css=css), encoding="utf-8")
+    text = template.render(cards=cards, parts=parts, machine=machine, css=css, first=FIRST)
+    path.write_text(text, encoding="utf-8")
     return path

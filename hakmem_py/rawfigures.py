@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from .style import CASES, finish, in_order, listed, looks, marker, ratio_axis
+from .style import CASES, finish, in_order, listed, log_axis, looks, marker, ratio_axis
 
 
 def raw_samples(samples, metric="cpu_ns_per_op", title="Every sample"):
@@ -27,7 +27,7 @@ def raw_samples(samples, metric="cpu_ns_per_op", title="Every sample"):
         f"{len(good)} samples, one point a process. Medians in ns: {said}.",
         title,
         90 + 60 * len(names),
-        xaxis={"type": "log", "title_text": "ns per operation"},
+        xaxis=log_axis(good[metric]) | {"title_text": "ns per operation"},
         yaxis={"tickvals": list(range(len(names))), "ticktext": names, "autorange": "reversed"},
         showlegend=False,
     )

@@ -21,6 +21,7 @@ KNOWN = {
     "jemalloc": ("#0a9468", "triangle-up"),
     "tcmalloc": ("#b65aa0", "triangle-down"),
     "floor": ("#8c7a3c", "line-ns-open"),
+    "pool": ("#7d6bd0", "hexagon"),
     "published": ("#2a9db0", "diamond-open"),
     "ucb1": ("#2a7fc1", "circle"),
     "ucb1-tuned": ("#2a9db0", "x"),
@@ -55,6 +56,9 @@ TICKS = {  # ratios to mark, by how many times the largest is above the smallest
     300: [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100],
     1e9: [0.001, 0.01, 0.1, 1, 10, 100, 1000, 10000],
 }
+
+NEAR = 8  # largest over smallest, up to which plotly's own ticks of a logarithmic axis are readable
+WIDE = 1000  # from which on only powers of 10 are marked
 
 CASES = {"autorange": "reversed", "type": "category"}  # an axis of cases, the first on top
 
@@ -132,6 +136,25 @@ def ratio_axis(values):
     ticks = [tick for tick in ticks if low <= tick <= high]
     axis = {"type": "log", "range": [float(np.log10(low)), float(np.log10(high))]}
     return axis | {"tickvals": ticks, "ticktext": [f"{tick:g}×" for tick in ticks]}
+
+
+def log_axis(*columns):
+    """Settings of a logarithmic axis for the given columns of numbers: ticks at 1, 2, 5, or powers of 10."""
+    known = np.concatenate([np.asarray(column, float) for column in columns])
+    known = known[np.isfinite(known) & (known > 0)]
+    span = known.max() / known.min()
+    if span < NEAR:
+        return {"type": "log"}
+    powers = range(int(np.floor(np.log10(known.min()))), int(np.ceil(np.log10(known.max()))) + 1)
+    ticks = [step * 10.0**power for power in powers for step in ((1, 2, 5) if span < WIDE else (1,))]
+    return {"type": "log", "tickvals": ticks, "ticktext": [_short(tick) for tick in ticks]}
+
+
+def _short(number):
+    """10000 as 10k: a label that a phone has room for."""
+    if number < 1e4:
+        return f"{number:g}"
+    return f"{number / 1e6:g}M" if number >= 1e6 else f"{number / 1e3:g}k"
 
 
 def bars(rows, middle="ratio"):

@@ -3,6 +3,8 @@ const dark = matchMedia('(prefers-color-scheme: dark)');
 const plots = [...document.querySelectorAll('figure.plot')];
 const PRINT_WIDTH = 680; // px, what an A4 page holds
 const NARROW = 560; // px
+const LONG = 24; // characters of a label that a phone has room for
+const TWO_LINES = 1.25; // times the height, where labels have two
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function coloured(layout, light) {
@@ -19,12 +21,24 @@ function coloured(layout, light) {
   return {...layout, template, ...(light ? {width: PRINT_WIDTH} : {})};
 }
 
-// On a phone the legend goes below the panels, where it can take as many lines as it needs.
-function fitted(layout, width) {
-  if (width > NARROW) return layout;
+// A long label takes two lines: it is broken at the space nearest to its middle.
+function broken(label) {
+  const spaces = [...String(label).matchAll(/ /g)].map(space => space.index), middle = label.length / 2;
+  if (label.length < LONG || !spaces.length) return label;
+  const at = spaces.reduce((best, space) => (Math.abs(space - middle) < Math.abs(best - middle) ? space : best));
+  return label.slice(0, at) + '<br>' + label.slice(at + 1);
+}
+
+// On a phone the legend goes below the panels, where it can take as many lines as it needs, and labels must leave room.
+function fitted({data, layout}, width) {
+  if (width > NARROW) return {data, layout};
   const below = {...layout.legend, orientation: 'h', x: 0, yref: 'container', y: 0, yanchor: 'bottom', font: {size: 11}};
   const title = {...layout.title, font: {size: 13}}, margin = {...layout.margin, t: 48};
-  return {...layout, title, margin, legend: below, font: {...layout.font, size: 11}};
+  const phone = {...layout, title, margin, legend: below, font: {...layout.font, size: 11}};
+  if (layout.yaxis?.type !== 'category') return {data, layout: phone};
+  const labelled = data.map(trace => ({...trace, y: trace.y.map(broken)}));
+  const taller = labelled.some(trace => trace.y.some(label => String(label).includes('<br>'))) ? TWO_LINES : 1;
+  return {data: labelled, layout: {...phone, height: layout.height * taller}};
 }
 
 async function draw(light = false) {
@@ -32,7 +46,8 @@ async function draw(light = false) {
     const spec = figure.spec ??= JSON.parse(figure.querySelector('script').textContent);
     const canvas = figure.querySelector('.canvas');
     const config = {...spec.config, responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: ''};
-    await Plotly.react(canvas, {data: spec.data, layout: fitted(coloured(spec.layout, light), canvas.clientWidth), config});
+    const shown = fitted({data: spec.data, layout: coloured(spec.layout, light)}, canvas.clientWidth);
+    await Plotly.react(canvas, {...shown, config});
     if (spec.frames && !figure.dataset.drawn) await Plotly.addFrames(canvas, spec.frames);
     figure.dataset.drawn = canvas.data.length;
   }
@@ -44,6 +59,12 @@ if (plots.length) {
   addEventListener('beforeprint', () => draw(true));
   addEventListener('afterprint', () => draw());
 }
+
+// The head of a column of words stands above them, on the left.
+document.querySelectorAll('.long').forEach(table => {
+  const cells = table.tBodies[0].rows[0]?.cells ?? [];
+  [...cells].forEach((cell, i) => table.tHead.rows[0].cells[i].classList.toggle('words', Boolean(cell.querySelector('.word'))));
+});
 
 const codeSwitch = document.getElementById('code-switch');
 codeSwitch?.addEventListener('click', () => {
