@@ -138,10 +138,11 @@ def power_curve(table, sizes=(10, 20, 50, 100, 200, 400, 800)):
 def rules(samples, metric="cpu_ns_per_op"):
     """False decisions of naive rules and of ours on identical binaries: rule, rate, low, high, ...
 
-    The naive ones see the runs of both identical sides in the order of the clock, as if A had run first and
-    B after it; ours sees the randomised blocks.
+    The naive ones see the runs of both identical sides in the order in which they ran, as if A had run first
+    and B after it; ours sees the randomised blocks.
     """
-    good = samples[(samples["status"] == "ok") & (samples["allocator"] != "slow")].sort_values("started_at")
+    good = samples[(samples["status"] == "ok") & (samples["allocator"] != "slow")]
+    good = good.sort_values(["block", "position"])  # not by the clock, which can jump
     x, extra = good[metric].to_numpy(float), good["extra"].map(json.loads)
     rows = {}
     for n in (TEN, 3 * TEN):
@@ -160,7 +161,7 @@ def rules(samples, metric="cpu_ns_per_op"):
 
 
 def _in_sequence(x, n):
-    """Runs by the clock, n to A and the next n to B, again and again: two arrays (comparisons, n)."""
+    """Runs in their order, n to A and the next n to B, again and again: two arrays (comparisons, n)."""
     folded = x[: len(x) // (2 * n) * 2 * n].reshape(-1, 2, n)
     return folded[:, 0], folded[:, 1]
 

@@ -12,6 +12,7 @@ import platform
 import socket
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 from . import ROOT, store
 
 FACTS = {}  # name -> function
+STEP_S = 2.0  # of the clock: more than keeping it right takes
 
 
 def fact(function):
@@ -50,6 +52,13 @@ def distribution():
 @fact
 def libc():
     return " ".join(platform.libc_ver())
+
+
+def libc_sha256():
+    """Hash of the C library that processes of this machine are linked with: "system" in comparisons."""
+    mapped = (line.split()[-1] for line in _read("/proc/self/maps").splitlines())
+    path = next((path for path in mapped if Path(path).name.startswith("libc.so")), None)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else "unknown"
 
 
 @fact
@@ -97,6 +106,18 @@ def lock():
 def load1():
     """Load average of the last minute: how busy the machine is beside us."""
     return os.getloadavg()[0]
+
+
+def watch_clock(before=None):
+    """Time of day over the time that only runs forward; a step since `before` is named on stderr."""
+    now = time.time() - time.monotonic()
+    if before is not None and abs(now - before) > STEP_S:
+        print(
+            f"hakmem: the clock of this machine was set by {now - before:+.0f} s. Durations do not feel it, "
+            "but started_at of the samples before and after it does not fit together",
+            file=sys.stderr,
+        )
+    return now
 
 
 def collect(**more):

@@ -25,18 +25,9 @@ from .spec import SpecError, load_spec, narrow, schedule, stem
 SLOT = Path("/tmp/hakmem-bench.lock")  # one bench at a time on a machine, whoever starts it
 PROGRESS_S = 0.5  # between two lines of progress
 SHOWN = [
-    "case",
-    "allocator",
-    "ratio",
-    "low",
-    "high",
-    "n",
-    "p_adjusted",
-    "cv",
-    "median_ns",
-    "verdict",
-    "status",
-]
+    "case", "allocator", "ratio", "low", "high", "n", "p_adjusted", "cv", "autocorrelation", "load",
+    "median_ns", "verdict", "needs_n", "status",
+]  # fmt: skip
 
 
 class SlotError(RuntimeError):
@@ -170,7 +161,7 @@ def _built(built):
 
 
 def _system(side, built):
-    return {"library_version": provenance.libc()}, {}
+    return {"library_version": provenance.libc(), "library_sha256": provenance.libc_sha256()}, {}
 
 
 def _floor(side, built):
@@ -240,17 +231,36 @@ def measure(experiment, quick, contenders, folder, blocks=None):
     Only for the holder of the bench slot: no one else can have made them since.
     """
     found = plan(experiment, quick, contenders, folder, blocks)
+    if any(found.missing.values()):
+        _say_changed(contenders, folder)
     facts = provenance.save(folder, describe(experiment, quick, contenders))
     progress = Progress(experiment.name, sum(map(len, found.missing.values())))
+    clock = provenance.watch_clock()
     try:
         for block, runs in found.missing.items():
             for row in run_block(experiment, quick, block, contenders, runs):
                 store.append(folder, [row | {"provenance": facts}])
                 progress.step(block)
+            clock = provenance.watch_clock(clock)
     finally:
         progress.end()
         store.compact(folder)
     return plan(experiment, quick, contenders, folder, blocks)
+
+
+def _say_changed(contenders, folder):
+    """Names on stderr each foreign allocator that is not the one measured here before."""
+    there = store.load(folder, ["allocator", "library_version", "library_sha256"]).drop_duplicates()
+    for label, found in contenders.items():
+        before = there[(there["allocator"] == label) & ~there["library_sha256"].isin(["", "missing"])]
+        version, sha = (found.facts.get(name, "") for name in ("library_version", "library_sha256"))
+        foreign = found.facts["use"] in ("system", *peers.KNOWN) and not found.missing
+        if foreign and len(before) and sha not in set(before["library_sha256"]):
+            print(
+                f"hakmem: {label} changed, {before['library_version'].iloc[-1]} to {version} ({sha[:8]}): "
+                "its cases are measured anew with all their rivals; older samples stay, and are not compared",
+                file=sys.stderr,
+            )
 
 
 def describe(experiment, quick, contenders):

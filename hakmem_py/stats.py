@@ -63,6 +63,7 @@ def compare(
     """
     baseline = baseline or samples.attrs.get("baseline")
     metric = metric or samples.attrs.get("metric", "cpu_ns_per_op")
+    samples = _timed(samples, metric)
     allocators = list(samples["allocator"].unique())
     if baseline not in allocators:
         raise ValueError(
@@ -111,6 +112,14 @@ def _compare_one(side, base, metric):
         "ratio_low_quantile": e.ratio_low_quantile,
         "pairs": (a, b), "verdict": "UNDECIDED" if failures else None,
     }  # fmt: skip
+
+
+def _timed(samples, metric):
+    """The samples, status "no time" where a clock that jumped left a cost that cannot be one."""
+    broken = (samples["status"] == "ok") & ~samples[metric].between(0, np.inf, inclusive="neither")
+    if not broken.any():
+        return samples
+    return samples.assign(status=samples["status"].astype(str).mask(broken, "no time"))
 
 
 def _pairs(side, base, metric):

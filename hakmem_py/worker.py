@@ -41,10 +41,10 @@ def run(command, preload="", expect=None, env=(), timeout_s=60.0):
     except subprocess.TimeoutExpired:
         return {"status": "timeout", "error": f"no result within {timeout_s:g} s"}
     wall_ns = time.perf_counter_ns() - start
-    return _outcome(done, expect) | {"wall_ns": wall_ns}
+    return _outcome(done, expect, wall_ns) | {"wall_ns": wall_ns}
 
 
-def _outcome(done, expect):
+def _outcome(done, expect, wall_ns):
     last = done.stderr.strip().rpartition("\n")[2]
     if done.returncode < 0:
         return {"status": "crashed", "error": f"{signal.Signals(-done.returncode).name}: {last}".rstrip(": ")}
@@ -57,7 +57,15 @@ def _outcome(done, expect):
     if expect and Path(result["malloc_from"]).resolve() != expect:
         came = Path(result["malloc_from"]).name
         return {"status": "error", "error": f"malloc was answered by {came}, not by {expect.name}"}
+    if not _possible(result, wall_ns):
+        told = f"{result['elapsed_ns'] / 1e9:.3g} s timed in a process that lived {wall_ns / 1e9:.3g} s"
+        return {"status": "error", "error": f"the clock jumped: {told}"}
     return {"status": "ok", "error": ""} | _columns(result)
+
+
+def _possible(result, wall_ns):
+    """Whether time went forward in every chunk, and no further than outside."""
+    return min(*result["chunk_ns"], *result["chunk_cpu_ns"]) > 0 and 0 < result["elapsed_ns"] <= wall_ns
 
 
 def _columns(result):

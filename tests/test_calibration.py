@@ -18,6 +18,7 @@ def samples(blocks=3600, slow=0.01, noise=0.02, bias=0.0, drift=0.0):
     rows = [
         {
             "block": i,
+            "position": k,
             "allocator": name,
             "status": "ok",
             "host": provenance.host(),
@@ -60,6 +61,14 @@ def test_naive_rules_fail_where_ours_hold():
     assert found.loc["chunks of one process as samples: Welch t", "low"] > 0.3
     assert found.loc["8 randomised pairs: signed rank", "low"] <= 0.05
     assert found.loc["8 randomised pairs: verdict GO", "rate"] <= 0.025
+
+
+def test_a_clock_that_jumps_changes_no_rate():
+    frame = samples(300, drift=0.05)
+    jumped = frame.assign(
+        started_at=frame["started_at"] - pd.to_timedelta(600 * (frame["block"] % 7), unit="s")
+    )
+    pd.testing.assert_frame_equal(calibration.rules(frame), calibration.rules(jumped))
 
 
 def test_failed_runs_cost_their_block_only():

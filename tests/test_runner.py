@@ -1,5 +1,6 @@
 """The runner: only what is missing is measured, nothing twice, and what fails stays to be seen."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import time
 
 import pytest
 
-from hakmem_py import native, peers, runner, store
+from hakmem_py import native, peers, runner, store, worker
 from hakmem_py.spec import SpecError
 
 CAMPAIGN = """
@@ -67,6 +68,40 @@ def test_a_changed_rival_is_measured_together_with_the_others(tiny, tmp_path):
     after = runner.ensure(changed, folder=tmp_path / "s")
     assert not set(before["run_id"]) & set(after["run_id"])
     assert len(after) == len(before)
+
+
+def test_a_rival_of_another_version_is_named_and_not_mixed_in(tiny, tmp_path, monkeypatch, capfd):
+    """Two builds of one library stand for two versions of a peer."""
+    libraries = [tmp_path / f"libpeer{i}.so" for i in (1, 2)]
+    code = "void *__libc_malloc(unsigned long);\nvoid *malloc(unsigned long n) { return __libc_malloc(n); }"
+    for path in libraries:
+        command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", path]
+        subprocess.run(command, input=code.encode(), check=True)
+    spec = tiny('use = "floor"', 'use = "jemalloc"')
+    measured = []
+    for path, version in zip(libraries, ("5.2", "5.3"), strict=True):
+        monkeypatch.setattr(peers, "find", lambda name, p=path, v=version: peers.Peer(name, p, v, f"sha {v}"))
+        measured.append(runner.ensure(spec, folder=tmp_path / "s"))
+        assert set(measured[-1]["status"]) == {"ok"}
+    said = capfd.readouterr().err
+    assert said.count("floor changed, 5.2 to 5.3") == 1
+    assert not set(measured[0]["run_id"]) & set(measured[1]["run_id"])
+    assert set(measured[1].query("allocator == 'floor'")["library_version"]) == {"5.3"}
+
+
+def test_a_clock_that_is_set_is_named_and_costs_no_sample(tiny, tmp_path, monkeypatch, capfd):
+    shift = iter([0.0, 3600.0, 3600.0])
+    monkeypatch.setattr(runner.provenance.time, "time", lambda now=time.time: now() + next(shift, 3600.0))
+    samples = runner.ensure(tiny(), folder=tmp_path / "s")
+    assert capfd.readouterr().err.count("was set by +3600 s") == 1
+    assert set(samples["status"]) == {"ok"}
+
+
+@pytest.mark.parametrize("told", [{"elapsed_ns": 10**12}, {"chunk_ns": [5.0, -3.0]}, {"chunk_cpu_ns": [0.0]}])
+def test_a_run_over_which_the_clock_jumped_is_an_error(told):
+    result = {"elapsed_ns": 1000, "chunk_ns": [5.0], "chunk_cpu_ns": [5.0]} | told
+    row = worker.run([sys.executable, "-c", f"print({json.dumps(result)!r})"])
+    assert row["status"] == "error" and row["error"].startswith("the clock jumped")
 
 
 def test_an_exact_slowdown_is_injected(tiny, tmp_path):

@@ -280,6 +280,14 @@ def test_failing_samples_are_counted_and_forbid_a_verdict():
     assert row["verdict"] == "UNDECIDED" and row["low"] > 1
 
 
+@pytest.mark.parametrize("cost", [0.0, -5.0, np.nan, np.inf])
+def test_a_cost_that_cannot_be_is_a_failed_run(cost):
+    frame = samples({"a": 1.0, "b": 1.1})
+    frame.loc[frame.query("allocator == 'b'").index[3], "cpu_ns_per_op"] = cost
+    row = stats.compare(frame, "a").iloc[0]
+    assert row["status"] == "1 of 20 no time" and row["n"] == 19 and row["verdict"] == "UNDECIDED"
+
+
 def test_a_missing_peer_stays_a_row_with_its_reason():
     rows = samples({"hakmem": 0, "mimalloc": 0})
     peer = rows["allocator"] == "mimalloc"
