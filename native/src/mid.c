@@ -80,8 +80,9 @@ static ALWAYS_INLINE struct span *short_allocate(struct heap *heap, size_t size)
 static ALWAYS_INLINE bool short_free(struct heap *heap, struct span *run)
 {
     uint32_t units = run->units;
+    if (UNLIKELY(units > RUN_SHORT)) return false;
     struct run_bin *bin = &heap->shorts[units - 1];
-    if (UNLIKELY(units > RUN_SHORT || bin->room <= 0)) return false;
+    if (UNLIKELY(bin->room <= 0)) return false;
     POKE(run->live, RUN_FREE);
     run->next = bin->top;
     bin->top = run;
