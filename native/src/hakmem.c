@@ -41,6 +41,7 @@
 
 #include "ace/arithmetic.c" /* logarithms and chance without libm */
 #include "ace/bandit.c"     /* what a bandit remembers */
+#include "ace/ucb.c"        /* indices: mean and bonus */
 #include "ace/policy.c"     /* which arm it plays */
 #include "ace/simulate.c"   /* a bandit against known means */
 #if HAK_ACE

@@ -7,6 +7,7 @@
 #include "../include/hakmem.h"
 #include "ace/arithmetic.c"
 #include "ace/bandit.c"
+#include "ace/ucb.c"
 #include "ace/policy.c"
 #include "ace/simulate.c"
 
