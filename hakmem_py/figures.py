@@ -73,8 +73,7 @@ def _sides(table, baseline):
     """How often the interval lies wholly on one side of 1, in words."""
     faster, slower = (table["low"] > 1).sum(), (table["high"] < 1).sum()
     rest = len(table) - faster - slower
-    count = f"in {len(table)} comparisons" if len(table) > 1 else "in one comparison"
-    return f"{count} {baseline} is faster {faster} times, slower {slower}, undecided {rest}"
+    return f"comparisons in which {baseline} is faster: {faster}, slower: {slower}, undecided: {rest}"
 
 
 def share_bars(table, reference="mimalloc", milestones=(), published=None, title=None):
