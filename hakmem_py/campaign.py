@@ -7,10 +7,11 @@ statistics.
 """
 
 import contextlib
+import functools
 import sys
 from pathlib import Path
 
-from . import build, provenance, runner, store
+from . import build, peers, provenance, runner, store
 from .spec import load_spec, narrow, schedule
 
 SLOT_WAIT_S = 24 * 3600.0  # a worker may wait for its machine's other workers
@@ -36,12 +37,14 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
     with _cluster(scheduler, "bench") as client:
         hosts = _contenders(client, experiment)
         missing, run_ids = _missing(experiment, quick, hosts, folder)
-        failures = []
+        failures, known = [], set(store.load(folder, ["run_id"])["run_id"])
         for block, result in _measured(client, experiment, quick, missing):
             if isinstance(result, Exception):
                 failures.append(f"block {block + 1}: {result}")
             else:
-                run_ids |= _keep(folder, *result)
+                run_ids |= _keep(folder, known, *result)
+    with contextlib.suppress(runner.SlotError), runner.bench_slot(experiment.name):
+        store.compact(folder)
     if failures:
         raise CampaignError(
             f"{len(failures)} blocks not measured ({failures[0]}); run the same command again"
@@ -61,17 +64,24 @@ def sweep(function, points, scheduler=None):
 def measure_block(experiment, quick, block):
     """One block on this machine: (rows of its samples, facts by provenance ID). Runs in a dask worker."""
     folder = store.SAMPLES / experiment.name
-    contenders = runner.find_contenders(experiment)
     with runner.bench_slot(experiment.name, SLOT_WAIT_S):
-        run_ids = runner.measure(experiment, quick, contenders, folder, [block]).run_ids
+        run_ids = runner.measure(experiment, quick, _found(experiment), folder, [block]).run_ids
     rows = store.rows(folder, run_ids)
     identities = sorted({row["provenance"] for row in rows})
     return rows, dict(zip(identities, provenance.read(folder, identities), strict=True))
 
 
+_found = functools.cache(runner.find_contenders)  # once a campaign, not for every block
+
+
 def _hello(experiment):
-    """(host, source hash, contenders) of the machine this runs on; builds what it needs."""
-    return provenance.host(), build.source_hash(), runner.find_contenders(experiment)
+    """(host, source hash, contenders) of the machine this runs on; builds what it needs.
+
+    A worker outlives campaigns, so what it knew of peers is forgotten first: they may have changed.
+    """
+    _found.cache_clear()
+    peers.find.cache_clear()
+    return provenance.host(), build.source_hash(), _found(experiment)
 
 
 # ---------------------------------------------------------------- here
@@ -131,7 +141,10 @@ def _missing(experiment, quick, hosts, folder):
 
 
 def _measured(client, experiment, quick, blocks):
-    """(block, result of measure_block or the exception that ended it) as they come; progress on stderr."""
+    """(block, result of measure_block or the exception that ended it) as they come; progress on stderr.
+
+    A task is let go once it is here: the cluster would repeat what a worker had delivered before it died.
+    """
     from dask.distributed import as_completed
 
     tasks = {
@@ -141,20 +154,24 @@ def _measured(client, experiment, quick, blocks):
         for block in blocks
     }
     progress = runner.Progress(experiment.name, len(tasks), "blocks")
-    for task in as_completed(tasks):
-        progress.step(tasks[task])
-        yield tasks[task], task.exception() or task.result()
+    for task in as_completed(list(tasks)):
+        block, result = tasks.pop(task), task.exception() or task.result()
+        task.release()
+        progress.step(block)
+        yield block, result
     progress.end()
 
 
-def _keep(folder, rows, facts):
+def _keep(folder, known, rows, facts):
     """Adds what is not there yet, with the facts it was measured under; returns the run_ids."""
     for identity, fact in facts.items():
         store.save_json(folder, f"provenance-{identity}.json", fact)
-    known = set(store.load(folder, ["run_id"])["run_id"])
+    if any(row["host"] == provenance.host() for row in rows):  # a worker here may write the same folder
+        known |= set(store.load(folder, ["run_id"])["run_id"])
     new = [row for row in rows if row["run_id"] not in known]
     if new:
         store.append(folder, new)
+    known |= {row["run_id"] for row in new}
     return {row["run_id"] for row in rows}
 
 

@@ -4,6 +4,7 @@ A fact is a function without arguments that returns one value; adding one is add
 only where runs are made (builds, peers, the spec) is handed in by the runner.
 """
 
+import functools
 import hashlib
 import html
 import json
@@ -54,6 +55,7 @@ def libc():
     return " ".join(platform.libc_ver())
 
 
+@functools.cache
 def libc_sha256():
     """Hash of the C library that processes of this machine are linked with: "system" in comparisons."""
     mapped = (line.split()[-1] for line in _read("/proc/self/maps").splitlines())

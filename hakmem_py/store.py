@@ -1,9 +1,9 @@
 """Samples on disk: the schema, atomic append, loading. Nothing else.
 
 A folder of samples holds parquet files that are only ever added, each written under a hidden name, synced
-and renamed, so that a kill at any moment costs at most what was being written. `compact` joins the small
-files (part-*) into one (samples-*) that names them in its metadata: a part that a kill left behind is known
-as joined and not read twice.
+and renamed, so that a kill at any moment costs at most what was being written. `compact` joins small files
+(part-*, samples-*) into one (samples-*) that names them in its metadata: a file that a kill left behind is
+known as joined and not read twice.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ SCHEMA = pa.schema([  # what each column means: data/README.md
     *((name, pa.int64()) for name in AMOUNTS),
     *((name, pa.float64()) for name in REALS),
 ])  # fmt: skip
-JOINED = b"hakmem.joined"  # metadata of a samples-* file: the names of the parts that it holds
+JOINED = b"hakmem.joined"  # metadata of a samples-* file: the names of the files that it holds
 
 
 class StoreError(OSError):
@@ -94,11 +94,17 @@ def rows(folder, run_ids):
 
 
 def compact(folder):
-    """Joins the parts of a folder into one file. Only for the process that holds the bench slot."""
+    """Joins the parts of a folder, and the joined files that are not larger than twice what is joined so far.
+
+    So each file is larger than all smaller ones together, and there are few, however many samples. Only for
+    the process that holds the bench slot.
+    """
     folder = Path(folder)
-    for left in set(folder.glob("part-*.parquet")) - set(_files(folder)):
+    for left in set(folder.glob("*.parquet")) - set(_files(folder)):
         left.unlink(missing_ok=True)
-    parts = sorted(folder.glob("part-*.parquet"))
+    parts, joined = (sorted(folder.glob(f"{kind}-*.parquet"), key=_bytes) for kind in ("part", "samples"))
+    for path in joined if parts else []:
+        parts += [path] if _bytes(path) <= 2 * sum(map(_bytes, parts)) else []
     tables = {path: table for path in parts if (table := _read(path, SCHEMA.names)) is not None}
     if len(tables) < 2:
         return
@@ -113,10 +119,14 @@ def compact(folder):
 
 
 def _files(folder):
-    """The files to read: all that are joined, and the parts that are in none of them."""
+    """The files to read: those that no joined file holds."""
     joined = sorted(folder.glob("samples-*.parquet"))
     held = {name for path in joined for name in _joined_names(path)}
-    return joined + [path for path in sorted(folder.glob("part-*.parquet")) if path.name not in held]
+    return [path for path in [*joined, *sorted(folder.glob("part-*.parquet"))] if path.name not in held]
+
+
+def _bytes(path):
+    return path.stat().st_size
 
 
 def _joined_names(path):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pandas as pd
@@ -14,15 +15,18 @@ from hakmem_py import campaign, provenance, runner, store
 from hakmem_py.campaign import CampaignError
 
 PRELOAD = """
+import os
 from pathlib import Path
-from hakmem_py import runner, store
-runner.SLOT = Path({folder!r}, "bench.lock")
-store.SAMPLES = Path({folder!r}, "host")
+from hakmem_py import provenance, runner, store
+name = os.environ.get("PRETENDED_HOST", provenance.host())
+provenance.host = lambda: name
+runner.SLOT = Path({folder!r}, name + ".lock")
+store.SAMPLES = Path({folder!r}, name)
 """
 
 
 class Cluster:
-    """A scheduler and workers as processes; all workers are of this machine and share its store."""
+    """A scheduler and workers as processes; workers of one host, pretended or not, share its store."""
 
     def __init__(self, folder):
         self.folder, self.processes = folder, []
@@ -33,17 +37,35 @@ class Cluster:
         while not (folder / "scheduler.json").exists():
             time.sleep(0.05)
 
-    def start(self, *arguments):
+    def start(self, *arguments, host=None):
         command = [sys.executable, "-m", "dask", *map(str, arguments)]
+        env = os.environ | ({"PRETENDED_HOST": host} if host else {})
         process = subprocess.Popen(
-            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, cwd=self.folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         self.processes.append(process)
         return process
 
-    def worker(self, *options):
+    def worker(self, *options, host=None):
         where = ["--scheduler-file", self.folder / "scheduler.json", "--preload", self.folder / "preload.py"]
-        return self.start("worker", *where, "--no-nanny", "--nthreads", 1, "--no-dashboard", *options)
+        fixed = ["--no-nanny", "--nthreads", 1, "--no-dashboard"]
+        return self.start("worker", *where, *fixed, *options, host=host)
+
+    def samples(self, host=None):
+        """What the workers of a host have measured of the tiny experiment."""
+        return store.load(self.folder / (host or provenance.host()) / "tiny")
+
+    def kill(self, worker, samples, host=None):
+        """Ends a worker once its host has so many samples; returns the thread that does it."""
+
+        def wait():
+            while len(self.samples(host)) < samples:
+                time.sleep(0.005)
+            worker.kill()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        return thread
 
     def address(self):
         return json.loads((self.folder / "scheduler.json").read_text())["address"]
@@ -72,22 +94,31 @@ def overlaps(samples):
 def test_a_worker_killed_half_way_costs_only_its_run(cluster, tiny, tmp_path):
     spec = tiny("quick_blocks = 2", "quick_blocks = 12", "quick_scale = 0.001", "quick_scale = 0.05")
     workers = [cluster.worker("--resources", "bench=1") for _ in range(3)]
-    killer = subprocess.Popen(  # ends the first worker while samples are being made
-        [sys.executable, "-c", "import sys, time, os, glob\n"
-         "while len(glob.glob(sys.argv[1])) < 10: time.sleep(0.005)\n"
-         "os.kill(int(sys.argv[2]), 9)", str(tmp_path / "host/tiny/*.parquet"), str(workers[0].pid)]
-    )  # fmt: skip
+    killer = cluster.kill(workers[0], 10)
     samples = campaign.campaign(spec, cluster.address(), folder=tmp_path / "kept")
-    killer.wait()
+    killer.join()
     assert workers[0].wait(timeout=10) == -signal.SIGKILL
     assert len(samples) == 12 * 4
     assert set(samples["status"]) == {"ok"}
-    on_host = store.load(tmp_path / "host" / "tiny")
+    on_host = cluster.samples()
     assert on_host["run_id"].is_unique
     assert set(on_host["run_id"]) == set(samples["run_id"])
     assert overlaps(on_host) == 0
     facts = provenance.read(tmp_path / "kept", samples["provenance"].unique())
     assert {fact["host"] for fact in facts} == {provenance.host()}
+
+
+def test_a_host_that_dies_costs_the_others_its_block_in_flight(cluster, tiny, tmp_path):
+    spec = tiny("quick_blocks = 2", "quick_blocks = 12", "quick_scale = 0.001", "quick_scale = 0.05")
+    workers = {name: cluster.worker("--resources", "bench=1", host=name) for name in ("one", "two")}
+    killer = cluster.kill(workers["one"], 9, "one")
+    samples = campaign.campaign(spec, cluster.address(), folder=tmp_path / "kept")
+    killer.join()
+    assert len(samples) == 12 * 4 and samples["run_id"].is_unique
+    assert samples.groupby("block")["host"].nunique().eq(1).all()
+    measured = {name: cluster.samples(name) for name in workers}
+    assert len(measured["one"]) + len(measured["two"]) < 12 * 4 + 2 * 4
+    assert len(store.load(tmp_path / "kept")) == 12 * 4
 
 
 def test_a_second_campaign_does_only_what_is_missing(cluster, tiny, tmp_path):

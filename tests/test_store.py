@@ -77,6 +77,31 @@ def test_parts_left_by_a_kill_while_joining_count_once(tmp_path):
     assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2, 3]
 
 
+def test_many_small_campaigns_leave_few_files(tmp_path):
+    for i in range(200):
+        store.append(tmp_path, [row(2 * i)])
+        store.append(tmp_path, [row(2 * i + 1)])
+        store.compact(tmp_path)
+    assert sorted(store.load(tmp_path, ["block"])["block"]) == list(range(400))
+    assert len(list(tmp_path.glob("*.parquet"))) <= 8
+
+
+def test_joined_files_left_by_a_kill_while_joining_count_once(tmp_path):
+    for i in range(4):
+        store.append(tmp_path, [row(i)])
+        if i == 1:
+            store.compact(tmp_path)
+            saved = {path: path.read_bytes() for path in tmp_path.glob("samples-*")}
+    store.compact(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    for path, content in saved.items():
+        path.write_bytes(content)
+    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2, 3]
+    store.append(tmp_path, [row(4)])
+    store.compact(tmp_path)
+    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("join", [[], ["join"]], ids=["append", "append and join"])
 def test_a_kill_costs_at_most_the_row_in_flight(tmp_path, join):
     writer = subprocess.Popen(
