@@ -56,6 +56,12 @@ def test_a_build_is_named_with_its_hash():
     assert json.loads((folder / "build.json").read_text())["hash"] in done.stdout
 
 
+@pytest.mark.parametrize("target", ["report", "bench"])
+def test_make_gets_the_other_allocators_before_it_measures(target):
+    plan = subprocess.run(["make", "-nB", target], cwd=ROOT, capture_output=True, text=True).stdout
+    assert 0 < plan.index("hakmem_py peers --get") < plan.index("hakmem_py r")
+
+
 def test_make_says_what_it_can_do():
     done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True)
     for target in ("env", "report", "test", "lab", "bench", "bench-check", "clean"):
