@@ -55,7 +55,7 @@ def ratio_forest(table, baseline="hakmem", title=None):
         )
     fig.add_vline(x=1)
     cases = known["case"].nunique()
-    alt = f"Time of {', '.join(names)} divided by that of {baseline}: {_sides(known, baseline)}."
+    alt = f"Time of {', '.join(names)} divided by that of {baseline}. {_sides(known, baseline)}."
     axis = ratio_axis([*known["ratio"], *known["low"], *known["high"]])
     return finish(
         fig,
@@ -73,7 +73,7 @@ def _sides(table, baseline):
     """How often the interval lies wholly on one side of 1, in words."""
     faster, slower = (table["low"] > 1).sum(), (table["high"] < 1).sum()
     rest = len(table) - faster - slower
-    return f"comparisons in which {baseline} is faster: {faster}, slower: {slower}, undecided: {rest}"
+    return f"Comparisons in which {baseline} is faster: {faster}, slower: {slower}, undecided: {rest}"
 
 
 def share_bars(table, reference="mimalloc", milestones=(), published=None, title=None):

@@ -129,11 +129,6 @@ def _plotly_script(drawn, self_contained):
     return f"<script>{get_plotlyjs()}</script>" if self_contained else '<script src="plotly.min.js"></script>'
 
 
-def _is_shown(cell):
-    """A cell that only hands parameters over is no reading matter: they stand in the command at the end."""
-    return "injected-parameters" not in cell.metadata.get("tags", [])
-
-
 def outputs(notebook, form):
     """Every output of the given MIME form, in order."""
     return [
@@ -171,7 +166,6 @@ def page(executed, self_contained=False):
     """HTML of one executed notebook (path). Its record, put there by the batch, ends the page."""
     notebook = nbformat.read(executed, as_version=4)
     record = notebook.metadata.get("hakmem", {}).get("record", {})
-    notebook.cells = [cell for cell in notebook.cells if _is_shown(cell)]
     template = TEMPLATES / "hakmem"
     resources = {
         "page": {
