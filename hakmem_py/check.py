@@ -6,6 +6,7 @@ a moved function can be worth more than the change.
 """
 
 import subprocess
+import sys
 import tarfile
 import tempfile
 from io import BytesIO
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from . import ROOT, build, estimates, instructions, runner, spec, stats, store
+from . import ROOT, build, estimates, instructions, runner, spec, stats, store, timeline
 
 GATE = {  # workload -> iterations of the two counted runs; their difference is steady state
     "lifo": (200, 1_000),
@@ -56,12 +57,17 @@ def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
 
 def _sources(commit, scratch):
     """native/ as it was in a commit, unpacked into a folder."""
-    done = subprocess.run(["git", "-C", ROOT, "archive", commit, "native"], capture_output=True)
-    if done.returncode:
-        raise CheckError(f"{commit}: {done.stderr.decode().strip().splitlines()[-1]}")
-    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
+    with tarfile.open(fileobj=BytesIO(_git("archive", commit, "native"))) as archive:
         archive.extractall(scratch, filter="data")
     return scratch / "native"
+
+
+def _git(*arguments):
+    done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True)
+    if done.returncode:
+        said = done.stderr.decode().strip().splitlines() or ["git failed"]
+        raise CheckError(f"git {' '.join(arguments[:2])}: {said[0]}")
+    return done.stdout
 
 
 def _counts(sides, workloads):
@@ -76,6 +82,29 @@ def _counts(sides, workloads):
         more = tree / base - 1
         rows.append({"case": name, "instructions_base": base, "instructions": tree, "more": more})
     return pd.DataFrame(rows, columns=COUNTED)
+
+
+def history(since, workloads=tuple(GATE)):
+    """Instructions an operation at a commit, at each after it that touched native/, and in the tree.
+
+    Columns label (the commit), case, value, in order of time, as timeline.change_points takes them. All are
+    preloaded into the tree's bench. A commit that does not build is named on stderr and left out.
+    """
+    later = _git("log", "--reverse", "--format=%h", f"{since}..HEAD", "--", "native").decode().split()
+    bench, rows, progress = build.build().bench, [], runner.Progress("history", len(later) + 2, "commits")
+    for i, commit in enumerate([since, *later, None]):
+        try:
+            with tempfile.TemporaryDirectory(prefix="hakmem-base-") as scratch:
+                done = build.build("release", _sources(commit, Path(scratch)) if commit else build.NATIVE)
+        except build.BuildError as error:
+            print(f"hakmem: {commit} does not build: {str(error).splitlines()[0]}", file=sys.stderr)
+            continue
+        for name in workloads:
+            count = instructions.per_op(bench, name, {"LD_PRELOAD": str(done.library)}, *GATE[name])
+            rows.append((commit or "the tree", name, count))
+        progress.step(i)
+    progress.end()
+    return pd.DataFrame(rows, columns=["label", "case", "value"])
 
 
 def _times(layouts, blocks, workloads, folder):
@@ -119,11 +148,25 @@ def add_check(subparsers):
     sub.add_argument("--base", default="HEAD", help="commit to compare with; default HEAD")
     sub.add_argument("--blocks", type=int, default=60, help="randomised blocks; default 60")
     sub.add_argument("--workloads", nargs="+", default=list(GATE), choices=GATE, metavar="NAME")
+    sub.add_argument(
+        "--since", metavar="COMMIT", help="instead: where, since then, instruction counts changed"
+    )
     sub.set_defaults(run=_run)
     return sub
 
 
+def _show_history(table):
+    """Prints the counts of each commit, and names what changed between which two."""
+    wide = table.pivot(index="label", columns="case", values="value").loc[list(table["label"].unique())]
+    print(wide.to_string(float_format=lambda value: f"{value:.5g}"))
+    for case, part in table.groupby("case", sort=False):
+        for text in timeline.change_points(part, noise=0)["text"]:
+            print(f"{case}: {text}")
+
+
 def _run(args):
+    if args.since:
+        return _show_history(history(args.since, args.workloads))
     table = check(args.base, args.blocks, args.workloads)
     if len(table):
         print(table.to_string(index=False, float_format=lambda value: f"{value:.5g}"))

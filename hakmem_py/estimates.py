@@ -12,7 +12,7 @@ Source: Hollander, Wolfe & Chicken, Nonparametric Statistical Methods, 3rd ed., 
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isfinite, log, log1p, nan, sqrt
+from math import inf, isfinite, log, log1p, nan, sqrt
 
 import numpy as np
 from scipy import stats as sps
@@ -168,6 +168,16 @@ def ratio(a, b, confidence=CONFIDENCE, paired=True):
         cliffs_delta(a, b), correlation, robust_cv(a), robust_cv(b), noise, tost_low, tost_high,
         float(np.quantile(a, 0.1) / np.quantile(b, 0.1)),
     )  # fmt: skip
+
+
+def inverse(e):
+    """The Estimate of b / a, from that of a / b."""
+    turned = {"value": 1 / e.value, "ratio_low_quantile": 1 / e.ratio_low_quantile}
+    for low, high in (("low", "high"), ("tost_low", "tost_high")):
+        lower, upper = getattr(e, low), getattr(e, high)
+        turned |= {low: 1 / upper, high: 1 / lower if lower else inf}
+    turned |= {"cv_a": e.cv_b, "cv_b": e.cv_a, "robust_cv_a": e.robust_cv_b, "robust_cv_b": e.robust_cv_a}
+    return replace(e, cliffs_delta=-e.cliffs_delta, **turned)
 
 
 # ---------------------------------------------------------------- verdicts and plans

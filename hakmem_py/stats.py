@@ -4,7 +4,6 @@ Knows nothing of how the samples were made. The arithmetic of one comparison is 
 here too, so that a notebook needs the one name `stats`.
 """
 
-from dataclasses import replace
 from math import isfinite, log, nan, sqrt
 
 import numpy as np
@@ -25,6 +24,7 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     cliffs_delta,
     cv,
     equivalent,
+    inverse,
     look_confidences,
     plan,
     ratio,
@@ -81,17 +81,18 @@ def compare(
     family = int(table["p"].notna().sum())
     for i, row in enumerate(rows):
         if "pairs" in row:
-            a, b = row["pairs"]
             if looks:
+                a, b = row["pairs"]
                 judged = sequential(b, a, looks, threshold, margin, 1 - (1 - CONFIDENCE) / family)
             else:
-                judged = verdict(ratio(b, a), threshold, margin, p_adjusted=table.at[i, "p_adjusted"])
+                gain = inverse(row["estimate"])
+                judged = verdict(gain, threshold, margin, p_adjusted=table.at[i, "p_adjusted"])
             table.loc[i, ["verdict", "needs_n"]] = row["verdict"] or judged.kind, judged.needs_n
     return table
 
 
 def _compare_one(side, base, metric):
-    """The row without its verdict, and under "pairs" the costs to judge once the family is known."""
+    """The row without its verdict; under "pairs" and "estimate" what is judged once the family is known."""
     if base is None:
         why = "the baseline has no sample of this case"
         return {"n": 0, "status": "no baseline", "error": why, "verdict": NOT_MEASURED}
@@ -110,7 +111,7 @@ def _compare_one(side, base, metric):
         "cv_baseline": e.cv_b, "cliffs_delta": e.cliffs_delta, "autocorrelation": e.autocorrelation,
         "load": pairs["load"].mean(), "median_ns": np.median(a), "baseline_ns": np.median(b),
         "ratio_low_quantile": e.ratio_low_quantile,
-        "pairs": (a, b), "verdict": "UNDECIDED" if failures else None,
+        "pairs": (a, b), "estimate": e, "verdict": "UNDECIDED" if failures else None,
     }  # fmt: skip
 
 
@@ -232,7 +233,7 @@ def claim_verdict(claimed, estimate, hypothesis="difference", margin=MARGIN, cla
         return Verdict("not testable here", None, f"claimed {claimed:.4g}; this machine cannot measure it")
     judge = {"difference": _judge_difference, "equivalence": _judge_equivalence, "at least": _judge_bound}
     if hypothesis == "at most":
-        kind = _judge_bound(1 / claimed, _inverse(estimate), margin, claimed_n)
+        kind = _judge_bound(1 / claimed, inverse(estimate), margin, claimed_n)
     elif hypothesis in judge:
         kind = judge[hypothesis](claimed, estimate, margin, claimed_n)
     else:
@@ -248,11 +249,6 @@ def prediction_interval(estimate, n):
         return 0.0, float("inf")
     half = log(estimate.high / estimate.low) / 2 * sqrt(1 + estimate.n / n)
     return estimate.value * np.exp(-half), estimate.value * np.exp(half)
-
-
-def _inverse(e):
-    swap = {"value": 1 / e.value, "low": 1 / e.high, "high": 1 / e.low if e.low else float("inf")}
-    return replace(e, **swap)
 
 
 def _judge_difference(claimed, e, margin, claimed_n):

@@ -73,7 +73,9 @@ def load(folder, columns=None):
     aside as NAME.damaged, which is said on stderr: its runs count as not measured, the others are unharmed.
     """
     names = SCHEMA.names if columns is None else list(columns)
-    return _load(Path(folder), names).to_pandas(self_destruct=True, split_blocks=True)
+    samples = _load(Path(folder), names).to_pandas(self_destruct=True, split_blocks=True)
+    samples.attrs["folder"] = str(folder)
+    return samples
 
 
 def _load(folder, names):

@@ -7,6 +7,7 @@ import pandas as pd
 import ruptures
 from scipy import stats as sps
 
+from . import provenance
 from .estimates import CONFIDENCE, MIN_PAIRS, ratio, robust_sd
 
 REDRAWS = 400  # of the bootstrap
@@ -112,8 +113,9 @@ def _noise(history, values):
 def history(samples, subject="hakmem", beside="system", metric="cpu_ns_per_op"):
     """Ratio subject / beside of each build that was ever measured, build by build in order of time.
 
-    samples: of one experiment, all that the store holds. Columns label (the build's hash), since, case,
-    value, low, high, n: the rival of each pair ran in the same block, so a slower day is not a slower build.
+    samples: of one experiment, all that the store holds. Columns label (the commit where it is known, and the
+    build's hash), since, case, value, low, high, n: the rival of each pair ran in the same block, so a slower
+    day is not a slower build.
     """
     good = samples[(samples["status"] == "ok") & samples["allocator"].isin([subject, beside])]
     keys, pair = ["build_hash", "case"], ["build_hash", "case", "host", "scale", "block", "seed"]
@@ -121,13 +123,21 @@ def history(samples, subject="hakmem", beside="system", metric="cpu_ns_per_op"):
         index=pair, columns="allocator", values=metric, aggfunc="last", observed=True
     ).dropna()
     since = good.groupby("build_hash", observed=True)["started_at"].min()
+    labels = {build: _label(build, part) for build, part in good.groupby("build_hash", observed=True)}
     rows = []
     for (build, case), part in wide.groupby(level=keys, observed=True):
         e = ratio(part[subject], part[beside])
-        rows.append({"label": build, "since": since[build], "case": case, "value": e.value})
+        rows.append({"label": labels[build], "since": since[build], "case": case, "value": e.value})
         rows[-1] |= {"low": e.low, "high": e.high, "n": e.n}
     table = pd.DataFrame(rows, columns=["label", "since", "case", "value", "low", "high", "n"])
     return table.sort_values(["case", "since"], ignore_index=True)
+
+
+def _label(build, samples):
+    """A build as a point of a history: the commit it was first measured at, and its hash."""
+    folder = samples.attrs.get("folder")
+    known = provenance.read(folder, samples["provenance"].head(1)) if folder else []
+    return f"{known[0]['commit']} ({build})" if known else str(build)
 
 
 def changes(table):

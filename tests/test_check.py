@@ -44,6 +44,18 @@ def test_the_same_code_counts_the_same():
     assert counted["more"].abs().max() < check.NOISE
 
 
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="apt install valgrind")
+def test_the_history_names_between_which_commits_a_count_changed(longer, monkeypatch, capsys):
+    """Three commits, the second with an instruction more, and the tree as the third."""
+    sources = {"one": build.NATIVE, "two": longer, "three": build.NATIVE}
+    monkeypatch.setattr(check, "_git", lambda *arguments: b"two three")
+    monkeypatch.setattr(check, "_sources", lambda commit, scratch: sources[commit])
+    check._show_history(check.history("one", ("lifo",)))
+    said = capsys.readouterr().out
+    assert "between one and two" in said and "lifo: regression of +" in said
+    assert "between two and three" in said and "lifo: improvement of -" in said and "the tree" in said
+
+
 def test_both_sides_run_in_one_bench_and_every_layout(longer, tmp_path):
     sides = {"base": build.build(), "tree": build.build("release", longer)}
     table = check._times([sides, sides], 4, ("lifo",), tmp_path / "kept")

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats as sps
 from statsmodels.stats.weightstats import ttost_paired
 
-from hakmem_py import stats
+from hakmem_py import estimates, stats
 from hakmem_py.ranks import signed_rank_cut, signed_rank_p
 
 RNG = np.random.default_rng
@@ -55,6 +55,9 @@ def test_swapping_the_sides_inverts_the_ratio():
     assert there.value == pytest.approx(1 / back.value)
     assert (there.low, there.high) == pytest.approx((1 / back.high, 1 / back.low))
     assert there.cliffs_delta == -back.cliffs_delta
+    turned = estimates.inverse(there)
+    for name, value in vars(back).items():
+        assert getattr(turned, name) == pytest.approx(value, rel=0.02 if "quantile" in name else 1e-9), name
 
 
 def test_no_interval_below_six_pairs():

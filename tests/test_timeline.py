@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hakmem_py import timeline
+from hakmem_py import provenance, timeline
 
 RNG = np.random.default_rng
 
@@ -104,6 +104,12 @@ def test_history_of_the_store_names_the_slower_build_and_not_the_slower_day():
     found = timeline.changes(table)
     assert found["previous"].tolist() == ["two"] and found["at"].tolist() == ["three"]
     assert found["change"].iloc[0] == pytest.approx(0.1, abs=0.02)
+
+
+def test_a_build_in_the_history_is_called_by_its_commit(tmp_path):
+    samples = runs("one", 0, 5.0).assign(provenance=provenance.save(tmp_path, {"commit": "abc123"}))
+    samples.attrs["folder"] = str(tmp_path)
+    assert timeline.history(samples)["label"].tolist() == ["abc123 (one)"]
 
 
 def test_one_added_instruction_in_fifty_is_found_and_noise_is_not():
