@@ -165,6 +165,16 @@ def test_a_phone_scrolls_in_one_direction_only(specimen, browser):
     open_page = visit(browser, specimen / "html" / "00_specimen.html", viewport={"width": 360, "height": 740})
     open_page.drawn()
     assert open_page.page.evaluate("document.documentElement.scrollWidth") <= 360
+    front = visit(browser, specimen / "index.html", viewport={"width": 360, "height": 740}).page
+    assert front.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_a_verdict_has_its_tone_however_it_is_written():
+    from hakmem_py import pages
+
+    assert "bad" in pages.badge("not replicated") and "bad" in pages.badge("NOT REPLICATED")
+    assert pages.badge(None) == ""
+    assert pages.code("run `a < b`") == "run <code>a &lt; b</code>"
 
 
 def test_pages_are_small_and_share_one_plotly(specimen):
