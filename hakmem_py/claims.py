@@ -6,7 +6,8 @@ one side, and which experiment repeats that pair: figures of another machine can
 
 import re
 import tomllib
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from math import nan, sqrt
 
 import numpy as np
@@ -73,7 +74,12 @@ def claims():
     """Every Claim, in the order of published.csv."""
     groups = tomllib.loads((PUBLISHED / "claims.toml").read_text(encoding="utf-8"))["group"]
     rows = figures()
-    return [claim for _, row in rows.iterrows() for group in groups if (claim := _claim(row, group, rows))]
+    found = [claim for _, row in rows.iterrows() for group in groups if (claim := _claim(row, group, rows))]
+    several = {name for name, n in Counter(claim.id for claim in found).items() if n > 1}
+    return [
+        replace(claim, id=f"{claim.id} / {claim.group['against']}") if claim.id in several else claim
+        for claim in found
+    ]
 
 
 def uncovered():
@@ -109,7 +115,7 @@ def _claim(row, group, rows):
 
 
 def _name(row, rows):
-    """Short and unique but for the other side: the metric stands in it only where there are several."""
+    """Short, and unique but for the other side; the metric stands in it only where there are several."""
     kin = rows[(rows["report"] == row["report"]) & (rows["experiment"] == row["experiment"])]
     metric = row["metric"].removeprefix("throughput_") if kin["metric"].nunique() > 1 else ""
     return " ".join(filter(None, (row["report"], row["experiment"], row["subject"], metric)))

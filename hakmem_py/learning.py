@@ -67,6 +67,7 @@ def arms_played(arms, labels, best=None, title="Arm played", x_title="play"):
         "type": "category",
         "categoryorder": "array",
         "categoryarray": [str(label) for label in labels][::-1],
+        "range": [-0.5, len(labels) - 0.5],  # with the arms that were never played
     }
     return finish(
         fig,

@@ -41,10 +41,14 @@ def table(frame, columns=None, links=None):
     for name in shown.select_dtypes(["object", "string", "category"]):
         folder = (links or {}).get(name)
         shown[name] = [_cell(str(word), folder) for word in shown[name].fillna("")]
-    form = "{:.4g}".format
     return HTML(
-        shown.to_html(index=False, na_rep="", float_format=form, border=0, classes="long", escape=False)
+        shown.to_html(index=False, na_rep="", float_format=_number, border=0, classes="long", escape=False)
     )
+
+
+def _number(value):
+    """Four digits, as people write them: 19,370 and 0.1234, powers of ten only where they save zeros."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def _cell(word, folder):
