@@ -23,9 +23,12 @@ PROVENANCE_FACTS = ("machine", "kernel", "compiler", "libc", "commit")
 # ---------------------------------------------------------------- reference samples
 
 
-def freeze(name, quick=False):
-    """Makes the samples of an experiment its reference, in place of what was there. Returns how many."""
-    samples = ensure(name, quick=quick)
+def freeze(name, quick=False, blocks=None):
+    """Makes the samples of an experiment its reference, in place of what was there. Returns how many.
+
+    quick, blocks: as they were measured; None: as many blocks as the specification says.
+    """
+    samples = ensure(name, quick=quick, blocks=blocks)
     folder = store.REFERENCE / name
     origin = samples.attrs["folder"]
     for old in folder.glob("*"):
@@ -154,13 +157,14 @@ def add_freeze(subparsers):
     sub = subparsers.add_parser("freeze")
     sub.add_argument("names", nargs="+", metavar="NAME", help="experiments of data/specs")
     sub.add_argument("--quick", action="store_true", help="the samples of the quick mode")
+    sub.add_argument("--blocks", type=int, help="the first so many; default: as the specification says")
     sub.set_defaults(run=_freeze)
     return sub
 
 
 def _freeze(args):
     for name in args.names:
-        print(f"{name}: {freeze(name, args.quick)} samples are the reference now")
+        print(f"{name}: {freeze(name, args.quick, args.blocks)} samples are the reference now")
 
 
 def add_readme(subparsers):
