@@ -6,6 +6,7 @@ like a drift. Times are CPU times, which do not run while a process is stopped.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from .spec import Allocator, Case, Experiment
 
 WINDOWS = 30  # points of a short soak at least; windows are a minute where that gives as many
 TURN_S = 1.0  # longest turn
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 MOST_CHUNKS = 4096  # that one process of the bench can time
 FOLDER = store.SAMPLES / "soak"
 KEPT = store.REFERENCE / "01_ruler" / "soak.json"
@@ -112,7 +114,7 @@ def _run(plan, file, chunk_ops, done):
     """Lets the sides take turns and appends what each chunk reports, until the soak is as long as planned."""
     file.parent.mkdir(parents=True, exist_ok=True)
     segment, start, said = f"{time.time():.0f}", time.monotonic(), 0.0
-    with contextlib.ExitStack() as stack, file.open("a") as log:
+    with contextlib.ExitStack() as stack:
         living = {
             label: stack.enter_context(_living(plan, side, chunk_ops)) for label, side in plan.sides.items()
         }
@@ -120,8 +122,7 @@ def _run(plan, file, chunk_ops, done):
             for label, process in living.items():
                 rows = _turn(process, _turn_s(plan), label)
                 stamp = {"segment": segment, "label": label, "seconds": time.monotonic() - start}
-                log.writelines(json.dumps(row | stamp) + "\n" for row in rows)
-            log.flush()
+                store.append_lines(file, [row | stamp for row in rows])
             if passed - said > runner.PROGRESS_S:
                 said = passed
                 text = f"soak: {(done + passed) / 60:.1f} of {plan.minutes:g} minutes"
@@ -134,7 +135,9 @@ def _living(plan, side, chunk_ops):
     """The bench as a stopped process that reports its chunks as they end; killed at the end."""
     env = worker.ENVIRONMENT | ({"LD_PRELOAD": side.preload} if side.preload else {})
     command = [*_command(plan, side, chunk_ops, MOST_CHUNKS), "--stream"]
-    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=_end_with_parent
+    )
     process.send_signal(signal.SIGSTOP)
     os.set_blocking(process.stderr.fileno(), False)
     try:
@@ -142,6 +145,11 @@ def _living(plan, side, chunk_ops):
     finally:
         process.kill()
         process.communicate()
+
+
+def _end_with_parent():
+    """Else a killed soak would leave a stopped process behind for ever."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _turn(process, seconds, label):

@@ -66,6 +66,15 @@ def save_json(folder, name, value):
     _write(Path(folder), name, lambda file: file.write(text.encode()))
 
 
+def append_lines(path, rows):
+    """Adds rows to a file, a line of JSON each; one that was cut short before stays a line by itself."""
+    try:
+        with Path(path).open("a") as file:
+            file.writelines(f"\n{json.dumps(row)}" for row in rows)
+    except OSError as error:
+        raise _cannot_write(Path(path).parent, error) from None
+
+
 def load(folder, columns=None):
     """The samples of a folder as a DataFrame; empty, with its columns, where there are none.
 
@@ -181,7 +190,11 @@ def _write(folder, name, fill):
     except OSError as error:
         with contextlib.suppress(OSError):  # the folder itself may be the trouble, which is named below
             hidden.unlink(missing_ok=True)
-        raise StoreError(
-            f"cannot write to {folder}: {error.strerror or error}. Nothing measured before is lost: "
-            "make room or make the folder writable, then run the same command again"
-        ) from None
+        raise _cannot_write(folder, error) from None
+
+
+def _cannot_write(folder, error):
+    return StoreError(
+        f"cannot write to {folder}: {error.strerror or error}. Nothing measured before is lost: "
+        "make room or make the folder writable, then run the same command again"
+    )

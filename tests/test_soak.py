@@ -1,9 +1,14 @@
 """A short soak for real: two living processes in turns, resumed after an interruption, summed up."""
 
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
-from hakmem_py import soak
+from hakmem_py import soak, store
 
 WORKLOAD = "random_mixed"
 
@@ -40,6 +45,37 @@ def test_an_interrupted_soak_goes_on(table, folder):
     size = file.stat().st_size
     assert len(soak.soak(0.1, WORKLOAD, folder=folder, wait_s=300)) == len(resumed)
     assert file.stat().st_size == size  # complete: nothing was run
+
+
+def test_a_killed_soak_leaves_no_process_behind(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from hakmem_py import runner, soak;"
+        "runner.SLOT = Path(sys.argv[1], 'slot'); soak.soak(1, sys.argv[2], folder=Path(sys.argv[1], 'soak'))"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", code, tmp_path, WORKLOAD], stderr=subprocess.DEVNULL)
+    while not list(tmp_path.glob("soak/*.jsonl")):
+        assert killed.poll() is None
+        time.sleep(0.05)
+    children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
+    killed.kill()
+    killed.wait()
+    time.sleep(0.2)
+    assert len(children) == 2
+    assert [pid for pid in children if Path("/proc", pid).exists() and _alive(pid)] == []
+
+
+def _alive(pid):
+    return Path("/proc", pid, "stat").read_text().split()[2] != "Z"
+
+
+def test_a_full_disk_is_named_and_costs_the_soak_its_last_turn(tmp_path):
+    with pytest.raises(store.StoreError, match=r"No space left on device.*run the same command again"):
+        store.append_lines("/dev/full", [{"ops": 1}])
+    file = tmp_path / "soak.jsonl"
+    for text in ("", '\n{"ops": 2, "cpu'):  # cut short by the full disk
+        file.write_text(file.read_text() + text if file.exists() else text)
+        store.append_lines(file, [{"ops": 1}])
+    assert soak._read(file)["ops"].tolist() == [1, 1]
 
 
 def test_a_leak_is_seen_beside_the_reference():
