@@ -128,7 +128,17 @@ def _times(layouts, blocks, workloads, folder):
         run_ids |= runner.measure(experiment, False, found, folder, mine).run_ids
     samples = runner.samples_of(experiment, folder, run_ids)
     table = stats.compare(samples, threshold=estimates.BUILD_THRESHOLD)
-    return table[TIMED]
+    return _agreed(table, samples, len(layouts))[TIMED]
+
+
+def _agreed(table, samples, layouts):
+    """The table, GO and NO-GO taken back where the layouts disagree on the sign: then it is the layout's."""
+    each = [stats.compare(part) for _, part in samples.groupby(samples["block"] % layouts)]
+    slower = pd.concat([part.set_index("case")["ratio"] > 1 for part in each], axis=1).loc[table["case"]]
+    split = slower.any(axis=1).to_numpy() & ~slower.all(axis=1).to_numpy()
+    return table.assign(
+        verdict=table["verdict"].mask(split & table["verdict"].isin(["GO", "NO-GO"]), "UNDECIDED")
+    )
 
 
 def verdict(table):
