@@ -167,7 +167,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
     fig = go.Figure(
         go.Heatmap(
             z=np.log2(factor),
-            x=list(factor.columns),
+            x=[name.replace(" ", "<br>") for name in factor.columns],
             y=list(factor.index),
             text=factor,
             customdata=times,
@@ -189,8 +189,8 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
         fig,
         alt,
         title,
-        110 + 24 * len(factor),
-        20,
+        110 + 24 * len(factor) + 14 * factor.columns.str.count(" ").max(),
+        20 + 14 * factor.columns.str.count(" ").max(),
         xaxis={"side": "top", "tickangle": 0, "tickfont": {"size": 11}},
         yaxis=CASES,
     )

@@ -47,6 +47,8 @@ OTHERS = [
     ("#7d6bd0", "hexagon"),
     ("#c0504d", "star"),
     ("#5a8f29", "triangle-up"),
+    ("#a0694a", "triangle-left"),
+    ("#6b7fa8", "bowtie"),
 ]
 INK = "#767b85"  # readable on white and on black, for JupyterLab; pages put their own ink in its place
 TICKS = {  # ratios to mark, by how many times the largest is above the smallest
@@ -91,12 +93,15 @@ def finish(fig, alt, title="", height=None, top=0, **layout):
     if not alt or not alt.strip():
         raise ValueError("a figure needs alt text: one sentence on what is drawn and its main number")
     fig.update_layout(title_text=title, meta={"alt": " ".join(alt.split())}, height=height, **layout)
-    return fig.update_layout(margin_t=40 + top + 26 * _has_legend(fig))
+    return fig.update_layout(margin_t=40 + top + 20 * _legend_rows(fig))
 
 
-def _has_legend(fig):
+def _legend_rows(fig):
+    """Lines that the legend takes on a page, about; 0 where there is none."""
     shown = {trace.name for trace in fig.data if trace.name and trace.showlegend is not False}
-    return fig.layout.showlegend is not False and len(shown) > 1
+    if fig.layout.showlegend is False or len(shown) < 2:
+        return 0
+    return 1 + sum(len(str(name)) + 7 for name in shown) // 80
 
 
 def looks(names):
