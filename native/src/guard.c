@@ -63,10 +63,9 @@ static uintptr_t guard_allocate(size_t alignment, size_t size)
 /* A freed block must be as it was left: small ones full of TRASH, a run's first page without a byte. */
 static void guard_inspect(const struct span *span, uintptr_t block)
 {
-    const unsigned char *at = (const unsigned char *)block;
-    const unsigned char *end =
-        span->kind == SPAN_SLAB ? (const unsigned char *)guard_trailer(span, block) : at + run_page();
-    unsigned char left = span->kind == SPAN_SLAB ? TRASH : 0;
+    const uint64_t *at = (const uint64_t *)block;
+    const uint64_t *end = span->kind == SPAN_SLAB ? guard_trailer(span, block) : at + run_page() / sizeof *at;
+    uint64_t left = span->kind == SPAN_SLAB ? TRASH * (UINT64_MAX / 0xFF) : 0; /* in every byte */
     for (; at < end; at++)
         if (UNLIKELY(*at != left)) fatal("block written after it was freed", block);
 }
