@@ -21,6 +21,7 @@ from .calibration import calibration_note
 
 START_S = 6  # a kernel's start: the guess for a notebook that never ran here
 HEARTBEAT_S = 10
+GRACE_S = 10  # for a papermill that was told to end
 # What decides, with text, parameters and samples, whether an executed notebook is still good.
 CODE = [
     "hakmem_py/**/*.py",
@@ -87,6 +88,16 @@ def _fault(output, log, code):
     return "failed", where, f"papermill: {last.strip()}"
 
 
+def _end(child):
+    """Ends a papermill: it may clean up after itself, but not for ever; its kernel notices that it has gone."""
+    child.terminate()
+    try:
+        child.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
 def execute(run, folder, timeout, stop):
     """Run one notebook; write its record and, if it succeeded, its executed notebook. Returns the record."""
     output, log = folder / f".{run.name}.part", folder / f"{run.name}.log"
@@ -99,7 +110,7 @@ def execute(run, folder, timeout, stop):
         while child.poll() is None:
             time.sleep(0.1)
             if stop:
-                child.terminate()
+                _end(child)
     record = {
         "name": run.name,
         "part": run.part,

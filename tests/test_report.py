@@ -147,7 +147,7 @@ def test_failures_are_told_apart_and_the_rest_is_finished(batch):
     done, out = batch
     assert done.returncode == 1
     assert "02_broken: failed in In [4] `1 / 0`: ZeroDivisionError: division by zero" in done.stderr
-    assert re.search(r"03_dead: kernel died in (In \[4\] )?`import os, signal`", done.stderr)
+    assert re.search(r"03_dead: kernel died in (In \[3\] )?`import os, signal`", done.stderr)
     assert "04_endless: timed out in In [3] `import time`" in done.stderr
     assert [p.name for p in sorted((out / "html").glob("*.html"))] == ["01_good.html", "05_good.html"]
 
