@@ -89,7 +89,7 @@ def _fault(output, log, code):
 
 
 def _end(child):
-    """Ends a papermill: it may clean up after itself, but not for ever; its kernel notices that it has gone."""
+    """Ends a papermill: it may clean up, but not for ever; its kernel notices that it has gone."""
     child.terminate()
     try:
         child.wait(GRACE_S)
