@@ -164,6 +164,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
     times = times.drop(columns="floor", errors="ignore").reindex(samples["case"].unique())
     times = times[in_order(times.columns)]
     factor = times.div(times.min(axis=1), axis=0)
+    breaks = factor.columns.str.count(" ").max()  # of the longest label, a word a line
     fig = go.Figure(
         go.Heatmap(
             z=np.log2(factor),
@@ -189,8 +190,8 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
         fig,
         alt,
         title,
-        110 + 24 * len(factor) + 14 * factor.columns.str.count(" ").max(),
-        20 + 14 * factor.columns.str.count(" ").max(),
+        110 + 24 * len(factor) + 14 * breaks,
+        20 + 14 * breaks,
         xaxis={"side": "top", "tickangle": 0, "tickfont": {"size": 11}},
         yaxis=CASES,
     )
