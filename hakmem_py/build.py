@@ -36,7 +36,7 @@ COMMON = (
 SANITIZE = ("-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-DHAK_CHECKED=1", "-UNDEBUG")
 VARIANTS = {
     "release": (),
-    "pgo": (),  # its flags depend on the stage, see _train
+    "pgo": (),  # its flags depend on the stage, see _profiled
     "checked": ("-g", "-DHAK_CHECKED=1", "-UNDEBUG"),
     "asan": ("-fsanitize=address", *SANITIZE),
     "ubsan": ("-fsanitize=undefined", *SANITIZE),
@@ -104,7 +104,7 @@ def build(variant="release", native=NATIVE):
             with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as folder:
                 stage = Path(folder, "stage")
                 stage.mkdir()
-                flags = VARIANTS[name] + (_train(training, native, Path(folder)) if name == "pgo" else ())
+                flags = VARIANTS[name] + (_profiled(training, native, stage) if name == "pgo" else ())
                 _compile(Build(variant, done.hash, stage), native, flags, layout)
                 shutil.rmtree(done.folder, ignore_errors=True)
                 stage.rename(done.folder)
@@ -257,24 +257,33 @@ def _module(out, native, objects):
     )
 
 
-def _train(training, native, folder):
-    """The flags of a build that uses a profile: builds an instrumented one, runs the training's cases on it.
+def _profiled(training, native, stage):
+    """The flags of a build in `stage` that uses the training's profile, which all its layouts share.
 
     The profile of a file is found by its name below the folder it was compiled in, hence
     -fprofile-prefix-path on both sides; -Werror=missing-profile says when it was not found. Sources cannot
     differ between the two stages, so a coverage mismatch is the compiler's doubt and only warned of.
     """
+    folder = BUILDS / f"profile-{content_hash(f'pgo:{training}', native)}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as work:
+            _train(training, native, Path(work))
+            Path(work, "profile").rename(folder)
+    use = (f"-fprofile-use={folder}", f"-fprofile-prefix-path={stage}")
+    return (*use, "-fprofile-partial-training", "-Werror=missing-profile", "-Wno-error=coverage-mismatch")
+
+
+def _train(training, native, folder):
+    """Builds an instrumented bench and library and runs the training's cases on them: folder/profile."""
     work, profile = folder / "instrumented", folder / "profile"
     work.mkdir()
     instrument = (f"-fprofile-generate={profile}", "-fprofile-update=atomic", f"-fprofile-prefix-path={work}")
     instrumented = Build("pgo", "training", work)
     _compile(instrumented, native, instrument)
-    for case in load_spec(training).cases:
+    for case in filter(lambda case: case.quick_scale, load_spec(training).cases):
         command = [instrumented.bench, *case.arguments(case.quick_scale * TRAINING_SCALE)]
         _call([*command, "--backend", "direct"])
         _call(command, env={**os.environ, "LD_PRELOAD": str(instrumented.library)})
-    use = (f"-fprofile-use={profile}", f"-fprofile-prefix-path={folder / 'stage'}")
-    return (*use, "-fprofile-partial-training", "-Werror=missing-profile", "-Wno-error=coverage-mismatch")
 
 
 def _text_bytes(library):

@@ -4,6 +4,7 @@ published.csv holds every figure of five reports, one row each; claims.toml says
 one side, and which experiment repeats that pair: figures of another machine cannot be repeated, ratios can.
 """
 
+import functools
 import re
 import tomllib
 from collections import Counter
@@ -70,16 +71,17 @@ def published_ranks(report="P1"):
 # ---------------------------------------------------------------- the pairs
 
 
+@functools.cache
 def claims():
-    """Every Claim, in the order of published.csv."""
+    """Every Claim, in the order of published.csv, as a tuple."""
     groups = tomllib.loads((PUBLISHED / "claims.toml").read_text(encoding="utf-8"))["group"]
     rows = figures()
     found = [claim for _, row in rows.iterrows() for group in groups if (claim := _claim(row, group, rows))]
     several = {name for name, n in Counter(claim.id for claim in found).items() if n > 1}
-    return [
+    return tuple(
         replace(claim, id=f"{claim.id} / {claim.group['against']}") if claim.id in several else claim
         for claim in found
-    ]
+    )
 
 
 def uncovered():

@@ -213,10 +213,11 @@ def sweep(samples, workload="pool_sweep"):
     return pd.DataFrame(table, columns=["allocator", "slots", "median_ns", "low_ns", "high_ns"])
 
 
-def memory(samples, objects=1_000_000, workload="pool_sweep"):
-    """Resident bytes an object takes beyond its own, at the peak of a sweep over so many objects."""
-    rows = samples.query("workload == @workload and slots == @objects and status == 'ok'")
-    grown = (rows["peak_rss_bytes"] - rows["rss_start_bytes"]) / objects - rows["size_bytes"]
+def memory(samples, workload="pool_sweep"):
+    """Resident bytes an object takes beyond its own, at the peak of the sweep's largest pool."""
+    rows = samples.query("workload == @workload and status == 'ok'")
+    rows = rows[rows["slots"] == rows["slots"].max()]
+    grown = (rows["peak_rss_bytes"] - rows["rss_start_bytes"]) / rows["slots"] - rows["size_bytes"]
     table = rows.assign(overhead_bytes=grown, huge_share=rows["thp_bytes"] / rows["peak_rss_bytes"])
     columns = ["overhead_bytes", "huge_share"]
     return table.groupby("allocator", sort=False)[columns].median().reset_index()

@@ -40,7 +40,7 @@ class Case:
     threads: int | None = None
     slots: int | None = None
     scale: float = 1.0  # factor on the workload's iterations, full mode
-    quick_scale: float = 1.0  # the same, quick mode
+    quick_scale: float = 1.0  # the same, quick mode; 0: in the full mode only
     options: tuple[tuple[str, str], ...] = ()  # further arguments of the bench, sorted
     label: str | None = None
 
@@ -141,7 +141,7 @@ RULES = {  # table -> key -> (type, test, what is allowed); a case's lists are m
         "threads": whole(1, 1024),
         "slots": whole(1, 2**26),
         "scale": number(1e-9, 1e6),
-        "quick_scale": number(1e-9, 1e6),
+        "quick_scale": number(0, 1e6),
         "options": TABLE,
         "label": text(),
     },
@@ -273,7 +273,7 @@ def schedule(experiment, block, quick):
     The runs of one case stand together, so that a pair is as close in time as it can be. Pure in
     (experiment.seed, block): which cases are asked for does not change the order of the others' allocators.
     """
-    cases = list(experiment.cases)
+    cases = [case for case in experiment.cases if not quick or case.quick_scale]
     _draw(experiment.seed, block, "cases").shuffle(cases)
     runs = []
     for case in cases:

@@ -62,6 +62,12 @@ def test_a_block_runs_everything_once_and_keeps_a_case_together(tiny):
     assert runs[0].seed == runs[1].seed != runs[2].seed
 
 
+def test_a_case_without_a_quick_scale_is_for_the_full_mode(tiny):
+    experiment = load_spec(tiny("quick_scale = 0.001", "quick_scale = 0"))
+    assert len(schedule(experiment, 0, quick=False)) == 4
+    assert schedule(experiment, 0, quick=True) == []
+
+
 def test_the_order_is_random_and_repeats(tiny):
     experiment = load_spec(tiny("blocks = 3", "blocks = 400"))
     blocks = [schedule(experiment, block, quick=False) for block in range(400)]
