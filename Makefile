@@ -40,9 +40,8 @@ ifeq ($(UV),)
 	    || { echo "hakmem: Python 3.11 or newer is needed; name one by: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(call need,$(PYTHON) -c 'import venv$(comma) ensurepip' 2>/dev/null,the Python module venv,python3-venv)
 	$(PYTHON) -m venv --clear .venv
-	@# The lock is whole, so pip need not resolve it; compiling on all cores afterwards takes half of pip's time.
+	@# The lock is whole, so pip need not resolve it; Python compiles what is imported, when it is.
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r requirements.lock
-	@.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true # a package may carry code of other versions
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 else
 	uv sync --frozen --quiet

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ COMMON = (
 SANITIZE = ("-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-DHAK_CHECKED=1", "-UNDEBUG")
 VARIANTS = {
     "release": (),
-    "pgo": (),  # its flags depend on the stage, see _profiled
+    "pgo": (),  # its flags depend on the stage, see _use_profile
     "checked": ("-g", "-DHAK_CHECKED=1", "-UNDEBUG"),
     "asan": ("-fsanitize=address", *SANITIZE),
     "ubsan": ("-fsanitize=undefined", *SANITIZE),
@@ -57,6 +58,7 @@ PAD = """.section .text.unlikely, "ax", @progbits
 .section .note.GNU-stack, "", @progbits
 """  # linkers put .text.unlikely first, so this moves all code behind it
 TRAINING = "04_patterns"  # what a plain "pgo" is trained by
+_PRINTING = threading.Lock()  # stdout is redirected for the whole process, however many threads build
 TRAINING_SCALE = 0.05  # of a sample; a profile needs branches seen, not times
 
 
@@ -94,21 +96,42 @@ def build(variant="release", native=NATIVE):
 
     Raises BuildError. Callers in other processes wait for each other; a killed build leaves nothing behind.
     """
-    name, training, layout = parse_variant(variant)
-    identity = content_hash(variant, native)
-    done = Build(variant, identity, BUILDS / f"{_file_name(variant)}-{identity}")
-    if (done.folder / "build.json").exists():
-        return done
-    with _serial():
-        if not (done.folder / "build.json").exists():
-            with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as folder:
-                stage = Path(folder, "stage")
-                stage.mkdir()
-                flags = VARIANTS[name] + (_profiled(training, native, stage) if name == "pgo" else ())
-                _compile(Build(variant, done.hash, stage), native, flags, layout)
-                shutil.rmtree(done.folder, ignore_errors=True)
-                stage.rename(done.folder)
-    return done
+    return build_all([variant], native)[variant]
+
+
+def build_all(variants, native=NATIVE):
+    """variant -> Build, as `build` makes them, those that are missing side by side."""
+    builds = {}
+    for variant in variants:
+        identity = content_hash(variant, native)
+        builds[variant] = Build(variant, identity, BUILDS / f"{_file_name(variant)}-{identity}")
+    if not any(map(_missing, builds.values())):
+        return builds
+    with _serial(), ThreadPoolExecutor() as pool:
+        missing = list(filter(_missing, builds.values()))
+        kinds = [parse_variant(done.variant) for done in missing]
+        definitions = {_definitions(VARIANTS[name]) for name, _, _ in kinds}
+        trainings = {training for name, training, _ in kinds if name == "pgo"}
+        list(pool.map(lambda defined: _bench_objects(native, defined), definitions))
+        list(pool.map(lambda training: _train(training, native), trainings))
+        list(pool.map(lambda done: _make(done, native), missing))
+    return builds
+
+
+def _missing(done):
+    return not (done.folder / "build.json").exists()
+
+
+def _make(done, native):
+    """The whole folder of a Build; what builds share is there already."""
+    name, training, layout = parse_variant(done.variant)
+    with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as folder:
+        stage = Path(folder, "stage")
+        stage.mkdir()
+        flags = VARIANTS[name] + (_use_profile(training, native, stage) if name == "pgo" else ())
+        _compile(Build(done.variant, done.hash, stage), native, flags, layout)
+        shutil.rmtree(done.folder, ignore_errors=True)
+        stage.rename(done.folder)
 
 
 def parse_variant(variant):
@@ -217,10 +240,13 @@ def _objects(folder, native, flags, layout=0):
     return [*pad, "hakmem.o"], [*pad, "preload.o"]
 
 
+def _definitions(flags):
+    return tuple(flag for flag in flags if flag.startswith("-D") and not flag.startswith(UNSEEN))
+
+
 def _bench_objects(native, flags):
     """The bench's object files, which variants with the same definitions share. Only under the lock."""
-    defines = [flag for flag in flags if flag.startswith("-D") and not flag.startswith(UNSEEN)]
-    command = [*BENCH, *defines]
+    command = [*BENCH, *_definitions(flags)]
     digest = hashlib.sha256(repr((command, compiler_version())).encode())
     sources = sorted([*(native / "bench").glob("*"), *(native / "include").glob("*")])
     for path in sources:
@@ -243,7 +269,7 @@ def _module(out, native, objects):
     ffi = FFI()
     ffi.cdef(cdef(native))
     ffi.set_source(out.module, '#include "hakmem.h"')
-    with redirect_stdout(None):
+    with _PRINTING, redirect_stdout(None):
         ffi.emit_c_code(str(out.folder / "module.c"))
     python = sysconfig.get_path("include")
     if not Path(python, "Python.h").exists():
@@ -257,33 +283,38 @@ def _module(out, native, objects):
     )
 
 
-def _profiled(training, native, stage):
-    """The flags of a build in `stage` that uses the training's profile, which all its layouts share.
+def _profile(training, native):
+    """The folder of a training's profile, which all layouts share."""
+    return BUILDS / f"profile-{content_hash(f'pgo:{training}', native)}"
+
+
+def _train(training, native):
+    """Makes the profile where it is missing: builds an instrumented bench and library, runs the training's
+    cases on them."""
+    if _profile(training, native).exists():
+        return
+    with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as folder:
+        work, profile = Path(folder, "instrumented"), Path(folder, "profile")
+        work.mkdir()
+        flags = (f"-fprofile-generate={profile}", "-fprofile-update=atomic", f"-fprofile-prefix-path={work}")
+        instrumented = Build("pgo", "training", work)
+        _compile(instrumented, native, flags)
+        for case in filter(lambda case: case.quick_scale, load_spec(training).cases):
+            command = [instrumented.bench, *case.arguments(case.quick_scale * TRAINING_SCALE)]
+            _call([*command, "--backend", "direct"])
+            _call(command, env={**os.environ, "LD_PRELOAD": str(instrumented.library)})
+        profile.rename(_profile(training, native))
+
+
+def _use_profile(training, native, stage):
+    """The flags of a build in `stage` that uses the training's profile.
 
     The profile of a file is found by its name below the folder it was compiled in, hence
     -fprofile-prefix-path on both sides; -Werror=missing-profile says when it was not found. Sources cannot
     differ between the two stages, so a coverage mismatch is the compiler's doubt and only warned of.
     """
-    folder = BUILDS / f"profile-{content_hash(f'pgo:{training}', native)}"
-    if not folder.exists():
-        with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as work:
-            _train(training, native, Path(work))
-            Path(work, "profile").rename(folder)
-    use = (f"-fprofile-use={folder}", f"-fprofile-prefix-path={stage}")
+    use = (f"-fprofile-use={_profile(training, native)}", f"-fprofile-prefix-path={stage}")
     return (*use, "-fprofile-partial-training", "-Werror=missing-profile", "-Wno-error=coverage-mismatch")
-
-
-def _train(training, native, folder):
-    """Builds an instrumented bench and library and runs the training's cases on them: folder/profile."""
-    work, profile = folder / "instrumented", folder / "profile"
-    work.mkdir()
-    instrument = (f"-fprofile-generate={profile}", "-fprofile-update=atomic", f"-fprofile-prefix-path={work}")
-    instrumented = Build("pgo", "training", work)
-    _compile(instrumented, native, instrument)
-    for case in filter(lambda case: case.quick_scale, load_spec(training).cases):
-        command = [instrumented.bench, *case.arguments(case.quick_scale * TRAINING_SCALE)]
-        _call([*command, "--backend", "direct"])
-        _call(command, env={**os.environ, "LD_PRELOAD": str(instrumented.library)})
 
 
 def _text_bytes(library):

@@ -46,10 +46,9 @@ def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
         native = _sources(base, Path(scratch))
         if build.source_hash(native) == build.source_hash():
             return pd.DataFrame(columns=[*COUNTED, *TIMED[1:]])
-        sides = [
-            {"base": build.build(name, native), "tree": build.build(name)}
-            for name in ("release", *(f"release@{k}" for k in range(1, LAYOUTS)))
-        ]
+        names = ["release", *(f"release@{k}" for k in range(1, LAYOUTS))]
+        base, tree = (build.build_all(names, source) for source in (native, build.NATIVE))
+        sides = [{"base": base[name], "tree": tree[name]} for name in names]
         counts = _counts(sides[0], workloads)
         times = _times(sides, blocks, workloads, folder)
     return counts.merge(times, on="case")

@@ -22,6 +22,7 @@ from pathlib import Path
 from . import __version__, build, peers, provenance, stats, store, worker
 from .spec import SpecError, load_spec, narrow, schedule, stem
 
+BUILT = ("hakmem", "direct")  # what a spec may use that is built here
 SLOT = Path("/tmp/hakmem-bench.lock")  # one bench at a time on a machine, whoever starts it
 PROGRESS_S = 0.5  # between two lines of progress
 SHOWN = [
@@ -116,13 +117,17 @@ def find_contenders(experiment, builds=None):
 
     builds: label -> the Build that stands there instead of the one that the spec names.
     """
-    bench = build.build("release")
+    builds = builds or {}
+    variants = [s.variant for s in experiment.allocators if s.use in BUILT and s.label not in builds]
+    made = build.build_all(["release", *variants])
+    bench = made["release"]
     unknown = sorted({case.workload for case in experiment.cases} - set(workloads(bench)))
     if unknown:
         known = ", ".join(workloads(bench))
         raise SpecError(f"{experiment.name}: workload {unknown[0]!r} is unknown; the bench has {known}")
     return {
-        side.label: _contender(side, bench, (builds or {}).get(side.label)) for side in experiment.allocators
+        side.label: _contender(side, bench, builds.get(side.label) or made.get(side.variant))
+        for side in experiment.allocators
     }
 
 
@@ -136,8 +141,6 @@ def workloads(bench):
 
 
 def _contender(side, bench, built):
-    if built is None and side.use in ("hakmem", "direct"):
-        built = build.build(side.variant)
     facts, more = _FINDERS.get(side.use, _peer)(side, built)
     facts = {"backend": "malloc", "variant": "", "build_hash": bench.hash, "library_sha256": ""} | facts
     bits = [side.use, side.env, side.slowdown, bench.hash, facts["build_hash"], facts["library_sha256"]]
