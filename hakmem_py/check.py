@@ -2,7 +2,7 @@
 
 Instructions are counted by callgrind and repeat to 0.01 %, so the smallest addition to the hot path shows.
 Time is measured in randomised blocks, both sides in the same bench, in several layouts of the same code, for
-a moved function can be worth more than the change.
+a moved function can be worth more than the change: the build is the unit of the verdict.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from . import ROOT, build, estimates, instructions, runner, spec, stats, store, timeline
+from . import ROOT, build, instructions, runner, spec, stats, store, timeline
 
 GATE = {  # workload -> iterations of the two counted runs; their difference is steady state
     "lifo": (200, 1_000),
@@ -23,9 +23,9 @@ GATE = {  # workload -> iterations of the two counted runs; their difference is 
     "frag": (2, 6),
     "json_var": (2_000, 10_000),
 }
-LAYOUTS = 3
+LAYOUTS = 5
 NOISE = 0.0005  # of an instruction count; what differs by more was changed
-TIMED = ["case", "ratio", "low", "high", "n", "verdict", "needs_n", "status"]
+TIMED = ["case", "ratio", "low", "high", "builds", "n", "verdict", "needs_builds", "status"]
 COUNTED = ["case", "instructions_base", "instructions", "more"]
 TIMED_SCALE = 0.2  # of a workload: some 50 ms
 
@@ -36,7 +36,8 @@ class CheckError(RuntimeError):
 
 def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
     """One row a workload, the tree against the commit `base`. Columns: case, instructions_base, instructions,
-    more (relative), ratio (tree time / base time) with low and high, n, verdict (GO: the tree is faster).
+    more (relative), ratio (tree time / base time) with low and high, builds, n, verdict (GO: the tree is
+    faster), needs_builds.
 
     blocks: randomised blocks, shared out over the layouts. Samples are kept in `folder`, so that a second
     call measures only what is missing. No rows where native/ is the same. Raises CheckError, BuildError.
@@ -126,18 +127,8 @@ def _times(layouts, blocks, workloads, folder):
         mine = range(k, blocks, len(layouts))
         run_ids |= runner.measure(experiment, False, found, folder, mine).run_ids
     samples = runner.samples_of(experiment, folder, run_ids)
-    table = stats.compare(samples, threshold=estimates.BUILD_THRESHOLD)
-    return _agreed(table, samples, len(layouts))[TIMED]
-
-
-def _agreed(table, samples, layouts):
-    """The table, GO and NO-GO taken back where the layouts disagree on the sign: then it is the layout's."""
-    each = [stats.compare(part) for _, part in samples.groupby(samples["block"] % layouts)]
-    slower = pd.concat([part.set_index("case")["ratio"] > 1 for part in each], axis=1).loc[table["case"]]
-    split = slower.any(axis=1).to_numpy() & ~slower.all(axis=1).to_numpy()
-    return table.assign(
-        verdict=table["verdict"].mask(split & table["verdict"].isin(["GO", "NO-GO"]), "UNDECIDED")
-    )
+    parts = [part for _, part in samples.groupby(samples["block"] % len(layouts))]
+    return stats.compare_builds(parts, experiment.baseline)[TIMED]
 
 
 def verdict(table):

@@ -180,6 +180,25 @@ def inverse(e):
     return replace(e, cliffs_delta=-e.cliffs_delta, **turned)
 
 
+def over_builds(ratios, pairs):
+    """The Estimate whose unit is the build, from the ratio a / b of each layout and the pairs of all.
+
+    Another layout of the same code can differ by more than its runs do, and the highest level that varies
+    decides (Kalibera & Jones, ISMM 2013): Student's law on the logs of the ratios, which carry the noise of
+    their runs as well. Raises ValueError for fewer than two layouts.
+    """
+    logs = np.log(np.asarray(ratios, float))
+    if len(logs) < 2:
+        raise ValueError("the build as the unit needs two layouts or more")
+    test = sps.ttest_1samp(logs, 0.0)
+    intervals = [test.confidence_interval(1 - tail) for tail in (1 - CONFIDENCE, 2 * (1 - CONFIDENCE))]
+    (low, high), (tost_low, tost_high) = np.exp(intervals).tolist()
+    return Estimate(
+        float(np.exp(logs.mean())), low, high, CONFIDENCE, pairs, float(test.pvalue), nan, nan, nan, nan,
+        nan, nan, float(logs.std(ddof=1)), tost_low, tost_high, nan,
+    )  # fmt: skip
+
+
 # ---------------------------------------------------------------- verdicts and plans
 
 

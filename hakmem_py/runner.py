@@ -22,7 +22,6 @@ from pathlib import Path
 from . import __version__, build, peers, provenance, stats, store, worker
 from .spec import SpecError, load_spec, narrow, schedule, stem
 
-BUILT = ("hakmem", "direct")  # what a spec may use that is built here
 SLOT = Path("/tmp/hakmem-bench.lock")  # one bench at a time on a machine, whoever starts it
 PROGRESS_S = 0.5  # between two lines of progress
 SHOWN = [
@@ -117,18 +116,15 @@ def find_contenders(experiment, builds=None):
 
     builds: label -> the Build that stands there instead of the one that the spec names.
     """
-    builds = builds or {}
-    variants = [s.variant for s in experiment.allocators if s.use in BUILT and s.label not in builds]
-    made = build.build_all(["release", *variants])
+    sides = experiment.allocators
+    made = build.build_all(["release", *(side.variant for side in sides)])
+    builds = {side.label: made[side.variant] for side in sides} | (builds or {})
     bench = made["release"]
     unknown = sorted({case.workload for case in experiment.cases} - set(workloads(bench)))
     if unknown:
         known = ", ".join(workloads(bench))
         raise SpecError(f"{experiment.name}: workload {unknown[0]!r} is unknown; the bench has {known}")
-    return {
-        side.label: _contender(side, bench, builds.get(side.label) or made.get(side.variant))
-        for side in experiment.allocators
-    }
+    return {side.label: _contender(side, bench, builds[side.label]) for side in sides}
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     equivalent,
     inverse,
     look_confidences,
+    over_builds,
     plan,
     ratio,
     robust_cv,
@@ -39,6 +40,10 @@ NOT_MEASURED = "not measured"
 COMPARED = (
     "ratio", "low", "high", "n", "p", "p_adjusted", "cv", "cv_baseline", "cliffs_delta", "autocorrelation",
     "load", "median_ns", "baseline_ns", "ratio_low_quantile", "status", "error", "verdict", "needs_n",
+)  # fmt: skip
+OVER_BUILDS = (
+    "ratio", "low", "high", "builds", "n", "smallest", "largest", "median_ns", "p_adjusted", "verdict",
+    "needs_builds", "status",
 )  # fmt: skip
 
 
@@ -88,6 +93,52 @@ def compare(
                 gain = inverse(row["estimate"])
                 judged = verdict(gain, threshold, margin, p_adjusted=table.at[i, "p_adjusted"])
             table.loc[i, ["verdict", "needs_n"]] = row["verdict"] or judged.kind, judged.needs_n
+    return table
+
+
+def by_layout(samples):
+    """The samples of each layout, its number taken off the labels: "pgo, layout 2" is "pgo" there.
+
+    A label without a number is of the first layout; a side that is not in every layout is left out.
+    """
+    parts = samples["allocator"].str.extract(r"^(?P<side>.*?)(?:, layout (?P<layout>\d+))?$").fillna("0")
+    layouts = parts.groupby("side")["layout"].nunique()
+    whole = parts["side"].map(layouts) == layouts.max()
+    renamed = samples.assign(allocator=parts["side"])[whole]
+    return [part for _, part in renamed.groupby(parts["layout"])]
+
+
+def compare_builds(layouts, baseline, threshold=BUILD_THRESHOLD, margin=MARGIN):
+    """As `compare`, but with the build as the unit: layouts are the samples of one layout of the code each.
+
+    Columns case, allocator, ratio, low, high, builds, n (pairs of all), smallest and largest (of a layout),
+    median_ns, p_adjusted (Holm), verdict, needs_builds, status. One build is not judged.
+    """
+    tables = pd.concat([compare(samples, baseline) for samples in layouts])
+    rows, estimates = [], []
+    for (case, name), group in tables.groupby(["case", "allocator"], sort=False):
+        ratios = group["ratio"].dropna()
+        status = next((text for text in group["status"] if text != "ok"), "ok")
+        row = {"case": case, "allocator": name, "builds": len(ratios), "verdict": NOT_MEASURED}
+        e = over_builds(ratios, int(group["n"].sum())) if len(ratios) > 1 else None
+        if e:
+            row |= {"ratio": e.value, "low": e.low, "high": e.high, "n": e.n, "p_adjusted": e.p_value}
+            row |= {
+                "smallest": ratios.min(),
+                "largest": ratios.max(),
+                "median_ns": group["median_ns"].median(),
+            }
+        rows.append(row | {"status": status})
+        estimates.append(e)
+    table = pd.DataFrame(rows, columns=["case", "allocator", *OVER_BUILDS])
+    table["p_adjusted"] = adjust(table["p_adjusted"].astype(float))
+    for i, e in enumerate(estimates):
+        if e and table.at[i, "status"] == "ok":
+            judged = verdict(inverse(e), threshold, margin, p_adjusted=table.at[i, "p_adjusted"])
+            needed = judged.needs_n and int(np.ceil(judged.needs_n / e.n * table.at[i, "builds"]))
+            table.loc[i, ["verdict", "needs_builds"]] = judged.kind, needed
+        elif e:
+            table.loc[i, "verdict"] = "UNDECIDED"
     return table
 
 

@@ -332,6 +332,39 @@ def test_looks_give_verdicts_only_where_they_fall():
     assert late.loc["system", "verdict"] == "NO-GO" and late.loc["same", "verdict"] != "GO"
 
 
+def test_the_build_is_the_unit_where_layouts_differ():
+    """Identical code, layouts 2 % apart: pooled pairs take that for a difference, builds do not."""
+    found, pooled = 0, 0
+    for trial in range(200):
+        rng = RNG(trial)
+        layouts = [samples({"base": 0, "tree": shift}) for shift in rng.normal(0, 0.02, 5)]
+        row = stats.compare_builds(layouts, "base").iloc[0]
+        assert (row["builds"], row["n"]) == (5, 100)
+        found += not row["low"] <= 1 <= row["high"]
+        whole = pd.concat([part.assign(block=part["block"] + 20 * k) for k, part in enumerate(layouts)])
+        whole = stats.compare(whole, "base").iloc[0]
+        pooled += not whole["low"] <= 1 <= whole["high"]
+    assert found <= 20 and pooled > 60
+
+
+def test_layouts_are_told_by_their_labels():
+    rows = samples(
+        {"plain": 0, "plain, layout 1": 0.01, "pgo": 0, "pgo, layout 1": 0, "pgo, wrong training": 0}
+    )
+    first, second = stats.by_layout(rows)
+    assert set(first["allocator"]) == set(second["allocator"]) == {"plain", "pgo"}
+    assert len(first) == len(second) == 40
+
+
+def test_a_difference_of_every_build_is_found():
+    layouts = [samples({"base": 0.2, "tree": shift}) for shift in (0.0, 0.01, -0.01)]
+    row = stats.compare_builds(layouts, "base").iloc[0]
+    assert row["verdict"] == "GO" and row["smallest"] < row["ratio"] < row["largest"]
+    layouts[1].loc[0, ["status", "error"]] = ["crashed", "signal 11"]
+    assert stats.compare_builds(layouts, "base").iloc[0]["verdict"] == "UNDECIDED"
+    assert stats.compare_builds(layouts[:1], "base").iloc[0]["verdict"] == stats.NOT_MEASURED
+
+
 def test_geometric_mean_covers_its_truth():
     cases = [samples({"hakmem": 0, "system": e}, case=str(e), noise=0.05) for e in (0.1, 0.2, 0.4)]
     row = stats.geometric_mean(stats.compare(pd.concat(cases), "hakmem")).iloc[0]
