@@ -16,8 +16,10 @@ enum { CLEAN, DIRTY };
 static struct span *free_bins[2][RUN_BINS];
 static uint64_t free_bits[2]; /* bit b: bin b is not empty */
 static struct span *dirty_oldest, *dirty_newest;
-static _Atomic size_t dirty_units;   /* in dirty free spans */
-static _Atomic size_t fetched_units; /* taken by this process since it began */
+static _Atomic size_t dirty_units;                       /* in dirty free spans */
+static _Atomic size_t fetched_units;                     /* taken by this process since it began */
+static size_t recycled_units;                            /* taken that somebody had before */
+static size_t recycled_due = RECYCLED_MIN >> UNIT_SHIFT; /* then regions are looked at */
 
 static ALWAYS_INLINE size_t map_index(uintptr_t address) { return (address >> UNIT_SHIFT) & MAP_MASK; }
 
@@ -253,6 +255,7 @@ static struct span *arena_take(uint32_t units, uint32_t alignment)
         span = arena_advance(&arenas[atomic_load_explicit(&arena_count, memory_order_relaxed) - 1], units, alignment);
     if (span == NULL) return NULL;
     span->touched = span->zeroed ? 0 : units;
+    if (!span->zeroed) POKE(recycled_units, recycled_units + units);
     atomic_fetch_add_explicit(&fetched_units, units, memory_order_relaxed);
     return span;
 }
@@ -286,6 +289,29 @@ static bool arena_extend(struct span *span, uint32_t units)
     after->kind = SPAN_INSIDE;
     span_shape(span, SPAN_RUN, units);
     return true;
+}
+
+/* --- regions of runs that come and go ----------------------------------------------------------------------------- */
+
+/* Of the first arena, which holds nearly everything: the region looked at next, and where the round ends. */
+static size_t region_at, region_end;
+
+/* The next region of 2 MiB that only runs lie in, once each unit below the frontier has been taken some times over; 0
+ * where there is none. Each is looked at once, and a few new ones are not worth a round, so a steady program asks
+ * nothing of the kernel. The caller holds arena_lock. */
+static uintptr_t region_next(void)
+{
+    const struct arena *arena = &arenas[0];
+    size_t least = RECYCLED_TIMES * arena->born, regions = arena->born / SUPERSLAB_UNITS_MAX;
+    if (region_at == region_end && recycled_units >= least && regions > region_end + region_end / 4)
+        region_end = regions;
+    while (region_at < region_end) {
+        size_t at = region_at++;
+        const struct superslab *slabs = &arena->superslabs[at * (SUPERSLAB_LARGE / SUPERSLAB_SMALL)];
+        if (slabs[0].units == 0 && slabs[1].units == 0) return arena->base + at * SUPERSLAB_LARGE;
+    }
+    POKE(recycled_due, size_max(least, 2 * recycled_units));
+    return 0;
 }
 
 /* --- purging free spans ------------------------------------------------------------------------------------------- */

@@ -28,10 +28,10 @@ static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
     return span->kind == SPAN_RUN && run_block(span) == block && PEEK(span->live) == RUN_LIVE;
 }
 
-/* Longer by half is near enough: the pages are there already. */
+/* Longer by half is near enough: the pages are there already. One unit, the most frequent length, takes no other. */
 static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units)
 {
-    return run_bin_units(bin) <= units + units / 2 + 1;
+    return run_bin_units(bin) <= units + units / 2 + (units > 1);
 }
 
 /* The run goes to a caller. */
@@ -128,9 +128,20 @@ static _Atomic bool large_dense; /* this program uses most of the large blocks i
 static NOINLINE void run_settle(struct span *run)
 {
     run->place = 0;
-    if (!os_dense((void *)run->address, run->size)) return;
+    if (!os_dense((void *)run->address, run->size, 12)) return;
     atomic_store_explicit(&large_dense, true, memory_order_relaxed);
     if (os_purge((void *)run->address, span_bytes(run))) run_huge(run);
+}
+
+/* Huge pages under runs that come and go: a region whose pages are nearly all resident is moved into one, which costs
+ * time once and no memory. One region a call. */
+static NOINLINE void region_collapse(void)
+{
+    lock_take(&arena_lock);
+    uintptr_t region = region_next();
+    lock_drop(&arena_lock);
+    if (region == 0 || !os_dense((void *)region, SUPERSLAB_LARGE, 15)) return;
+    if (!os_collapse((void *)region, SUPERSLAB_LARGE)) POKE(recycled_due, SIZE_MAX);
 }
 
 /* A run from the arena. Runs lie side by side, so neighbours share the huge pages at their ends. */
@@ -146,6 +157,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     lock_drop(&arena_lock);
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
+    if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
     bool dense = atomic_load_explicit(&large_dense, memory_order_relaxed);
     run->place = huge && run->zeroed && !dense;
     if (huge && run->zeroed && dense) run_huge(run);

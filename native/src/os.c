@@ -75,20 +75,31 @@ static bool os_purge(void *p, size_t bytes)
     return true;
 }
 
-/* Are three quarters of the range's pages resident? Looks at its first 16 MiB. */
-static bool os_dense(void *p, size_t bytes)
+/* Are so many sixteenths of the range's pages resident? Looks at its first 16 MiB. */
+static bool os_dense(void *p, size_t bytes, size_t sixteenths)
 {
     unsigned char resident[4096];
     size_t pages = size_min(bytes / os_page, sizeof resident), seen = 0;
     if (mincore(p, pages * os_page, resident) != 0) return false;
     for (size_t i = 0; i < pages; i++) seen += resident[i] & 1;
-    return 4 * seen >= 3 * pages;
+    return 16 * seen >= sixteenths * pages;
 }
 
 static void os_huge(void *p, size_t bytes, bool wanted)
 {
     stat_shared(STAT_sys_madvise, 1);
     madvise(p, bytes, wanted ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+}
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
+
+/* Moves resident pages into huge ones at once; false where the kernel cannot. */
+static bool os_collapse(void *p, size_t bytes)
+{
+    stat_shared(STAT_sys_madvise, 1);
+    return madvise(p, bytes, MADV_COLLAPSE) == 0;
 }
 
 /* Bytes of address space the process may have; SIZE_MAX without a limit. */

@@ -59,6 +59,8 @@
 #define ARENA_BYTES ((size_t)64 << 30) /* reserved at once where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
+#define RECYCLED_MIN ((size_t)64 << 20)  /* bytes the arena hands out again before regions are looked at ... */
+#define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
 #define FRONTIER_STEP ((size_t)32 << 20) /* reserved space is made writable in steps of this */
 
 #define POINTER_BITS 48  /* of a user address; the rest of a link is its tag */
