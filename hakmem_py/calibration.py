@@ -10,7 +10,6 @@ import json
 import numpy as np
 import pandas as pd
 from scipy import stats as sps
-from statsmodels.stats.proportion import proportion_confint
 
 from . import ROOT, provenance, store
 from .estimates import (
@@ -53,7 +52,11 @@ def costs(samples, metric="cpu_ns_per_op"):
 def rate(events):
     """Share of true values with Wilson 95 % interval: {rate, low, high, ...}."""
     events = np.asarray(events, bool)
-    low, high = proportion_confint(events.sum(), len(events), ALPHA, "wilson") if len(events) else (0, 1)
+    low, high = (
+        sps.binomtest(int(events.sum()), len(events)).proportion_ci(1 - ALPHA, "wilson")
+        if len(events)
+        else (0, 1)
+    )
     share = float(events.mean()) if len(events) else None
     return {
         "rate": share,
