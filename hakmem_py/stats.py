@@ -69,8 +69,8 @@ def compare(
     baseline = baseline or samples.attrs.get("baseline")
     metric = metric or samples.attrs.get("metric", "cpu_ns_per_op")
     used = {by, "allocator", "host", "block", "status", "error", "load1", metric}
-    samples = samples[[name for name in samples if name in used]]  # pandas copies columns, and attrs, at each step
-    samples.attrs = {}
+    samples = samples[[name for name in samples if name in used]]  # pandas copies all of it at each step
+    samples.attrs = {}  # this too
     samples = _timed(samples, metric)
     allocators = list(samples["allocator"].unique())
     if baseline not in allocators:
