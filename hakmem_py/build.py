@@ -58,8 +58,8 @@ PAD = """.section .text.unlikely, "ax", @progbits
 .section .note.GNU-stack, "", @progbits
 """  # linkers put .text.unlikely first, so this moves all code behind it
 TRAINING = "04_patterns"  # what a plain "pgo" is trained by
-_PRINTING = threading.Lock()  # stdout is redirected for the whole process, however many threads build
 TRAINING_SCALE = 0.05  # of a sample; a profile needs branches seen, not times
+_PRINTING = threading.Lock()  # stdout is redirected for the whole process, however many threads build
 
 
 class BuildError(RuntimeError):

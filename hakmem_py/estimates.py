@@ -16,6 +16,8 @@ from math import inf, isfinite, log, log1p, nan, sqrt
 
 import numpy as np
 from scipy import stats as sps
+from statsmodels.stats.multitest import multipletests
+from statsmodels.tsa.stattools import acf
 
 from .ranks import shift, signed_rank_p, walsh
 
@@ -85,8 +87,7 @@ def autocorrelation(x):
     x = np.asarray(x, float)
     if len(x) < 3:
         return nan
-    d = x - x.mean()
-    return 0.0 if np.ptp(x) == 0 else float(d[1:] @ d[:-1] / (d @ d))
+    return 0.0 if np.ptp(x) == 0 else float(acf(x, nlags=1, fft=True)[1])
 
 
 def cliffs_delta(a, b):
@@ -120,20 +121,13 @@ def adjust(p_values, correction="holm"):
 
     nan stays nan and is not counted in the family: a comparison that could not be made has tested nothing.
     """
-    methods = {"holm": _holm, "bh": sps.false_discovery_control}
+    methods = {"holm": "holm", "bh": "fdr_bh"}
     if correction not in methods:
         raise ValueError(f"correction {correction!r} is unknown; allowed: {', '.join(methods)}")
     p = np.asarray(p_values, float)
     adjusted, made = np.full(len(p), nan), np.isfinite(p)
     if made.any():
-        adjusted[made] = methods[correction](p[made])
-    return adjusted
-
-
-def _holm(p):
-    """Holm 1979: the k-th smallest of m p-values times m - k + 1, never below the one before."""
-    order, adjusted = np.argsort(p), np.empty(len(p))
-    adjusted[order] = np.maximum.accumulate(np.arange(len(p), 0, -1) * p[order]).clip(max=1)
+        adjusted[made] = multipletests(p[made], method=methods[correction])[1]
     return adjusted
 
 

@@ -85,7 +85,7 @@ def python():
 
 @fact
 def packages():
-    names = ("numpy", "scipy", "pandas", "plotly", "pyarrow", "cffi", "papermill")
+    names = ("numpy", "scipy", "pandas", "plotly", "pyarrow", "statsmodels", "cffi", "papermill")
     return ", ".join(f"{name} {metadata.version(name)}" for name in names)
 
 

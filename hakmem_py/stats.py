@@ -111,7 +111,7 @@ def by_layout(samples):
     return [part for _, part in renamed.groupby(parts["layout"])]
 
 
-def compare_builds(layouts, baseline, threshold=BUILD_THRESHOLD, margin=MARGIN):
+def compare_builds(layouts, baseline):
     """As `compare`, but with the build as the unit: layouts are the samples of one layout of the code each.
 
     Columns case, allocator, ratio, low, high, builds, n (pairs of all), smallest and largest (of a layout),
@@ -137,7 +137,7 @@ def compare_builds(layouts, baseline, threshold=BUILD_THRESHOLD, margin=MARGIN):
     table["p_adjusted"] = adjust(table["p_adjusted"].astype(float))
     for i, e in enumerate(estimates):
         if e and table.at[i, "status"] == "ok":
-            judged = verdict(inverse(e), threshold, margin, p_adjusted=table.at[i, "p_adjusted"])
+            judged = verdict(inverse(e), BUILD_THRESHOLD, p_adjusted=table.at[i, "p_adjusted"])
             needed = judged.needs_n and int(np.ceil(judged.needs_n / e.n * table.at[i, "builds"]))
             table.loc[i, ["verdict", "needs_builds"]] = judged.kind, needed
         elif e:

@@ -6,9 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats as sps
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
-from statsmodels.tsa.stattools import acf
 
 from hakmem_py import estimates, stats
 from hakmem_py.ranks import signed_rank_cut, signed_rank_p
@@ -234,17 +232,6 @@ def test_neutral_is_what_tost_says():
         a, b = lognormal(seed, 30, noise=0.03)
         neutral = stats.verdict(stats.ratio(a, b), threshold=0.5).kind == "NEUTRAL"
         assert neutral == (stats.tost(a, b) <= 0.05)
-
-
-@pytest.mark.parametrize(("correction", "theirs"), [("holm", "holm"), ("bh", "fdr_bh")])
-def test_adjustment_is_statsmodels(correction, theirs):
-    p = RNG(1).uniform(0, 0.2, 50)
-    assert stats.adjust(p, correction) == pytest.approx(multipletests(p, method=theirs)[1])
-
-
-def test_autocorrelation_is_statsmodels():
-    x = RNG(1).normal(0, 1, 200).cumsum()
-    assert stats.autocorrelation(x) == pytest.approx(acf(x, nlags=1)[1])
 
 
 def test_adjustment_ignores_what_was_not_tested():

@@ -134,7 +134,7 @@ static NOINLINE void run_settle(struct span *run)
 }
 
 /* Huge pages under runs that come and go: a region whose pages are nearly all resident is moved into one, which costs
- * time once and no memory. One region a call. */
+ * time once and hardly any memory. One region a call. */
 static NOINLINE void region_collapse(void)
 {
     lock_take(&arena_lock);
