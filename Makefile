@@ -4,6 +4,8 @@
 UV      := $(shell command -v uv)
 PYTHON  ?= python3
 STAMPS  := .stamps
+# Python must keep what it compiled: without, as containers often set it, every kernel compiles its libraries anew (5 s).
+unexport PYTHONDONTWRITEBYTECODE
 SHELL   := /bin/bash
 NATIVE  := $(wildcard native/include/* native/src/* native/src/ace/* native/bench/*)
 SOURCES := Makefile pyproject.toml $(wildcard hakmem_py/* hakmem_py/templates/* hakmem_py/templates/*/* data/specs/* data/reference/*/*) \
@@ -76,7 +78,7 @@ test: $(STAMPS)/test
 
 $(STAMPS)/test: $(ENV) $(SOURCES) $(TESTS)
 	@rm -f $@
-	@set -o pipefail; $(PY) -m pytest 2>&1 | tee $(STAMPS)/test.log
+	@set -o pipefail; $(PY) -m pytest -n logical --dist loadfile 2>&1 | tee $(STAMPS)/test.log
 	@tail -n 1 $(STAMPS)/test.log > $@
 
 ## make lab          JupyterLab on the notebooks

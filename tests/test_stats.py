@@ -334,17 +334,14 @@ def test_looks_give_verdicts_only_where_they_fall():
 
 def test_the_build_is_the_unit_where_layouts_differ():
     """Identical code, layouts 2 % apart: pooled pairs take that for a difference, builds do not."""
-    found, pooled = 0, 0
-    for trial in range(200):
-        rng = RNG(trial)
-        layouts = [samples({"base": 0, "tree": shift}) for shift in rng.normal(0, 0.02, 5)]
-        row = stats.compare_builds(layouts, "base").iloc[0]
-        assert (row["builds"], row["n"]) == (5, 100)
-        found += not row["low"] <= 1 <= row["high"]
-        whole = pd.concat([part.assign(block=part["block"] + 20 * k) for k, part in enumerate(layouts)])
-        whole = stats.compare(whole, "base").iloc[0]
-        pooled += not whole["low"] <= 1 <= whole["high"]
-    assert found <= 20 and pooled > 60
+    found, pooled, trials = 0, 0, 100
+    for trial in range(trials):
+        shifts = enumerate(RNG(trial).normal(0, 0.02, 5))
+        layouts = [lognormal(5 * trial + k, 20, shift, noise=0.01) for k, shift in shifts]
+        e = estimates.over_builds([stats.ratio(*layout).value for layout in layouts], 100)
+        found += not e.low <= 1 <= e.high
+        pooled += signed_rank_p(np.concatenate([np.log(a / b) for a, b in layouts])) < 0.05
+    assert found <= 0.12 * trials and pooled > 0.3 * trials
 
 
 def test_layouts_are_told_by_their_labels():
@@ -360,6 +357,7 @@ def test_a_difference_of_every_build_is_found():
     layouts = [samples({"base": 0.2, "tree": shift}) for shift in (0.0, 0.01, -0.01)]
     row = stats.compare_builds(layouts, "base").iloc[0]
     assert row["verdict"] == "GO" and row["smallest"] < row["ratio"] < row["largest"]
+    assert (row["builds"], row["n"]) == (3, 60)
     layouts[1].loc[0, ["status", "error"]] = ["crashed", "signal 11"]
     assert stats.compare_builds(layouts, "base").iloc[0]["verdict"] == "UNDECIDED"
     assert stats.compare_builds(layouts[:1], "base").iloc[0]["verdict"] == stats.NOT_MEASURED
