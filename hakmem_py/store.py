@@ -42,7 +42,12 @@ SCHEMA = pa.schema([  # what each column means: data/README.md
     *((name, pa.int64()) for name in AMOUNTS),
     *((name, pa.float64()) for name in REALS),
 ])  # fmt: skip
+LARGE_BYTES = 64 << 20  # files of more are read ...
+COLUMNS_AT_A_TIME = 10  # ... by so many columns
 JOINED = b"hakmem.joined"  # metadata of a samples-* file: the names of the files that it holds
+
+with contextlib.suppress(NotImplementedError):  # 10^7 samples in two thirds of the time, where Arrow has it
+    pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
 class StoreError(OSError):
@@ -83,27 +88,42 @@ def load(folder, columns=None):
     aside as NAME.damaged, which is said on stderr: its runs count as not measured, the others are unharmed.
     """
     names = SCHEMA.names if columns is None else list(columns)
-    texts = {pa.string(): pd.StringDtype("pyarrow")}  # stay in Arrow's buffers: 10^7 objects would take 10 s
-    table = _load(Path(folder), names)
-    samples = table.to_pandas(self_destruct=True, split_blocks=True, types_mapper=texts.get)
+    samples = _of_all_files(Path(folder), lambda files: _frame(files, names))
     samples.attrs["folder"] = str(folder)
     return samples
 
 
-def _load(folder, names):
-    """The table of all files. A part that vanishes was joined by another process: look again."""
+def _of_all_files(folder, read):
+    """read(files). A part that vanishes was joined by another process, or moved aside: look again."""
     while True:
         try:
-            tables = [_read(path, names) for path in _files(folder)]
+            return read(_files(folder))
         except FileNotFoundError:
             continue
-        empty = pa.schema([SCHEMA.field(name) for name in names]).empty_table()
-        return pa.concat_tables([empty, *(table for table in tables if table is not None)])
+
+
+def _frame(files, names):
+    """The DataFrame of some files, of large ones a few columns at a time: Arrow's table and the DataFrame
+    are then never there both as a whole."""
+    texts = {pa.string(): pd.StringDtype("pyarrow")}  # stay in Arrow's buffers: 10^7 objects would take 10 s
+    step = len(names) if sum(map(_bytes, files)) < LARGE_BYTES else COLUMNS_AT_A_TIME
+    frames = [
+        _table(files, names[i : i + step]).to_pandas(
+            self_destruct=True, split_blocks=True, types_mapper=texts.get
+        )
+        for i in range(0, len(names), step)
+    ]
+    return pd.concat(frames, axis=1)
+
+
+def _table(files, names):
+    wanted = pa.schema([SCHEMA.field(name) for name in names])
+    return pa.concat_tables([wanted.empty_table(), *(_read(path, wanted) for path in files)])
 
 
 def rows(folder, run_ids):
     """These runs as dicts by column, as `append` takes them: how samples travel between machines."""
-    table = _load(Path(folder), SCHEMA.names)
+    table = _of_all_files(Path(folder), lambda files: _table(files, SCHEMA.names))
     return table.filter(pc.is_in(table["run_id"], pa.array(sorted(run_ids)))).to_pylist()
 
 
@@ -119,7 +139,10 @@ def compact(folder):
     parts, joined = (sorted(folder.glob(f"{kind}-*.parquet"), key=_bytes) for kind in ("part", "samples"))
     for path in joined if parts else []:
         parts += [path] if _bytes(path) <= 2 * sum(map(_bytes, parts)) else []
-    tables = {path: table for path in parts if (table := _read(path, SCHEMA.names)) is not None}
+    tables = {}
+    for path in parts:
+        with contextlib.suppress(FileNotFoundError):  # damaged
+            tables[path] = _read(path, SCHEMA)
     if len(tables) < 2:
         return
     joined = pa.concat_tables(tables.values()).unify_dictionaries()
@@ -150,18 +173,18 @@ def _joined_names(path):
         return []  # damaged; reading it will say so
 
 
-def _read(path, names):
-    """The file's table in the schema's types, None where it is damaged (and then moved aside)."""
+def _read(path, wanted):
+    """The file's table by this schema. A damaged one is moved aside: FileNotFoundError, then and later."""
     try:
         with pq.ParquetFile(path) as file:
             there = set(file.schema_arrow.names)
             large = file.metadata.num_rows > 10_000  # threads cost a small file more than they save
-            table = file.read([name for name in names if name in there], use_threads=large)
+            table = file.read([name for name in wanted.names if name in there], use_threads=large)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:
-        return _move_aside(path, str(error).splitlines()[0])
-    wanted = pa.schema([SCHEMA.field(name) for name in names])
+        _move_aside(path, str(error).splitlines()[0])
+        raise FileNotFoundError(path) from None
     if table.schema.equals(wanted):
         return table
     return pa.Table.from_arrays([_column(table, field) for field in wanted], schema=wanted)
