@@ -104,7 +104,7 @@ def execute(run, folder, timeout, stop):
     output.unlink(missing_ok=True)
     started = time.time()
     with log.open("wb") as sink:
-        words = _papermill(run, output, timeout)
+        words = _papermill(run, output, timeout or run.cell_timeout_s())
         env = os.environ | {"HAKMEM_COMMAND": run.command()}
         child = subprocess.Popen(words, stdout=sink, stderr=sink, env=env, start_new_session=True)
         while child.poll() is None:
@@ -201,7 +201,10 @@ def _side_by_side(runs, folder, jobs, timeout):
 
 
 def run_all(runs, folder, jobs, timeout, resume=False):
-    """Run everything, what measures first and alone. Returns the records of this batch."""
+    """Run everything, what measures first and alone. Returns the records of this batch.
+
+    timeout: seconds for one cell; None: as long as the run itself says.
+    """
     current = [run for run in runs if resume and _is_current(run, folder)]
     for run in current:
         _say(f"{run.name}: nothing changed, kept")

@@ -39,6 +39,10 @@ class Run:
     part: str
     experiments: tuple[str, ...]  # whose specs and samples it reads
 
+    def cell_timeout_s(self):
+        """Seconds that one cell may take."""
+        return FULL_CELL_TIMEOUT_S if self.parameters.get("quick") is False else CELL_TIMEOUT_S
+
     def command(self):
         """The command that makes this page again, from the repository's root."""
         words = ["python", "-m", "hakmem_py", "report", os.path.relpath(self.notebook, ROOT)]
@@ -172,7 +176,6 @@ def _machine():
 def report(args):
     """Exit status 0: all pages made; 1: something failed, the rest is made; 2: nothing was started."""
     executed, shown = args.out / "executed", args.out / "html"
-    timeout = args.timeout or (FULL_CELL_TIMEOUT_S if args.full else CELL_TIMEOUT_S)
     try:
         runs = plan(args.notebooks, args.parameter, args.runs, args.full)
         _writable(executed)
@@ -183,7 +186,7 @@ def report(args):
     from . import pages  # nbconvert takes seconds to load, which a refused command line should not
 
     try:
-        records = batch.run_all(runs, executed, args.jobs, timeout, args.resume)
+        records = batch.run_all(runs, executed, args.jobs, args.timeout, args.resume)
     except KeyboardInterrupt:
         print("stopped; what was finished is kept: go on with --resume", file=sys.stderr)
         return 130

@@ -119,6 +119,12 @@ def test_a_runs_file_is_multiplied_out_and_read_strictly(tmp_path):
         report.plan([], [], tmp_path / "runs.toml")
 
 
+def test_the_full_mode_has_hours_for_a_cell():
+    told = [report.plan(["06_pools"], [f"quick={word}"])[0] for word in ("true", "false")]
+    limits = [run.cell_timeout_s() for run in (*told, *report.plan(["06_pools"], [], full=True))]
+    assert limits[0] == report.CELL_TIMEOUT_S and min(limits[1:]) == report.FULL_CELL_TIMEOUT_S
+
+
 def test_an_unknown_notebook_is_named():
     with pytest.raises(report.ReportError, match="no single notebook is called '99'"):
         report.plan(["99"], [])
