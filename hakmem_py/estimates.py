@@ -12,7 +12,7 @@ Source: Hollander, Wolfe & Chicken, Nonparametric Statistical Methods, 3rd ed., 
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf, isfinite, log, log1p, nan, sqrt
+from math import floor, inf, isfinite, log, log1p, log10, nan, sqrt
 
 import numpy as np
 from scipy import stats as sps
@@ -197,6 +197,14 @@ def over_builds(ratios, pairs):
         float(np.exp(logs.mean())), low, high, CONFIDENCE, pairs, float(test.pvalue), nan, nan, nan, nan,
         nan, nan, float(logs.std(ddof=1)), tost_low, tost_high, nan,
     )  # fmt: skip
+
+
+def said(estimate):
+    """An Estimate in figures, as many as its interval bears: "1.23 [1.20, 1.26]"."""
+    width = estimate.high - estimate.low
+    places = min(max(1 - floor(log10(width)), 0), 6) if isfinite(width) and width > 0 else 3
+    value, low, high = (f"{x:.{places}f}" for x in (estimate.value, estimate.low, estimate.high))
+    return f"{value} [{low}, {high}]"
 
 
 # ---------------------------------------------------------------- verdicts and plans

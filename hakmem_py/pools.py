@@ -152,11 +152,6 @@ def between(samples, one, other):
     return stats.ratio(*pd.concat(sides, axis=1, join="inner").to_numpy(float).T)
 
 
-def said(estimate):
-    """An Estimate in words: "1.23 [1.20, 1.26]"."""
-    return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
-
-
 def median(values, times=1):
     """(median, low, high): the exact 95 % interval of the median, infinite below six values."""
     values = np.asarray(values, float) * times

@@ -30,6 +30,7 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     plan,
     ratio,
     robust_cv,
+    said,
     sequential,
     tost,
     verdict,
@@ -293,7 +294,7 @@ def claim_verdict(claimed, estimate, hypothesis="difference", margin=MARGIN, cla
     else:
         raise ValueError(f"hypothesis {hypothesis!r} is unknown; allowed: {', '.join(judge)}, at most")
     needed = verdict(estimate, margin, margin).needs_n if kind == "undecided" else None
-    ours = f"measured {estimate.value:.4g} [{estimate.low:.4g}, {estimate.high:.4g}], n = {estimate.n}"
+    ours = f"measured {said(estimate)}, n = {estimate.n}"
     return Verdict(kind, needed, f"{kind}: claimed {claimed:.4g}, {ours}")
 
 

@@ -32,6 +32,14 @@ def test_hodges_lehmann_is_the_median_of_the_walsh_averages():
     assert np.log(estimate.value) == pytest.approx(np.median(walsh), abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    "noise, words",
+    [(0.3, "1.02 [0.89, 1.13]"), (1e-4, "1.000006 [0.999960, 1.000040]"), (0.0, "1.000 [1.000, 1.000]")],
+)
+def test_an_estimate_is_said_with_the_figures_its_interval_bears(noise, words):
+    assert stats.said(stats.ratio(*lognormal(3, 20, noise=noise))) == words
+
+
 def test_interval_is_cut_where_the_enumerated_law_says():
     # Seven pairs: 128 signs; P(W <= 2) = 3/128 = 2.3 %, P(W <= 3) = 5/128 = 3.9 %. So the third Walsh
     # average from each end bound the 95 % interval; qsignrank(0.025, 7) = 3 in R says the same.
