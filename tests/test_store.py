@@ -7,6 +7,7 @@ import sys
 import time
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from hakmem_py import store
@@ -42,6 +43,28 @@ def test_what_was_appended_is_loaded(tmp_path):
     assert sorted(samples["block"]) == [0, 1, 2]
     assert samples.set_index("block").loc[1, "error"] == "it broke"
     assert samples["rss_end_bytes"].isna().all()
+
+
+def test_large_files_are_read_a_few_columns_at_a_time_and_say_the_same(tmp_path, monkeypatch):
+    for i in range(3):
+        store.append(tmp_path, [row(i, host="m"), row(i + 10, error="it broke")])
+    whole = store.load(tmp_path)
+    monkeypatch.setattr(store, "LARGE_BYTES", 0)
+    pd.testing.assert_frame_equal(store.load(tmp_path), whole)
+
+
+def test_damage_in_a_late_column_costs_its_file_alone(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(store, "LARGE_BYTES", 0)
+    store.append(tmp_path, [row(0)])
+    [good] = tmp_path.glob("part-*")
+    store.append(tmp_path, [row(i, load1=float(i)) for i in range(100)])
+    [bad] = set(tmp_path.glob("part-*")) - {good}
+    data = bytearray(bad.read_bytes())
+    place = pq.ParquetFile(bad).metadata.row_group(0).column(len(store.SCHEMA.names) - 1).data_page_offset
+    data[place : place + 12] = b"\xff" * 12
+    bad.write_bytes(data)
+    assert store.load(tmp_path)["block"].tolist() == [0]
+    assert bad.name in capfd.readouterr().err
 
 
 def test_an_empty_folder_is_an_empty_table(tmp_path):
