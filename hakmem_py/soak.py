@@ -24,6 +24,7 @@ from .spec import Allocator, Case, Experiment
 
 WINDOWS = 30  # points of a short soak at least; windows are a minute where that gives as many
 TURN_S = 1.0  # longest turn
+GROWTH = 0.1  # percent an hour that memory must exceed for certain to be called growing
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 MOST_CHUNKS = 4096  # that one process of the bench can time
 FOLDER = store.SAMPLES / "soak"
@@ -213,6 +214,12 @@ def summary(table):
     return pd.DataFrame(rows, columns=columns)
 
 
+def grows(table):
+    """Whether the subject's memory certainly grows, and by more than a settling program's last pages."""
+    side = table[table["label"] == table.attrs["subject"]]
+    return timeline.drift(side["minutes"], side["rss_bytes"], segment=side["segment"]).low > GROWTH
+
+
 def rates(table):
     """Faults after the first window, and what is resident of the live bytes: one row a side.
 
@@ -247,8 +254,6 @@ def _soak(args):
     if not args.minutes > 0:
         raise ValueError(f"--minutes {args.minutes:g} must be above 0")
     table = soak(args.minutes, args.workload, args.beside)
-    drifts = summary(table)
-    for shown in (drifts, rates(table)):
+    for shown in (summary(table), rates(table)):
         print(shown.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
-    grown = drifts.query("quantity == 'rss_bytes' and of == @table.attrs['subject']")["low"].iloc[0]
-    return 1 if grown > 0 else 0
+    return 1 if grows(table) else 0

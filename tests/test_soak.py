@@ -78,7 +78,8 @@ def test_a_full_disk_is_named_and_costs_the_soak_its_last_turn(tmp_path):
     assert soak._read(file)["ops"].tolist() == [1, 1]
 
 
-def test_a_leak_is_seen_beside_the_reference():
+def lives(step):
+    """An hour of two processes; the subject's memory grows by this part of it a minute."""
     minutes = [i + 0.5 for i in range(60)]
     side = {
         "segment": "1",
@@ -89,11 +90,17 @@ def test_a_leak_is_seen_beside_the_reference():
         "major_faults": 0,
     }
     table = pd.concat([
-        pd.DataFrame(side | {"label": "hakmem", "rss_bytes": [1e8 * (1 + 0.001 * i) for i in range(60)]}),
+        pd.DataFrame(side | {"label": "hakmem", "rss_bytes": [1e8 * (1 + step * i) for i in range(60)]}),
         pd.DataFrame(side | {"label": "system", "rss_bytes": 1e8}),
     ])  # fmt: skip
     table.attrs = {"subject": "hakmem", "beside": "system", "live_bytes": 5e7}
+    return table
+
+
+def test_a_leak_is_seen_beside_the_reference():
+    table = lives(0.001)
     found = soak.summary(table).set_index(["quantity", "of"])
     assert found.loc[("rss_bytes", "hakmem"), "low"] > 4 and found.loc[("rss_bytes", "ratio"), "low"] > 4
     assert found.loc[("rss_bytes", "system"), "steady"]
     assert soak.rates(table)["a_million_ops"].tolist() == pytest.approx([3, 3])
+    assert soak.grows(table) and not soak.grows(lives(1e-5))  # 6 % an hour, and 0.06 %
