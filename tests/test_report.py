@@ -1,9 +1,11 @@
 """Reports as people use them: real papermill runs of small notebooks, good and bad."""
 
+import functools
 import html
 import itertools
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -227,11 +229,14 @@ def test_plain_papermill_stops_at_a_wrong_parameter(tmp_path, name, value, said)
 def test_stopping_a_batch_stops_its_children(tmp_path):
     book = write(tmp_path, "04_endless", PARAMETERS, "import time\ntime.sleep(600)")
     command = [sys.executable, "-m", "hakmem_py", "report", str(book), "--out", str(tmp_path / "out")]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    heard = functools.partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # a background job's children ignore it
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     while not (tmp_path / "out" / "executed" / "04_endless.log").exists():
         time.sleep(0.2)
     time.sleep(2)
-    child.send_signal(2)
+    child.send_signal(signal.SIGINT)
     assert "go on with --resume" in child.communicate(timeout=60)[1] and child.returncode == 130
     running = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
     assert not any(str(tmp_path).encode() in line and b"papermill" in line for line in running)
