@@ -222,10 +222,8 @@ def test_the_page_of_every_notebook(site, browser, name, scheme):
     path = site[1] / "html" / f"{name}.html"
     if not path.exists():
         pytest.fail(f"{name} made no page:\n{site[0].stderr}")
-    started = time.monotonic()
     open_page = visit(browser, path, color_scheme=scheme)
     traces = open_page.drawn()
-    took = time.monotonic() - started
     assert traces and all(traces), LOST
     assert open_page.left_the_disk() == [] and open_page.complaints == [], LOST
     page = open_page.page
@@ -234,7 +232,7 @@ def test_the_page_of_every_notebook(site, browser, name, scheme):
         page.eval_on_selector_all("h2", "heads => heads.map(h => h.id)")
     )
     assert "Reference samples" in page.inner_text(".note")
-    assert path.stat().st_size < 1_000_000 and took < 10
+    assert path.stat().st_size < 1_000_000
 
 
 def test_the_front_page_of_all(site, browser):
