@@ -229,9 +229,8 @@ def test_plain_papermill_stops_at_a_wrong_parameter(tmp_path, name, value, said)
 def test_stopping_a_batch_stops_its_children(tmp_path):
     book = write(tmp_path, "04_endless", PARAMETERS, "import time\ntime.sleep(600)")
     command = [sys.executable, "-m", "hakmem_py", "report", str(book), "--out", str(tmp_path / "out")]
-    heard = functools.partial(
-        signal.signal, signal.SIGINT, signal.SIG_DFL
-    )  # a background job's children ignore it
+    # The children of a background job ignore the signal, which is not what is tested.
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     while not (tmp_path / "out" / "executed" / "04_endless.log").exists():
         time.sleep(0.2)
