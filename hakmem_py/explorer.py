@@ -36,6 +36,7 @@ CHOICES = {  # policy -> its name in the explorer's list
 }
 DRIFTS = ("none", "best arm changes at half", "best arm moves on, four times")
 ACE_LABELS = ("16", "32", "64", "128", "256", "512")  # blocks a magazine holds
+DIGITS = 7  # of a recorded number: finer than any bar is long, and half a page's bytes
 
 
 def explorer(
@@ -97,14 +98,19 @@ def decisions(events, labels=ACE_LABELS):
         rows.append(
             {
                 "arm": int(then["arm"] if then else now["next_arm"]),
-                "reward": float(then["reward"]) if then else None,
-                "mean": [float(means[arm]) if arm in means else None for arm in range(len(columns))],
-                "index": [float(now[name]) if math.isfinite(now[name]) else None for name in columns],
+                "reward": _short(then["reward"]) if then else None,
+                "mean": [_short(means.get(arm)) for arm in range(len(columns))],
+                "index": [_short(now[name]) for name in columns],
                 "phase": int(now["phase"]),
                 "note": _note(now, then, labels),
             }
         )
     return rows
+
+
+def _short(number):
+    """A number as a page keeps it; None where there is none."""
+    return float(f"{number:.{DIGITS}g}") if number is not None and math.isfinite(number) else None
 
 
 def _note(now, then, labels):
@@ -120,7 +126,7 @@ def page(options):
     """The explorer as HTML that needs nothing else: the module inline, started with these options."""
     place = f"explorer-{uuid4().hex[:8]}"
     module = MODULE.read_text(encoding="utf-8").replace("</", "<\\/")
-    data = json.dumps(options).replace("<", "\\u003c")
+    data = json.dumps(options, separators=(",", ":")).replace("<", "\\u003c")
     start = f'mount(document.getElementById("{place}"), {data});'
     label = html.escape("Bandit explorer; it needs JavaScript.")
     script = f'<script type="module">{module}\n{start}</script>'

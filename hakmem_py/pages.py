@@ -126,7 +126,12 @@ class PageExporter(HTMLExporter):
 def _plotly_script(drawn, self_contained):
     if not drawn:
         return ""
-    return f"<script>{get_plotlyjs()}</script>" if self_contained else '<script src="plotly.min.js"></script>'
+    # Deferred: the text is there while five megabytes of script load. page.js, a module, waits for it.
+    return (
+        f"<script>{get_plotlyjs()}</script>"
+        if self_contained
+        else '<script defer src="plotly.min.js"></script>'
+    )
 
 
 def outputs(notebook, form):

@@ -176,7 +176,7 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
     stat_shared(STAT_spans_returned, 1);
 }
 
-/* Bytes of runs that the thread may keep: a third of what its callers have, and always a little. */
+/* Bytes of runs that the thread may keep: a quarter of what its callers have, and always a little. */
 static ALWAYS_INLINE size_t mid_allowance(const struct heap *heap)
 {
     return size_max((size_t)knob(KNOB_run_cache_bytes), heap->run_held / 4);

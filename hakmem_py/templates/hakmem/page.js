@@ -43,6 +43,8 @@ function fitted({data, layout}, width) {
 
 async function draw(light = false) {
   for (const figure of plots) {
+    // One a frame, so that a reader scrolls and sees the first at once; paper waits for nobody.
+    if (!light) await new Promise(requestAnimationFrame);
     const spec = figure.spec ??= JSON.parse(figure.querySelector('script').textContent);
     const canvas = figure.querySelector('.canvas');
     const config = {...spec.config, responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: ''};
