@@ -211,12 +211,19 @@ static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t 
     return span;
 }
 
-/* Cuts an aligned piece out of a free span; NULL where it does not fit. */
+/* Is there room in a free span for an aligned piece? */
+static bool span_serves(const struct span *span, uint32_t units, uint32_t alignment)
+{
+    const struct arena *arena = arena_of(span->address);
+    size_t at = (size_t)(span - arena->spans);
+    return unit_aligned(arena, at, alignment) + units <= at + span->units;
+}
+
+/* Cuts an aligned piece out of a free span that has room for it. */
 static struct span *span_cut(struct span *span, uint32_t units, uint32_t alignment)
 {
     struct arena *arena = arena_of(span->address);
     size_t at = (size_t)(span - arena->spans), start = unit_aligned(arena, at, alignment);
-    if (start + units > at + span->units) return NULL;
     bool zeroed = span->zeroed;
     uint32_t before = (uint32_t)(start - at), after = span->units - before - units;
     uint64_t since = span->freed_ns;
@@ -229,19 +236,36 @@ static struct span *span_cut(struct span *span, uint32_t units, uint32_t alignme
     return piece;
 }
 
-/* Good fit: the smallest bin that can serve, a few spans of each. */
+/* Good fit: the smallest bin that can serve, and in it the smallest of a few spans. */
 static struct span *span_find(int state, uint32_t units, uint32_t alignment)
 {
     uint64_t bits = free_bits[state] & (~UINT64_C(0) << run_bin_floor(units));
     for (; bits != 0; bits &= bits - 1) {
         unsigned bin = lowest_bit(bits);
         int look = bin == RUN_BINS - 1 ? 64 : 8;
-        for (struct span *span = free_bins[state][bin]; span != NULL && look-- > 0; span = span->next) {
-            struct span *piece = span_cut(span, units, alignment);
-            if (piece != NULL) return piece;
-        }
+        struct span *best = NULL;
+        for (struct span *span = free_bins[state][bin]; span != NULL && look-- > 0; span = span->next)
+            if (span_serves(span, units, alignment) && (best == NULL || span->units < best->units)) best = span;
+        if (best != NULL) return span_cut(best, units, alignment);
     }
     return NULL;
+}
+
+/* The span leaves the arena. */
+static struct span *arena_taken(struct span *span, uint32_t units)
+{
+    span->touched = span->zeroed ? 0 : units;
+    if (!span->zeroed) POKE(recycled_units, recycled_units + units);
+    atomic_fetch_add_explicit(&fetched_units, units, memory_order_relaxed);
+    return span;
+}
+
+/* Takes `units` aligned to `alignment` units that hold pages already; NULL where there are none. The caller holds
+ * arena_lock. */
+static struct span *arena_take_warm(uint32_t units, uint32_t alignment)
+{
+    struct span *span = span_find(DIRTY, units, alignment);
+    return span != NULL ? arena_taken(span, units) : NULL;
 }
 
 /* Takes `units` aligned to `alignment` units; warm memory first, then clean, then new. The caller holds arena_lock. */
@@ -253,11 +277,7 @@ static struct span *arena_take(uint32_t units, uint32_t alignment)
     for (uint32_t i = 0; span == NULL && i < count; i++) span = arena_advance(&arenas[i], units, alignment);
     if (span == NULL && arena_add(((size_t)units + alignment) << UNIT_SHIFT))
         span = arena_advance(&arenas[atomic_load_explicit(&arena_count, memory_order_relaxed) - 1], units, alignment);
-    if (span == NULL) return NULL;
-    span->touched = span->zeroed ? 0 : units;
-    if (!span->zeroed) POKE(recycled_units, recycled_units + units);
-    atomic_fetch_add_explicit(&fetched_units, units, memory_order_relaxed);
-    return span;
+    return span != NULL ? arena_taken(span, units) : NULL;
 }
 
 /* Gives a span back; its first `touched` units may hold pages, the rest reads zero. The caller holds arena_lock. */
@@ -283,8 +303,9 @@ static bool arena_extend(struct span *span, uint32_t units)
     uint32_t more = units - span->units;
     if (at + span->units == arena->born) {
         if (arena_advance(arena, more, 1) == NULL) return false;
-    } else if (after->kind != SPAN_FREE || !after->zeroed || span_cut(after, more, 1) == NULL) {
-        return false;
+    } else {
+        if (after->kind != SPAN_FREE || !after->zeroed || after->units < more) return false;
+        span_cut(after, more, 1);
     }
     after->kind = SPAN_INSIDE;
     span_shape(span, SPAN_RUN, units);

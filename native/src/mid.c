@@ -144,6 +144,24 @@ static NOINLINE void region_collapse(void)
     if (!os_collapse((void *)region, SUPERSLAB_LARGE)) POKE(recycled_due, SIZE_MAX);
 }
 
+static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
+{
+    if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
+    lock_take(&arena_lock);
+    arena_give(run, run->touched, now);
+    lock_drop(&arena_lock);
+    stat_shared(STAT_spans_returned, 1);
+}
+
+/* Spills cached runs, longest first, until `keep` bytes are left. */
+static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
+{
+    for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
+        while (heap->shorts[length - 1].top != NULL) mid_spill(heap, short_pop(&heap->shorts[length - 1]), now);
+    while (heap->run_bits != 0 && heap->run_cached > keep)
+        mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
+}
+
 /* A run from the arena. Runs lie side by side, so neighbours share the huge pages at their ends. */
 static struct span *mid_refill(struct heap *heap, size_t size)
 {
@@ -153,8 +171,14 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     uint32_t length = (uint32_t)(bin < RUN_BINS ? run_bin_units(bin) : units);
     bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages);
     lock_take(&arena_lock);
-    struct span *run = arena_take(length, 1);
+    struct span *run = arena_take_warm(length, 1);
     lock_drop(&arena_lock);
+    if (run == NULL) { /* no growth while pages lie idle here: together with what lies beside them they may do */
+        if (heap->run_cached >= LARGE_MIN) mid_shrink(heap, 0, os_now_ns());
+        lock_take(&arena_lock);
+        run = arena_take(length, 1);
+        lock_drop(&arena_lock);
+    }
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
@@ -165,15 +189,6 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     run_begin(run, size, units);
     heap->run_held += run_touched_bytes(run);
     return run;
-}
-
-static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
-{
-    if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
-    lock_take(&arena_lock);
-    arena_give(run, run->touched, now);
-    lock_drop(&arena_lock);
-    stat_shared(STAT_spans_returned, 1);
 }
 
 /* Bytes of runs that the thread may keep: a quarter of what its callers have, and always a little. */
@@ -195,13 +210,4 @@ static bool mid_free(struct heap *heap, struct span *run)
     heap->run_bits |= UINT64_C(1) << bin;
     POKE(heap->run_cached, cached);
     return true;
-}
-
-/* Spills cached runs, longest first, until `keep` bytes are left. */
-static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
-{
-    for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
-        while (heap->shorts[length - 1].top != NULL) mid_spill(heap, short_pop(&heap->shorts[length - 1]), now);
-    while (heap->run_bits != 0 && heap->run_cached > keep)
-        mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
 }
