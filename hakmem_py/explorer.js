@@ -98,8 +98,9 @@ function highest(b) {
 const everyArm = (b) => [...b.pulls.keys()];
 const alive = (b) => everyArm(b).filter((i) => b.state[i] === 0);
 
-/* The best arm so far and its neighbours; at first the arm it stands on. */
+/* The best arm so far and its neighbours; until the noise is known the arm it stands on. */
 function nearest(b) {
+  if (b.rule.scale <= 0 && !b.known) return [b.current];
   let leader = b.current;
   for (let i = 0; i < b.arms; i++)
     if (b.weight[i] > 0 && (b.weight[leader] <= 0 || b.mean[i] > b.mean[leader])) leader = i;
@@ -224,9 +225,11 @@ export class Bandit {
 
   get noise() { return this.differences > 0 ? Math.sqrt(0.5 * this.squares / this.differences) : 0; }
 
+  get known() { return this.differences >= this.arms; }
+
   get scale() {
     if (this.rule.scale > 0) return this.rule.scale;
-    return this.differences >= this.arms ? this.noise : 1;
+    return this.known ? this.noise : 1;
   }
 
   get remembered() { return this.rule.gamma === 1 ? this.steps : this.weight.reduce((a, w) => a + w, 0); }
@@ -279,8 +282,8 @@ export class Bandit {
 
   update(arm, reward) {
     if (this.pulls[arm] > 0) {
-      const step = reward - this.last[arm];
-      this.squares += step * step;
+      const step = reward - this.last[arm], most = 16 * this.squares / this.differences;
+      this.squares += this.known && most > 0 ? Math.min(step * step, most) : step * step;
       this.differences++;
     }
     this.last[arm] = reward;

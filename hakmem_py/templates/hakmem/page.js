@@ -4,6 +4,7 @@ const plots = [...document.querySelectorAll('figure.plot')];
 const PRINT_WIDTH = 680; // px, what an A4 page holds
 const NARROW = 560; // px
 const LONG = 24; // characters of a label that a phone has room for
+const LEANING = 110; // px for leaning heads of columns and the title
 const TWO_LINES = 1.25; // times the height, where labels have two
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -35,6 +36,10 @@ function fitted({data, layout}, width) {
   const below = {...layout.legend, orientation: 'h', x: 0, yref: 'container', y: 0, yanchor: 'bottom', font: {size: 11}};
   const title = {...layout.title, font: {size: 13}}, margin = {...layout.margin, t: 48};
   const phone = {...layout, title, margin, legend: below, font: {...layout.font, size: 11}};
+  if (data[0]?.type === 'heatmap') { // heads of many columns lean
+    const heads = data.map(trace => ({...trace, x: trace.x.map(head => head.replaceAll('<br>', ' '))}));
+    return {data: heads, layout: {...phone, height: layout.height + LEANING / 2, margin: {...margin, t: LEANING}, xaxis: {...layout.xaxis, tickangle: -50}}};
+  }
   if (layout.yaxis?.type !== 'category') return {data, layout: phone};
   const labelled = data.map(trace => ({...trace, y: trace.y.map(broken)}));
   const taller = labelled.some(trace => trace.y.some(label => String(label).includes('<br>'))) ? TWO_LINES : 1;

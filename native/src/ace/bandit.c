@@ -63,12 +63,23 @@ static double bandit_noise(const hak_bandit_t *b)
     return b->noise_count > 0.0 ? square_root(0.5 * b->noise_squares / b->noise_count) : 0.0;
 }
 
-/* Until each arm has been compared with itself once on average, the noise is unknown and the bonus stays that of
- * rewards within [0, 1]. */
+/* Until each arm could have been compared with itself once, the noise is unknown. */
+static ALWAYS_INLINE bool noise_known(const hak_bandit_t *b) { return b->noise_count >= b->arms; }
+
+/* A step counts as four of the usual ones at most (Huber 1964): a window in which the program was held up says nothing
+ * of all the others. */
+static ALWAYS_INLINE void noise_learn(hak_bandit_t *b, double step)
+{
+    double square = step * step, most = 16.0 * b->noise_squares / b->noise_count;
+    b->noise_squares += noise_known(b) && most > 0.0 && square > most ? most : square;
+    b->noise_count += 1.0;
+}
+
+/* While the noise is unknown the bonus stays that of rewards within [0, 1]. */
 static ALWAYS_INLINE double bonus_scale(const hak_bandit_t *b)
 {
     if (b->parameter[P_SCALE] > 0.0) return b->parameter[P_SCALE];
-    return b->noise_count >= b->arms ? bandit_noise(b) : 1.0;
+    return noise_known(b) ? bandit_noise(b) : 1.0;
 }
 
 static ALWAYS_INLINE bool forgetting(const hak_bandit_t *b)
@@ -226,11 +237,7 @@ static void change_end(hak_bandit_t *b, int arm, double reward)
  * to no regime for sure, so it is left out. */
 static ALWAYS_INLINE void bandit_remember(hak_bandit_t *b, int arm, double reward)
 {
-    if (b->pulls[arm] > 0) {
-        double step = reward - b->last[arm];
-        b->noise_squares += step * step;
-        b->noise_count += 1.0;
-    }
+    if (b->pulls[arm] > 0) noise_learn(b, reward - b->last[arm]);
     b->last[arm] = reward;
     if (b->parameter[P_RESTART] > 0.0) {
         if (b->probation) change_end(b, arm, reward);

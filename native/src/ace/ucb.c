@@ -109,11 +109,12 @@ static ALWAYS_INLINE int highest(const hak_bandit_t *b, double (*index)(const ha
 }
 
 /* Only the best arm so far and its neighbours: where rewards rise and then fall over the arms, as over capacities, an
- * arm that beats both neighbours is the best, and what lies far off is never paid for. From the arm it stands on at
- * first. */
+ * arm that beats both neighbours is the best, and what lies far off is never paid for. It stays on the arm it stands on
+ * until it knows the noise: bonuses of a wrong size would make the first plays the dearest. */
 static int near_pick(hak_bandit_t *b)
 {
     int leader = b->current;
+    if (b->parameter[P_SCALE] <= 0.0 && !noise_known(b)) return leader;
     for (int i = 0; i < b->arms; i++)
         if (b->weight[i] > 0.0 && (b->weight[leader] <= 0.0 || b->mean[i] > b->mean[leader])) leader = i;
     if (b->weight[leader] <= 0.0) return leader;
