@@ -21,9 +21,10 @@ import pandas as pd
 from . import ace, bandits, build, instructions, provenance, runner, stats, store, worker
 
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
+EQUIVALENT = 0.02  # of the time: capacities, and sides, that differ by less are as good as each other
 ARMS = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
 SIDES = ("off", "on", "random", "fixed:64", "shuffled")
-SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "cv", "verdict"]
+SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "settled"]
 
 
 class AbError(RuntimeError):
@@ -99,6 +100,14 @@ def workload(name, *options):
     return Target(tuple(command), True, name)
 
 
+def lasting(seconds, name, *options):
+    """The Target of a bench workload at the scale at which a run takes about so many seconds here."""
+    trial, _ = record(workload(name, *options), side("off"))
+    if trial["status"] != "ok":
+        raise AbError(f"workload {name}: {trial['error']}")
+    return workload(name, *options, "--scale", f"{1e9 * seconds / trial['elapsed_ns']:.3g}")
+
+
 def program(*arguments):
     """The Target of any program that takes a preloaded library."""
     found = shutil.which(arguments[0])
@@ -111,7 +120,7 @@ def record(target, chosen, env=(), timeout_s=600.0):
     """One run: (row of numbers, history of its decisions). status is not "ok" where the run failed.
 
     wall_ns_per_op and cpu_ns_per_op: of the whole run; for a program the operation is the run. firings: steps
-    of the fast loop that decided something. cached_bytes: see below.
+    of the fast loop that decided something. cached_bytes, settled: see below.
     """
     with tempfile.TemporaryDirectory(prefix="hakmem-ab-") as folder:
         asked = {**chosen.env, **dict(env), "HAKMEM_ACE_EVENTS": f"{folder}/%p.csv"}
@@ -124,7 +133,8 @@ def record(target, chosen, env=(), timeout_s=600.0):
         "slow_firings": ace.firings(table, slow=True),
         "lost": table.attrs["lost"],
     }
-    return {"allocator": chosen.label} | row | fired | {"cached_bytes": cached_bytes(table)}, table
+    seen = {"cached_bytes": cached_bytes(table), "settled": settled(table)}
+    return {"allocator": chosen.label} | row | fired | seen, table
 
 
 def cached_bytes(table):
@@ -132,6 +142,19 @@ def cached_bytes(table):
     fast = table[table["block_size"] > 0]
     levels = fast.pivot_table(index="time_ns", columns="learner", values="cached_bytes").ffill()
     return float(levels.sum(axis=1).mean()) if len(levels) else float("nan")
+
+
+def settled(table):
+    """Share of the last half of all fast learners' windows on the best capacity or one as good; nan for none.
+
+    As good: its mean reward, a share of CPU time, lies within EQUIVALENT of the best capacity's.
+    """
+    good = []
+    for _, windows in table[table["block_size"] > 0].groupby("learner"):
+        means = windows.groupby("arm")["reward"].mean()
+        late = windows["arm"].iloc[len(windows) // 2 :]
+        good += (means[late] >= means.max() - EQUIVALENT).tolist()
+    return sum(good) / len(good) if good else float("nan")
 
 
 def _bench(target, env, timeout_s):
@@ -212,14 +235,20 @@ def _fired(row, loop):
 
 
 def judge(samples, metric="cpu_ns_per_op"):
-    """`stats.compare` with the baseline, and for every side: least decisions of its runs, medians of memory.
+    """`stats.compare` with the baseline, and of every side: least decisions of its runs, medians of the rest.
 
-    A side with fewer than 100 decisions in any run keeps its numbers; its verdict says FEW FIRINGS.
+    A side with fewer than 100 decisions in any run keeps its numbers; its verdict says FEW FIRINGS. tost_p:
+    below 5 % the side takes the same time as the baseline, within EQUIVALENT.
     """
-    table = stats.compare(samples, samples.attrs["baseline"], metric)
-    loops = samples.attrs["loops"]
+    baseline, loops = samples.attrs["baseline"], samples.attrs["loops"]
+    table = stats.compare(samples, baseline, metric)
+    good = samples[samples["status"] == "ok"]
+    paired = good.pivot(index="block", columns="allocator", values=metric).reindex(columns=[*loops])
     for i, label in table["allocator"].items():
         rows = samples[samples["allocator"] == label]
+        pairs = paired[[label, baseline]].dropna()
+        table.loc[i, "tost_p"] = stats.tost(pairs[label], pairs[baseline], EQUIVALENT) if len(pairs) else None
+        table.loc[i, "settled"] = rows["settled"].median()
         fired = [_fired(row, loops[label]) for row in rows.to_dict("records")]
         table.loc[i, "firings"] = min(fired) if loops[label] else None
         table.loc[i, "peak_rss_mb"] = rows["peak_rss_bytes"].median() / 1e6
@@ -227,6 +256,16 @@ def judge(samples, metric="cpu_ns_per_op"):
         if loops[label] and min(fired) < FIRINGS:
             table.loc[i, "verdict"] = "FEW FIRINGS"
     return table
+
+
+def contests(names, sides, seconds, blocks, env=()):
+    """`judge` of a contest a workload of the bench, runs of about so many seconds; few firings allowed."""
+    tables = []
+    for name in names:
+        with runner.bench_slot(f"trial of {name}"):
+            target = lasting(seconds, name)
+        tables.append(judge(compare(target, sides, blocks, env=env, allow_few=True)))
+    return pd.concat(tables, ignore_index=True)
 
 
 def overhead(workload="lifo", n1=500, n2=3000):

@@ -1,9 +1,11 @@
 """ACE: what it tells, who may drive it, and what an A/B with it needs to count."""
 
+import math
 import os
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 from mabwiser.mab import MAB, LearningPolicy
 
@@ -142,6 +144,35 @@ def test_a_history_longer_than_the_ring_is_whole():
     row, table = ab.record(ab.workload("random_mixed", "--scale", "12"), ab.side("on"), FAST)
     assert row["status"] == "ok" and table.attrs["lost"] == 0
     assert len(table) > 4096 and table["number"].tolist() == list(range(1, len(table) + 1))
+
+
+def test_settled_is_where_the_last_half_of_the_windows_went():
+    def learner(number, rewards, arms):
+        rows = {"learner": number, "block_size": 64, "arm": arms, "reward": [rewards[arm] for arm in arms]}
+        return pd.DataFrame(rows)
+
+    found = learner(3, [0.5, 0.9, 0.99, 1.0], [0, 1, 2, 3, 3, 2, 3, 1])  # 0.99 is as good as 1, 0.9 not
+    assert ab.settled(found) == 0.75
+    two = pd.concat([found, learner(4, [0.5, 1.0], [1, 0, 0, 0]), found.assign(block_size=0)])
+    assert ab.settled(two) == 0.5  # 3 of 4 and 0 of 2; slow learners do not count
+    assert math.isnan(ab.settled(found.iloc[:0]))
+
+
+def test_sides_that_take_the_same_time_are_equivalent():
+    blocks = range(30)
+    times = {"off": 10.0, "on": 10.05, "slow": 10.5}
+    rows = [
+        {"allocator": name, "case": "w", "block": block, "status": "ok", "error": "", "load1": 0.0}
+        | {"cpu_ns_per_op": time * (1 + 0.001 * (block % 7)), "peak_rss_bytes": 1e6, "cached_bytes": 0.0}
+        | {"firings": 500, "slow_firings": 0, "settled": 0.9}
+        for name, time in times.items()
+        for block in blocks
+    ]
+    samples = pd.DataFrame(rows)
+    samples.attrs = {"baseline": "off", "loops": {"off": None, "on": "fast", "slow": "fast"}}
+    table = ab.judge(samples).set_index("allocator")
+    assert table.at["on", "tost_p"] < 0.05 < table.at["slow", "tost_p"]
+    assert table.at["on", "settled"] == 0.9
 
 
 def test_every_process_leaves_a_history_of_its_own(tmp_path):
