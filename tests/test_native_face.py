@@ -51,6 +51,20 @@ def test_counters_follow_what_is_allocated(lib):
     assert native.counters()["value"]["live_blocks"] == before["live_blocks"]
 
 
+def test_a_thread_joins_its_idle_runs_before_it_grows(lib):
+    """Freed runs of 7 units serve one of 15, for which none alone is long enough."""
+    native.set_knob("run_cache_bytes", 64 << 20)  # it keeps them all
+    lib.hak_purge()
+    blocks = [lib.hak_malloc(400_000) for _ in range(40)]
+    for block in blocks:
+        lib.hak_free(block)
+    before = native.counters()["value"]["committed_bytes"]
+    longer = lib.hak_malloc(900_000)
+    assert native.counters()["value"]["committed_bytes"] <= before
+    lib.hak_free(longer)
+    native.set_knob("run_cache_bytes", int(native.knobs().at["run_cache_bytes", "preset"]))
+
+
 @pytest.mark.parametrize(("size", "kind"), [(64, 1), (1500, 1), (100_000, 2), (3_000_000, 2)])
 def test_a_block_lies_in_one_span_of_its_kind(lib, size, kind):
     block = lib.hak_malloc(size)
