@@ -1,12 +1,14 @@
-"""A/B of ACE: off, on, any policy, any fixed arm, placebos; on a workload of the bench or on any program.
+"""A/B on a workload of the bench or on any program: ACE off, on, any policy, any fixed arm, placebos, peers.
 
 Every block runs every side once, in random order, one process a run; a side is compared with the baseline by
 paired log ratios. A side that learns must have learned: its decisions are counted from its history
 (HAKMEM_ACE_EVENTS), and below 100 of them in a run there is no result unless one is asked for.
 """
 
+import contextlib
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -18,12 +20,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from . import ace, bandits, build, instructions, provenance, runner, stats, store, worker
+from . import ace, bandits, build, instructions, peers, provenance, runner, stats, store, worker
 
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
 EQUIVALENT = 0.02  # of the time: capacities, and sides, that differ by less are as good as each other
+LOOK_S = 0.005  # between two looks at a program's memory
 ARMS = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
 SIDES = ("off", "on", "random", "fixed:64", "shuffled")
+PEERS = ("system", *peers.KNOWN)
 SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "settled"]
 
 
@@ -38,14 +42,16 @@ class Side:
     label: str
     env: dict = field(default_factory=dict)
     loop: str | None = None
+    allocator: str = "hakmem"  # or system, or a peer
 
 
 def side(name, arm=None):
-    """The Side of a name: off, on, shuffled, POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,KNOB=VALUE].
+    """The Side of a name: PEER, off, on, shuffled, POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,...].
 
-    off: no learner. on: the default policy. shuffled: the same, told rewards of other windows. POLICY: a row
-    of the policy table, in the fast loop or (slow:) the slow one, the fast one standing still. fixed: one
-    capacity, with ACE looking on. arm: number of the capacity that policies start from.
+    PEER: system, mimalloc and so on in hakmem's place. off, hakmem: no learner. on: the default policy.
+    shuffled: the same, told rewards of other windows. POLICY: a row of the policy table, in the fast loop or
+    (slow:) the slow one, the fast one standing still. fixed: one capacity, with ACE looking on. arm: number
+    of the capacity that policies start from.
     """
     if "=" in name:
         pairs = [pair.split("=", 1) for pair in name.split(",")]
@@ -58,8 +64,9 @@ def side(name, arm=None):
         return Side(
             name, on | _policy("HAKMEM_ACE_SLOW_POLICY", rest) | _policy("HAKMEM_ACE_POLICY", "fixed"), "slow"
         )
-    special = {
+    special = {peer: Side(peer, allocator=peer) for peer in PEERS} | {
         "off": Side(name),
+        "hakmem": Side(name),
         "on": Side(name, on, "fast"),
         "shuffled": Side(name, on | {"HAKMEM_ACE_SHUFFLED": "1"}, "fast"),
     }
@@ -77,7 +84,8 @@ def _policy(variable, name):
     if name not in bandits.policies().index:
         known = ", ".join(bandits.policies().index)
         raise AbError(
-            f"{name!r} is no side; allowed: off, on, shuffled, fixed:BLOCKS, slow:POLICY, KNOB=VALUE, {known}"
+            f"{name!r} is no side; allowed: {', '.join(PEERS)}, hakmem, off, on, shuffled, fixed:BLOCKS, "
+            f"slow:POLICY, KNOB=VALUE, {known}"
         )
     return {variable: name}
 
@@ -125,7 +133,7 @@ def record(target, chosen, env=(), timeout_s=600.0):
     with tempfile.TemporaryDirectory(prefix="hakmem-ab-") as folder:
         asked = {**chosen.env, **dict(env), "HAKMEM_ACE_EVENTS": f"{folder}/%p.csv"}
         asked = {name: str(value) for name, value in asked.items()}
-        row = (_bench if target.bench else _program)(target, asked, timeout_s)
+        row = (_bench if target.bench else _program)(target, chosen.allocator, asked, timeout_s)
         files = sorted(Path(folder).glob("*.csv"))
         table = ace.history(files) if files else ace.events(since=2**62)
     fired = {
@@ -157,36 +165,77 @@ def settled(table):
     return sum(good) / len(good) if good else float("nan")
 
 
-def _bench(target, env, timeout_s):
-    built = build.build()
-    row = worker.run(target.arguments, str(built.library), built.library.resolve(), env, timeout_s)
+def _library(allocator):
+    """(value of LD_PRELOAD, the library that must answer malloc then; None: whatever the program has)."""
+    if allocator == "system":
+        return "", None
+    if allocator == "hakmem":
+        built = build.build()
+        return str(built.library), built.library.resolve()
+    peer = peers.find(allocator)
+    if peer.path is None:
+        raise AbError(f"{allocator} is {peer.hint}")
+    return peer.preload, peer.path
+
+
+def _bench(target, allocator, env, timeout_s):
+    row = worker.run(target.arguments, *_library(allocator), env, timeout_s)
     if row["status"] == "ok":
         row |= {"wall_ns_per_op": row["elapsed_ns"] / row["ops"], "cpu_ns_per_op": row["cpu_ns"] / row["ops"]}
     return row
 
 
-def _program(target, env, timeout_s):
-    """A whole program is one operation: wall time, CPU time and memory as the kernel accounts for them."""
+def _program(target, allocator, env, timeout_s):
+    """A whole program is one operation: wall and CPU time as the kernel accounts for them, peak memory."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_ACE_")}
     with tempfile.TemporaryFile() as said:
         start = time.monotonic_ns()
         child = subprocess.Popen(
             target.arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-            env=own | env | {"LD_PRELOAD": str(build.build().library)},
+            env=own | env | {"LD_PRELOAD": _library(allocator)[0]},
         )  # fmt: skip
         alarm = threading.Timer(timeout_s, child.kill)
         alarm.start()
-        _, status, usage = os.wait4(child.pid, 0)
-        wall_ns = time.monotonic_ns() - start
+        with _peak_rss(child.pid) as peak:
+            _, status, usage = os.wait4(child.pid, 0)
+            wall_ns = time.monotonic_ns() - start
         alarm.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
-        last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+        lines = said.read().decode(errors="replace").strip().splitlines()
     if child.returncode:
+        last = lines[-1] if lines else ""
         return {"status": "error", "error": f"{target.label} ended with status {child.returncode}: {last}"}
+    if refused := [line for line in lines if "cannot be preloaded" in line]:
+        return {"status": "error", "error": refused[0]}
     cpu_ns = round(1e9 * (usage.ru_utime + usage.ru_stime))
     row = {"elapsed_ns": wall_ns, "cpu_ns": cpu_ns, "wall_ns_per_op": wall_ns, "cpu_ns_per_op": cpu_ns}
-    return row | {"status": "ok", "error": "", "peak_rss_bytes": usage.ru_maxrss * 1024}
+    return row | {"status": "ok", "error": "", "peak_rss_bytes": max(peak)}
+
+
+@contextlib.contextmanager
+def _peak_rss(pid):
+    """Peaks of a process's resident bytes as it lives, a list that grows; looked at every few milliseconds.
+
+    The kernel's own account (ru_maxrss of getrusage(2)) starts from what the parent had when it forked.
+    """
+    seen, over = [], threading.Event()
+
+    def watch():
+        while not over.wait(LOOK_S if seen else 0):
+            with contextlib.suppress(OSError):
+                found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+                seen.append(
+                    1024 * int(found[1]) if found else 0
+                )  # a process that has just ended has no memory
+
+    look = threading.Thread(target=watch)
+    look.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        look.join()
 
 
 # ---------------------------------------------------------------- the comparison
@@ -310,7 +359,7 @@ def add_ab(subparsers):
         default=list(SIDES),
         metavar="SIDE",
         help=f"the baseline first, default {' '.join(SIDES)}; "
-        "also POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,KNOB=VALUE]",
+        "also POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,KNOB=VALUE], hakmem, " + ", ".join(PEERS),
     )
     sub.add_argument(
         "--blocks", type=int, default=10, help="randomised blocks, each side once in each; default 10"
@@ -342,10 +391,14 @@ def _run(args):
         "HAKMEM_ACE_SLOW_INTERVAL_MS": args.slow_interval_ms,
     }
     env = {name: str(value) for name, value in intervals.items() if value}
-    samples = compare(_target(args), sides, args.blocks, args.seed, env, args.allow_few)
-    table = judge(samples, f"{args.metric}_ns_per_op")
+    target, metric = _target(args), f"{args.metric}_ns_per_op"
+    samples = compare(target, sides, args.blocks, args.seed, env, args.allow_few)
+    table = judge(samples, metric)
     said = f"{args.metric} time of each side / that of {sides[0].label}"
-    print(f"{samples['case'].iloc[0]}: {said}, {args.blocks} blocks, seed {args.seed}")
+    base = samples[samples["allocator"] == sides[0].label].median(numeric_only=True)
+    time_said = f"{base[metric]:.4g} ns an operation" if target.bench else f"{base[metric] / 1e6:.4g} ms"
+    print(f"{target.label}: {said} ({time_said}, peak {base['peak_rss_bytes'] / 1e6:.4g} MB), ", end="")
+    print(f"{args.blocks} blocks, seed {args.seed}")
     print(
         table[[*SHOWN, "firings", "peak_rss_mb", "cached_kb"]].to_string(
             index=False, float_format="{:.4g}".format, na_rep="-"

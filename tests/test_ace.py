@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from mabwiser.mab import MAB, LearningPolicy
 
-from hakmem_py import ab, ace, bandits, build, cli, native
+from hakmem_py import ab, ace, bandits, build, cli, native, peers
 
 FAST = {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"}
 
@@ -236,6 +236,20 @@ def test_ab_takes_any_program(capsys):
     options = ["--blocks", "2", "--fast-interval-ms", "1", "--allow-few", "--sides", "off", "random"]
     assert cli.main(["ab", *options, "--", "env", "PYTHONMALLOC=malloc", sys.executable, "-c", code]) == 0
     assert capsys.readouterr().out.startswith("env: cpu time")
+
+
+def test_ab_compares_a_program_under_several_allocators():
+    """Who answers malloc is asked inside; the memory is the program's own, not that of who started it."""
+    code = "import sys; sys.exit(NAME not in open('/proc/self/maps').read())"
+    libraries = {name: f"lib{name}" for name in ("hakmem", *peers.KNOWN)} | {"system": "libc.so"}
+    for name, library in libraries.items():
+        if name in peers.KNOWN and peers.find(name).path is None:
+            continue
+        target = ab.program(sys.executable, "-c", code.replace("NAME", repr(library)))
+        row, _ = ab.record(target, ab.side(name))
+        assert row["status"] == "ok" and 0 < row["peak_rss_bytes"] < 30e6
+    large = ab.program(sys.executable, "-c", "block = bytearray(90 << 20); import time; time.sleep(0.05)")
+    assert 90e6 < ab.record(large, ab.side("hakmem"))[0]["peak_rss_bytes"] < 130e6
 
 
 @pytest.mark.parametrize(
