@@ -22,6 +22,8 @@ from .calibration import calibration_note
 START_S = 6  # a kernel's start: the guess for a notebook that never ran here
 HEARTBEAT_S = 10
 GRACE_S = 10  # for a papermill that was told to end
+STARTS = 3  # of a kernel whose ports others took first
+LONG_LOG = 1 << 16  # bytes: a notebook that has said so much has started
 # What decides, with text, parameters and samples, whether an executed notebook is still good.
 CODE = [
     "hakmem_py/**/*.py",
@@ -98,19 +100,33 @@ def _end(child):
         child.wait()
 
 
+def _lost_port(log):
+    """Whether the kernel never started, for a port that was free when it was chosen was taken meanwhile."""
+    said = log.read_bytes() if log.stat().st_size < LONG_LOG else b""
+    return b"Address already in use" in said and b"Executing Cell" not in said
+
+
+def _run(words, env, log, stop):
+    """Runs papermill to its end, or until it is to stop or cannot start. Returns its exit status."""
+    with log.open("wb") as sink:
+        child = subprocess.Popen(words, stdout=sink, stderr=sink, env=env, start_new_session=True)
+        while child.poll() is None:
+            time.sleep(0.1)
+            if stop or _lost_port(log):
+                _end(child)
+    return child.returncode
+
+
 def execute(run, folder, timeout, stop):
     """Run one notebook; write its record and, if it succeeded, its executed notebook. Returns the record."""
     output, log = folder / f".{run.name}.part", folder / f"{run.name}.log"
     output.unlink(missing_ok=True)
     started = time.time()
-    with log.open("wb") as sink:
-        words = _papermill(run, output, timeout or run.cell_timeout_s())
-        env = os.environ | {"HAKMEM_COMMAND": run.command()}
-        child = subprocess.Popen(words, stdout=sink, stderr=sink, env=env, start_new_session=True)
-        while child.poll() is None:
-            time.sleep(0.1)
-            if stop:
-                _end(child)
+    words = _papermill(run, output, timeout or run.cell_timeout_s())
+    for _ in range(STARTS):
+        code = _run(words, os.environ | {"HAKMEM_COMMAND": run.command()}, log, stop)
+        if stop or not _lost_port(log):
+            break
     record = {
         "name": run.name,
         "part": run.part,
@@ -122,8 +138,8 @@ def execute(run, folder, timeout, stop):
     }
     if run.measures:
         record["calibration"] = calibration_note()
-    if child.returncode:
-        status, cell, error = _fault(output, log, child.returncode)
+    if code:
+        status, cell, error = _fault(output, log, code)
         record |= {"status": status, "cell": cell, "error": error}
         _keep_failed(run, folder, output)
     else:

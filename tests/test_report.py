@@ -15,6 +15,7 @@ import nbformat
 import pytest
 
 from hakmem_py import parameters, report
+from hakmem_py.batch import execute
 
 PARAMETERS = """\
 sizes: list[int] = [16, 32]  # 8..1024; bytes
@@ -201,6 +202,27 @@ print(begin, time.time(), file=Path({str(tmp_path)!r}, "times").open("a"))"""
     assert run(*books, "--jobs", 3, "--out", tmp_path / "out").returncode == 0
     times = sorted(tuple(map(float, line.split())) for line in (tmp_path / "times").read_text().splitlines())
     assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(times))
+
+
+def test_a_kernel_whose_port_was_taken_is_started_again(tmp_path, monkeypatch):
+    path, tries = write(tmp_path, "late", PARAMETERS, GOOD), tmp_path / "tries"
+    taken = f"""
+import shutil, sys, time
+with open({str(tries)!r}, "a") as file: file.write("x")
+if len(open({str(tries)!r}).read()) < 2:
+    print("zmq.error.ZMQError: Address already in use (addr='tcp://127.0.0.1:44457')", flush=True)
+    time.sleep(60)
+print("Executing Cell 1")
+shutil.copy(sys.argv[1], sys.argv[2])
+"""
+
+    def papermill(run, output, _):
+        return [sys.executable, "-c", taken, run.notebook, output]
+
+    monkeypatch.setattr("hakmem_py.batch._papermill", papermill)
+    record = execute(report.make_run(path, {}), tmp_path, None, [])
+    assert record["status"] == "ok" and record["seconds"] < 30
+    assert tries.read_text() == "xx" and (tmp_path / "late.ipynb").exists()
 
 
 # ---------------------------------------------------------------- plain papermill
