@@ -17,7 +17,7 @@ from .style import looks
 
 README = ROOT / "README.md"
 WIDTH, LEFT, TOP, ROW = 860, 170, 58, 22  # px
-PROVENANCE_FACTS = ("machine", "kernel", "compiler", "libc", "commit")
+PROVENANCE_FACTS = ("machine", "kernel", "compiler", "libc")
 
 
 # ---------------------------------------------------------------- reference samples
@@ -46,7 +46,10 @@ def _name_machine():
     """data/reference/README.md: on which machine the reference was measured."""
     facts = provenance.collect()
     rows = "".join(f"| {name} | {facts[name]} |\n" for name in PROVENANCE_FACTS if name in facts)
-    head = "# Reference samples\n\nMeasured on this machine; a `provenance-*.json` a build beside them.\n\n"
+    head = (
+        "# Reference samples\n\nMeasured on this machine; a `provenance-*.json` a build beside them says at "
+    )
+    head += "which commit.\n\n"
     text = f"{head}| fact | value |\n|---|---|\n{rows}"
     (store.REFERENCE / "README.md").write_text(text)
 
