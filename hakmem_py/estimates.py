@@ -210,13 +210,14 @@ def said(estimate):
 # ---------------------------------------------------------------- verdicts and plans
 
 
-def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, p_adjusted=0.0):
+def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, p_adjusted=0.0, family=1):
     """Should b (the denominator, the candidate) replace a (the reference)? By intervals, never by the point.
 
     GO: the whole interval of the gain a / b - 1 lies above `threshold`. NEUTRAL: TOST holds it inside the
     margin, whatever its sign. NO-GO: the whole interval lies below 0. Asked in this order; else UNDECIDED
     with the pairs that would decide. Correlated neighbours forbid a decision: then the interval is narrower
-    than the truth. p_adjusted: of this comparison within its family; GO and NO-GO need it at 5 % or below.
+    than the truth. p_adjusted: of this comparison within its family of so many; GO and NO-GO need it at 5 %
+    or below.
     """
     low, high = _percent(estimate.low), _percent(estimate.high)
     gain = f"gain {_percent(estimate.value)} [{low}, {high}], n = {estimate.n}"
@@ -232,7 +233,7 @@ def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, p_adj
     if estimate.high < 1 and found:
         return Verdict("NO-GO", None, f"NO-GO: {gain}, wholly below 0")
     if not found and (estimate.low > 1 + threshold or estimate.high < 1):
-        needed = _needed_in_family(estimate, p_adjusted, power)
+        needed = _needed_in_family(estimate, p_adjusted, family, power)
         gain += f", but p = {p_adjusted:.2g} within its family"
     more = f"needs n = {needed} if the gain is as estimated" if needed else "no n decides such a gain"
     return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {more}")
@@ -270,10 +271,15 @@ def _needed_pairs(estimate, threshold, margin, power):
     return max(estimate.n + 1, int(np.ceil(min(sizes)))) if sizes else None
 
 
-def _needed_in_family(estimate, p_adjusted, power):
-    """Pairs at which the adjusted p would fall below 5 %, by the square-root law of the test statistic."""
-    z_now = sps.norm.isf(min(p_adjusted, 0.999) / 2)
-    z_wanted = sps.norm.isf((1 - estimate.confidence) / 2) + sps.norm.ppf(power)
+def _needed_in_family(estimate, p_adjusted, family, power):
+    """Pairs at which p would be small enough for its family, by the square-root law of the test statistic.
+
+    Holm asks for a p that is smaller by the number of comparisons, or by fewer; an adjusted p of 1 hides how
+    many.
+    """
+    smaller = max(family, p_adjusted / estimate.p_value)
+    z_now = sps.norm.isf(estimate.p_value / 2)
+    z_wanted = sps.norm.isf((1 - estimate.confidence) / 2 / smaller) + sps.norm.ppf(power)
     return int(np.ceil(estimate.n * (z_wanted / z_now) ** 2))
 
 

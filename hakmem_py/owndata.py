@@ -58,7 +58,7 @@ def judge(costs, baseline=None, threshold=stats.RUN_THRESHOLD, margin=stats.MARG
     adjusted = stats.adjust([e.p_value for e in estimates.values()])
     answers = []
     for (name, e), p_adjusted in zip(estimates.items(), adjusted, strict=True):
-        judged = stats.verdict(e, threshold, margin, p_adjusted=p_adjusted)
+        judged = stats.verdict(e, threshold, margin, p_adjusted=p_adjusted, family=len(estimates))
         answers.append({
             "ratio_of": f"{baseline} / {name}", "reference": baseline, "candidate": name, "ratio": e.value,
             "low": e.low, "high": e.high, "confidence": e.confidence, "n": e.n,

@@ -95,7 +95,8 @@ def compare(
                 judged = sequential(b, a, looks, threshold, margin, 1 - (1 - CONFIDENCE) / family)
             else:
                 gain = inverse(row["estimate"])
-                judged = verdict(gain, threshold, margin, p_adjusted=table.at[i, "p_adjusted"])
+                adjusted = table.at[i, "p_adjusted"]
+                judged = verdict(gain, threshold, margin, p_adjusted=adjusted, family=family)
             table.loc[i, ["verdict", "needs_n"]] = row["verdict"] or judged.kind, judged.needs_n
     return table
 
@@ -138,7 +139,8 @@ def compare_builds(layouts, baseline):
     table["p_adjusted"] = adjust(table["p_adjusted"].astype(float))
     for i, e in enumerate(estimates):
         if e and table.at[i, "status"] == "ok":
-            judged = verdict(inverse(e), BUILD_THRESHOLD, p_adjusted=table.at[i, "p_adjusted"])
+            adjusted = table.at[i, "p_adjusted"]
+            judged = verdict(inverse(e), BUILD_THRESHOLD, p_adjusted=adjusted, family=len(estimates))
             needed = judged.needs_n and int(np.ceil(judged.needs_n / e.n * table.at[i, "builds"]))
             table.loc[i, ["verdict", "needs_builds"]] = judged.kind, needed
         elif e:

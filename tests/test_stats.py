@@ -210,6 +210,14 @@ def test_within_a_family_an_effect_must_be_stronger():
     assert alone.kind == "GO" and crowd.kind == "UNDECIDED" and crowd.needs_n > 40 and "family" in crowd.text
 
 
+def test_a_large_effect_in_a_large_family_needs_few_pairs_more():
+    """Six pairs cannot pass Holm's rule for a hundred comparisons however clear they are; some thirty can."""
+    few = stats.verdict(stats.ratio(*lognormal(4, 6, effect=9, noise=0.1)), p_adjusted=1.0, family=100)
+    assert few.kind == "UNDECIDED" and 10 < few.needs_n < 40
+    later = stats.ratio(*lognormal(4, few.needs_n, effect=9, noise=0.1))
+    assert stats.verdict(later, p_adjusted=100 * later.p_value, family=100).kind == "GO"
+
+
 def test_undecided_names_the_n_that_then_decides():
     first = stats.verdict(stats.ratio(*lognormal(9, 20, effect=0.03, noise=0.06)))
     assert first.kind == "UNDECIDED" and first.needs_n > 20
