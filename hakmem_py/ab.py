@@ -5,27 +5,20 @@ paired log ratios. A side that learns must have learned: its decisions are count
 (HAKMEM_ACE_EVENTS), and below 100 of them in a run there is no result unless one is asked for.
 """
 
-import contextlib
-import os
 import random
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
-from . import ace, bandits, build, instructions, peers, provenance, runner, stats, store, worker
+from . import ace, bandits, build, instructions, peers, preloaded, provenance, runner, stats, store, worker
 
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
 EQUIVALENT = 0.02  # of the time: capacities, and sides, that differ by less are as good as each other
-LOOK_S = 0.005  # between two looks at a program's memory
 ARMS = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
 SIDES = ("off", "on", "random", "fixed:64", "shuffled")
 PEERS = ("system", *peers.KNOWN)
@@ -187,56 +180,10 @@ def _bench(target, allocator, env, timeout_s):
 
 
 def _program(target, allocator, env, timeout_s):
-    """A whole program is one operation: wall and CPU time as the kernel accounts for them, peak memory."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_ACE_")}
-    with tempfile.TemporaryFile() as said:
-        start = time.monotonic_ns()
-        child = subprocess.Popen(
-            target.arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-            env=own | env | {"LD_PRELOAD": _library(allocator)[0]},
-        )  # fmt: skip
-        alarm = threading.Timer(timeout_s, child.kill)
-        alarm.start()
-        with _peak_rss(child.pid) as peak:
-            _, status, usage = os.wait4(child.pid, 0)
-            wall_ns = time.monotonic_ns() - start
-        alarm.cancel()
-        child.returncode = os.waitstatus_to_exitcode(status)
-        said.seek(0)
-        lines = said.read().decode(errors="replace").strip().splitlines()
-    if child.returncode:
-        last = lines[-1] if lines else ""
-        return {"status": "error", "error": f"{target.label} ended with status {child.returncode}: {last}"}
-    if refused := [line for line in lines if "cannot be preloaded" in line]:
-        return {"status": "error", "error": refused[0]}
-    cpu_ns = round(1e9 * (usage.ru_utime + usage.ru_stime))
-    row = {"elapsed_ns": wall_ns, "cpu_ns": cpu_ns, "wall_ns_per_op": wall_ns, "cpu_ns_per_op": cpu_ns}
-    return row | {"status": "ok", "error": "", "peak_rss_bytes": max(peak)}
-
-
-@contextlib.contextmanager
-def _peak_rss(pid):
-    """Peaks of a process's resident bytes as it lives, a list that grows; looked at every few milliseconds.
-
-    The kernel's own account (ru_maxrss of getrusage(2)) starts from what the parent had when it forked.
-    """
-    seen, over = [], threading.Event()
-
-    def watch():
-        while not over.wait(LOOK_S if seen else 0):
-            with contextlib.suppress(OSError):
-                found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-                seen.append(
-                    1024 * int(found[1]) if found else 0
-                )  # a process that has just ended has no memory
-
-    look = threading.Thread(target=watch)
-    look.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        look.join()
+    row = preloaded.run(target.arguments, _library(allocator)[0], env, timeout_s)
+    if row["status"] == "ok":
+        row |= {"wall_ns_per_op": row["elapsed_ns"], "cpu_ns_per_op": row["cpu_ns"]}
+    return row
 
 
 # ---------------------------------------------------------------- the comparison

@@ -1,0 +1,67 @@
+"""One run of any program under a preloaded allocator: times as the kernel counts them, and peak memory."""
+
+import contextlib
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+LOOK_S = 0.005  # between two looks at a program's memory
+
+
+def run(command, preload="", env=(), timeout_s=600.0):
+    """Runs a program once: {status, error, elapsed_ns, cpu_ns, peak_rss_bytes}; the first two where it fails.
+
+    preload: value of LD_PRELOAD. env: further variables. What the program prints is not kept.
+    """
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_ACE_")}
+    with tempfile.TemporaryFile() as said:
+        start = time.monotonic_ns()
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+            env=own | dict(env) | {"LD_PRELOAD": preload},
+        )  # fmt: skip
+        alarm = threading.Timer(timeout_s, child.kill)
+        alarm.start()
+        with _peak_rss(child.pid) as peak:
+            _, status, usage = os.wait4(child.pid, 0)
+            wall_ns = time.monotonic_ns() - start
+        alarm.cancel()
+        child.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
+    if child.returncode:
+        name, last = Path(command[0]).name, lines[-1] if lines else ""
+        return {"status": "error", "error": f"{name} ended with status {child.returncode}: {last}"}
+    if refused := [line for line in lines if "cannot be preloaded" in line]:
+        return {"status": "error", "error": refused[0]}
+    cpu_ns = round(1e9 * (usage.ru_utime + usage.ru_stime))
+    row = {"elapsed_ns": wall_ns, "cpu_ns": cpu_ns, "peak_rss_bytes": max(peak, default=0)}
+    return row | {"status": "ok", "error": ""}
+
+
+@contextlib.contextmanager
+def _peak_rss(pid):
+    """Peaks of a process's resident bytes as it lives, a list that grows; looked at every few milliseconds.
+
+    The kernel's own account (ru_maxrss of getrusage(2)) starts from what the parent had when it forked.
+    """
+    seen, over = [], threading.Event()
+
+    def watch():
+        while not over.wait(LOOK_S if seen else 0):
+            found = None
+            with contextlib.suppress(OSError):
+                found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+            seen.append(1024 * int(found[1]) if found else 0)  # none: it has just ended
+
+    look = threading.Thread(target=watch)
+    look.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        look.join()
