@@ -282,8 +282,9 @@ export class Bandit {
 
   update(arm, reward) {
     if (this.pulls[arm] > 0) {
-      const step = reward - this.last[arm], most = 16 * this.squares / this.differences;
-      this.squares += this.known && most > 0 ? Math.min(step * step, most) : step * step;
+      const step = reward - this.last[arm], square = step * step, four = 16 * this.squares;
+      const wild = this.known && four > 0 && square * this.differences > four;
+      this.squares += wild ? four / this.differences : square;
       this.differences++;
     }
     this.last[arm] = reward;

@@ -70,8 +70,10 @@ static ALWAYS_INLINE bool noise_known(const hak_bandit_t *b) { return b->noise_c
  * of all the others. */
 static ALWAYS_INLINE void noise_learn(hak_bandit_t *b, double step)
 {
-    double square = step * step, most = 16.0 * b->noise_squares / b->noise_count;
-    b->noise_squares += noise_known(b) && most > 0.0 && square > most ? most : square;
+    double square = step * step, four = 16.0 * b->noise_squares; /* squared, times noise_count */
+    bool wild = noise_known(b) && four > 0.0 && square * b->noise_count > four;
+    if (UNLIKELY(wild)) square = four / b->noise_count;
+    b->noise_squares += square;
     b->noise_count += 1.0;
 }
 
