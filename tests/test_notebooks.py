@@ -1,0 +1,41 @@
+"""Every notebook by plain papermill, from the reference samples. Their quick mode runs in CI, by `make report`."""
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from hakmem_py import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+
+
+def run(path, folder):
+    """The executed notebook."""
+    output = folder / path.name
+    words = [str(path.relative_to(ROOT)), str(output), "-p", "reference", "true", "--no-progress-bar"]
+    command = [sys.executable, "-m", "papermill", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return nbformat.read(output, as_version=4)
+
+
+def tables(executed):
+    """HTML of every output but the last cell's, which says when and how the page was made."""
+    cells = [cell for cell in executed.cells if cell.cell_type == "code"][:-1]
+    found = (output.get("data", {}).get("text/html") for cell in cells for output in cell.outputs)
+    return [html for html in found if html and "<table" in html]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_plain_papermill_runs_every_notebook(path, tmp_path):
+    executed = run(path, tmp_path)
+    assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
+
+
+def test_the_same_samples_give_the_same_tables_byte_for_byte(tmp_path):
+    path = next(path for path in NOTEBOOKS if path.stem == "05_scorecard")
+    (tmp_path / "again").mkdir()
+    first, second = tables(run(path, tmp_path)), tables(run(path, tmp_path / "again"))
+    assert len(first) > 1 and first == second
