@@ -1,4 +1,4 @@
-"""Every notebook by plain papermill, from the reference samples. Their quick mode runs in CI, by `make report`."""
+"""Every notebook by plain papermill, from the reference samples. In CI `make report` runs the quick mode."""
 
 import subprocess
 import sys
