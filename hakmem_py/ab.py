@@ -9,7 +9,6 @@ import random
 import shutil
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -269,15 +268,14 @@ def overhead(workload="lifo", n1=500, n2=3000):
     """Instructions of one call on cached blocks: ACE off, looking on (frozen), compiled out; ratio to off."""
     quiet = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_FROZEN": "1", "HAKMEM_ACE_FAST_INTERVAL_MS": "60000"}
     ways = {"off": ("release", {}), "on, frozen": ("release", quiet), "compiled out": ("noace", {})}
-
-    def count(way):
-        label, (variant, env) = way
-        preload = {"LD_PRELOAD": str(build.build(variant).library)}
-        return label, instructions.per_op(build.build().bench, workload, preload | env, n1, n2)
-
-    with ThreadPoolExecutor() as pool:  # nothing is timed
-        rows = list(pool.map(count, ways.items()))
-    table = pd.DataFrame(rows, columns=["ace", "instructions_per_call"])
+    fixed = {"bench": build.build().bench, "workload": workload, "n1": n1, "n2": n2}
+    counts = instructions.each(
+        {
+            label: fixed | {"env": env | {"LD_PRELOAD": str(build.build(variant).library)}}
+            for label, (variant, env) in ways.items()
+        }
+    )
+    table = pd.DataFrame(counts.items(), columns=["ace", "instructions_per_call"])
     return table.assign(ratio=table["instructions_per_call"] / table["instructions_per_call"].iloc[0])
 
 

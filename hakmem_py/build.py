@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,13 +50,16 @@ UNIMPORTABLE = ("asan", "tsan")  # their runtime must come first in a process: p
 BENCH = (
     "-std=gnu11", "-O2", "-fno-builtin", "-pthread", "-DHAK_BENCH_DIRECT", "-Wall", "-Wextra",
 )  # fmt: skip
-UNSEEN = ("-DHAK_VARIANT", "-DHAK_BUILD_HASH")  # of these the bench sees nothing
 HARDEN = ("-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack")
 LAYOUT_STEP = 80  # bytes: shifts cache lines and, over some steps, pages
 PAD = """.section .text.unlikely, "ax", @progbits
 .skip {bytes}, 0x90
 .section .note.GNU-stack, "", @progbits
 """  # linkers put .text.unlikely first, so this moves all code behind it
+IDENTITY = """#include "hakmem.h"
+const char *hak_build_variant(void) {{ return "{variant}"; }}
+const char *hak_build_hash(void) {{ return "{hash}"; }}
+"""
 TRAINING = "04_patterns"  # what a plain "pgo" is trained by
 TRAINING_SCALE = 0.05  # of a sample; a profile needs branches seen, not times
 _PRINTING = threading.Lock()  # stdout is redirected for the whole process, however many threads build
@@ -109,11 +112,16 @@ def build_all(variants, native=NATIVE):
         return builds
     with _serial(), ThreadPoolExecutor() as pool:
         missing = list(filter(_missing, builds.values()))
-        kinds = [parse_variant(done.variant) for done in missing]
-        definitions = {_definitions(VARIANTS[name]) for name, _, _ in kinds}
-        trainings = {training for name, training, _ in kinds if name == "pgo"}
-        list(pool.map(lambda defined: _bench_objects(native, defined), definitions))
+        kinds = {parse_variant(done.variant)[:2] for done in missing}
+        plain = {VARIANTS[name] for name, _ in kinds if name != "pgo"}
+        trainings = {training for name, training in kinds if name == "pgo"}
+        shared = [
+            pool.submit(_bench_objects, native, seen) for seen in {_seen(VARIANTS[name]) for name, _ in kinds}
+        ]
+        shared += [pool.submit(_objects, native, flags) for flags in plain]
+        list(map(Future.result, shared))
         list(pool.map(lambda training: _train(training, native), trainings))
+        list(pool.map(lambda training: _objects(native, _use_profile(training, native)), trainings))
         list(pool.map(lambda done: _make(done, native), missing))
     return builds
 
@@ -123,15 +131,11 @@ def _missing(done):
 
 
 def _make(done, native):
-    """The whole folder of a Build; what builds share is there already."""
+    """The whole folder of a Build; the objects that builds share are there already."""
     name, training, layout = parse_variant(done.variant)
-    with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as folder:
-        stage = Path(folder, "stage")
-        stage.mkdir()
-        flags = VARIANTS[name] + (_use_profile(training, native, stage) if name == "pgo" else ())
-        _compile(Build(done.variant, done.hash, stage), native, flags, layout)
-        shutil.rmtree(done.folder, ignore_errors=True)
-        stage.rename(done.folder)
+    flags = VARIANTS[name] + (_use_profile(training, native) if name == "pgo" else ())
+    with _stage(done.folder) as stage:
+        _link(Build(done.variant, done.hash, stage), native, flags, _objects(native, flags), layout)
 
 
 def parse_variant(variant):
@@ -210,15 +214,34 @@ def _serial():
         yield
 
 
-def _compile(out, native, flags, layout=0):
-    """Library, module, bench and build.json of `out`, in its folder."""
-    flags = [*flags, f'-DHAK_VARIANT="{out.variant}"', f'-DHAK_BUILD_HASH="{out.hash}"']
-    core, preload = _objects(out.folder, native, flags, layout)
+@contextmanager
+def _stage(folder):
+    """An empty folder that takes the place of `folder` once what is made in it is whole."""
+    with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as work:
+        stage = Path(work, "stage")
+        stage.mkdir()
+        yield stage
+        shutil.rmtree(folder, ignore_errors=True)
+        stage.rename(folder)
+
+
+def _link(out, native, flags, objects, layout=0):
+    """Library, module, bench and build.json of `out`, in its folder.
+
+    objects: the core (for module and bench) and the core with the malloc family (for preloading). What is
+    a build's own is linked around them: in front a padding, behind them who it is.
+    """
+    core, preload = objects
+    (out.folder / "identity.c").write_text(IDENTITY.format(variant=out.variant, hash=out.hash))
+    (out.folder / "pad.S").write_text(PAD.format(bytes=layout * LAYOUT_STEP))
+    _cc(["-c", "-fPIC", f"-I{native / 'include'}", "identity.c", "pad.S"], out.folder)
+    pad, own = ["pad.o"] if layout else [], ["identity.o"]
     link = [flag for flag in flags if flag.startswith(("-fsanitize", "-fprofile-generate"))]
-    _cc([*preload, "-shared", *HARDEN, *link, "-pthread", "-o", out.library], out.folder)
+    _cc([*pad, preload, *own, "-shared", *HARDEN, *link, "-pthread", "-o", out.library], out.folder)
     if parse_variant(out.variant)[0] not in UNIMPORTABLE:
-        _module(out, native, [*core, *link])
-    _cc(["-pthread", *_bench_objects(native, flags), *core, *link, "-lm", "-o", out.bench], out.folder)
+        _module(out, native, [*pad, core, *own, *link])
+    bench = [*_bench_objects(native, _seen(flags)), *pad, core, *own, *link]
+    _cc(["-pthread", *bench, "-lm", "-o", out.bench], out.folder)
     facts = {
         "variant": out.variant,
         "hash": out.hash,
@@ -230,36 +253,38 @@ def _compile(out, native, flags, layout=0):
     (out.folder / "build.json").write_text(json.dumps(facts, indent=1))
 
 
-def _objects(folder, native, flags, layout=0):
-    """The core (for module and bench) and the core with the malloc family (for preloading), as link lines."""
-    pad = ["pad.o"] if layout else []
-    if layout:
-        (folder / "pad.S").write_text(PAD.format(bytes=layout * LAYOUT_STEP))
-        _cc(["-c", "pad.S", "-o", "pad.o"], folder)
-    _cc_each([*COMMON, *flags], [native / "src" / "hakmem.c", native / "src" / "preload.c"], folder)
-    return [*pad, "hakmem.o"], [*pad, "preload.o"]
+def _objects(native, flags):
+    """The library's two objects with these flags, which its layouts share. Only under the lock."""
+    texts = [path for path in source_files(native) if path.parent.name != "bench"]
+    return _shared("library", native, [*COMMON, *flags], _cores(native), texts)
 
 
-def _definitions(flags):
-    return tuple(flag for flag in flags if flag.startswith("-D") and not flag.startswith(UNSEEN))
+def _cores(native):
+    return [native / "src" / "hakmem.c", native / "src" / "preload.c"]
 
 
-def _bench_objects(native, flags):
-    """The bench's object files, which variants with the same definitions share. Only under the lock."""
-    command = [*BENCH, *_definitions(flags)]
+def _bench_objects(native, definitions):
+    """The bench's objects, which variants with the same definitions share. Only under the lock."""
+    texts = sorted([*(native / "bench").glob("*"), *(native / "include").glob("*")])
+    sources = [path for path in texts if path.suffix == ".c"]
+    return _shared("bench", native, [*BENCH, *definitions], sources, texts)
+
+
+def _seen(flags):
+    """What of a library's flags the bench sees too: its definitions."""
+    return tuple(flag for flag in flags if flag.startswith("-D"))
+
+
+def _shared(kind, native, command, sources, texts):
+    """Objects of the sources in a folder named by the content of all texts, the command and the compiler."""
     digest = hashlib.sha256(repr((command, compiler_version())).encode())
-    sources = sorted([*(native / "bench").glob("*"), *(native / "include").glob("*")])
-    for path in sources:
+    for path in texts:
         digest.update(path.read_bytes())
-    folder = BUILDS / f"bench-{digest.hexdigest()[:12]}"
-    names = [path for path in sources if path.suffix == ".c"]
+    folder = BUILDS / f"{kind}-{digest.hexdigest()[:12]}"
     if not folder.exists():
-        with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as work:
-            stage = Path(work, "stage")
-            stage.mkdir()
-            _cc_each([*command, f"-I{native / 'include'}"], names, stage)
-            stage.rename(folder)
-    return [folder / f"{path.stem}.o" for path in names]
+        with _stage(folder) as stage:
+            _compile(command, native, sources, stage)
+    return [folder / f"{path.stem}.o" for path in sources]
 
 
 def _module(out, native, objects):
@@ -296,9 +321,10 @@ def _train(training, native):
     with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as folder:
         work, profile = Path(folder, "instrumented"), Path(folder, "profile")
         work.mkdir()
-        flags = (f"-fprofile-generate={profile}", "-fprofile-update=atomic", f"-fprofile-prefix-path={work}")
+        flags = (f"-fprofile-generate={profile}", "-fprofile-update=atomic")
+        _compile([*COMMON, *flags], native, _cores(native), work)
         instrumented = Build("pgo", "training", work)
-        _compile(instrumented, native, flags)
+        _link(instrumented, native, flags, ["hakmem.o", "preload.o"])
         for case in filter(lambda case: case.quick_scale, load_spec(training).cases):
             command = [instrumented.bench, *case.arguments(case.quick_scale * TRAINING_SCALE)]
             _call([*command, "--backend", "direct"])
@@ -306,15 +332,14 @@ def _train(training, native):
         profile.rename(_profile(training, native))
 
 
-def _use_profile(training, native, stage):
-    """The flags of a build in `stage` that uses the training's profile.
+def _use_profile(training, native):
+    """The flags of a build that uses the training's profile.
 
-    The profile of a file is found by its name below the folder it was compiled in, hence
-    -fprofile-prefix-path on both sides; -Werror=missing-profile says when it was not found. Sources cannot
-    differ between the two stages, so a coverage mismatch is the compiler's doubt and only warned of.
+    -Werror=missing-profile says when it was not found. Sources cannot differ between the two stages, so a
+    coverage mismatch is the compiler's doubt and only warned of.
     """
-    use = (f"-fprofile-use={_profile(training, native)}", f"-fprofile-prefix-path={stage}")
-    return (*use, "-fprofile-partial-training", "-Werror=missing-profile", "-Wno-error=coverage-mismatch")
+    use = f"-fprofile-use={_profile(training, native)}"
+    return (use, "-fprofile-partial-training", "-Werror=missing-profile", "-Wno-error=coverage-mismatch")
 
 
 def _text_bytes(library):
@@ -322,10 +347,17 @@ def _text_bytes(library):
     return int(_call(["size", library]).splitlines()[1].split()[0])
 
 
-def _cc_each(arguments, sources, folder):
-    """Compiles sources side by side, each into an object file of its own name."""
+def _compile(command, native, sources, folder):
+    """Compiles sources side by side, each into an object file of its own name.
+
+    The profile of a file is found by its name below the folder it was compiled in, hence
+    -fprofile-prefix-path where it is made and where it is used.
+    """
+    command = [*command, f"-I{native / 'include'}"]
+    if any(word.startswith("-fprofile") for word in command):
+        command.append(f"-fprofile-prefix-path={folder}")
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda path: _cc([*arguments, "-c", path, "-o", f"{path.stem}.o"], folder), sources))
+        list(pool.map(lambda path: _cc([*command, "-c", path, "-o", f"{path.stem}.o"], folder), sources))
 
 
 def _cc(arguments, folder):

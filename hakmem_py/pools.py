@@ -237,16 +237,14 @@ def nodes():
 def instructions_of_a_cycle():
     """Instructions of allocate, touch, deallocate, loop included: allocator, instructions, over_floor."""
     own = build.build()
-    direct, floor = ["--backend", "direct"], ["--backend", "floor"]
-    ways = {"pool": ("pool_cycle", direct, ""), "pool, counting nothing": ("pool_uncounted", direct, "")}
-    ways |= {"floor": ("pool_cycle", floor, ""), "system": ("pool_cycle", [], "")}
-    ways["hakmem"] = ("pool_cycle", [], str(own.library))
-    ways |= {
-        name: ("pool_cycle", [], peer.preload) for name in peers.KNOWN if (peer := peers.find(name)).path
+    preloads = {"system": "", "hakmem": str(own.library)}
+    preloads |= {name: peer.preload for name in peers.KNOWN if (peer := peers.find(name)).path}
+    cycle = {"bench": own.bench, "workload": "pool_cycle"}
+    ways = {
+        "pool": cycle | {"options": ["--backend", "direct"]},
+        "pool, counting nothing": cycle | {"workload": "pool_uncounted", "options": ["--backend", "direct"]},
+        "floor": cycle | {"options": ["--backend", "floor"]},
     }
-    rows = [
-        (name, instructions.per_op(own.bench, workload, {"LD_PRELOAD": preload}, options=options))
-        for name, (workload, options, preload) in ways.items()
-    ]
-    table = pd.DataFrame(rows, columns=["allocator", "instructions"])
+    ways |= {name: cycle | {"env": {"LD_PRELOAD": preload}} for name, preload in preloads.items()}
+    table = pd.DataFrame(instructions.each(ways).items(), columns=["allocator", "instructions"])
     return table.assign(over_floor=table["instructions"] / table["instructions"][2])

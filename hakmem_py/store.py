@@ -63,7 +63,9 @@ def append(folder, rows):
     if unknown:
         raise ValueError(f"samples have no column {unknown[0]!r}; see data/README.md")
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
-    _write(Path(folder), f"part-{uuid.uuid4().hex}.parquet", lambda file: pq.write_table(table, file))
+    plain = {"compression": "none", "write_statistics": False}  # a row or a few: nothing to gain but time
+    name = f"part-{uuid.uuid4().hex}.parquet"
+    _write(Path(folder), name, lambda file: pq.write_table(table, file, **plain))
 
 
 def save_json(folder, name, value):
