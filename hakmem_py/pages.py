@@ -123,17 +123,6 @@ class PageExporter(HTMLExporter):
         return markdown(source)[0]
 
 
-def _plotly_script(drawn, self_contained):
-    if not drawn:
-        return ""
-    # Deferred: the text is there while five megabytes of script load. page.js, a module, waits for it.
-    return (
-        f"<script>{get_plotlyjs()}</script>"
-        if self_contained
-        else '<script defer src="plotly.min.js"></script>'
-    )
-
-
 def outputs(notebook, form):
     """Every output of the given MIME form, in order."""
     return [
@@ -184,7 +173,7 @@ def page(executed, self_contained=False):
             "made": made(record),
             "css": (template / "page.css").read_text(),
             "js": (template / "page.js").read_text(),
-            "plotly": _plotly_script(outputs(notebook, PLOTLY), self_contained),
+            "plotly": get_plotlyjs() if self_contained and outputs(notebook, PLOTLY) else "",
         }
     }
     notebook.metadata.pop("widgets", None)  # megabytes of state that no page can show

@@ -191,6 +191,19 @@ def test_a_self_contained_page_needs_nothing_beside_it(specimen, browser, tmp_pa
     assert open_page.drawn() == [1] and open_page.complaints == []
 
 
+def test_a_page_is_open_before_its_figures_are_there(specimen, browser):
+    open_page = visit(browser, specimen / "html" / "00_specimen.html")
+    open_page.page.add_init_script("addEventListener('load', () => { self.then = typeof Plotly })")
+    open_page.page.reload()
+    assert open_page.drawn() == [1] and open_page.page.evaluate("self.then") == "undefined"
+
+
+def test_a_page_that_lost_its_plotly_says_so(specimen, browser, tmp_path):
+    shutil.copy(specimen / "html" / "00_specimen.html", tmp_path)
+    page = visit(browser, tmp_path / "00_specimen.html").page
+    page.wait_for_function("document.querySelector('.canvas').textContent.includes('--self-contained')")
+
+
 def test_the_front_page_leads_and_finds(specimen, browser):
     open_page = visit(browser, specimen / "index.html")
     page = open_page.page

@@ -60,12 +60,30 @@ async function draw(light = false) {
   }
 }
 
-if (plots.length) {
+// Five megabytes of script come last: until then the page is open, reads and scrolls. A self-contained one holds them.
+async function plotly() {
+  if (self.Plotly) return;
+  if (document.readyState !== 'complete') await new Promise(open => addEventListener('load', open, {once: true}));
+  await new Promise((onload, onerror) => {
+    document.head.append(Object.assign(document.createElement('script'), {src: 'plotly.min.js', onload, onerror}));
+  });
+}
+
+function drawAll() {
   draw();
   dark.addEventListener('change', () => draw());
   addEventListener('beforeprint', () => draw(true));
   addEventListener('afterprint', () => draw());
 }
+
+function sayMissing() {
+  for (const figure of plots) {
+    figure.querySelector('.canvas').textContent =
+      'This figure is drawn by plotly.min.js, which must lie beside the page. To send a page by itself, make it with --self-contained.';
+  }
+}
+
+if (plots.length) plotly().then(drawAll, sayMissing);
 
 // The head of a column of words stands above them, on the left.
 document.querySelectorAll('.long').forEach(table => {
