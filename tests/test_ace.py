@@ -268,3 +268,24 @@ def test_ab_refuses_in_one_line(words, said, capsys):
     assert cli.main(["ab", *words]) == 1
     told = capsys.readouterr().err
     assert said in told and len(told.splitlines()) == 1
+
+
+# ---------------------------------------------------------------- what a window holds
+
+
+def test_a_short_window_knows_the_time_of_threads_on_other_cores():
+    """The kernel adds it in portions of 1 to 10 ms: a window of 2 ms that took them so would be all noise."""
+    target = ab.workload("bursts", "--scale", 6)
+    _, history = ab.record(target, ab.side("fixed:256"), {"HAKMEM_ACE_FAST_INTERVAL_MS": "2"})
+    rows = history[history["block_size"] == 64].iloc[10:-1]
+    busy = rows["cpu_ns"] / (rows["end_ns"] - rows["begin_ns"])
+    assert len(rows) > 20
+    assert (busy / busy.shift(1)).dropna().between(0.5, 2).mean() > 0.9
+
+
+def test_what_the_spare_magazine_serves_is_no_cost():
+    """Two magazines of 256 hold a burst of 400: the depot is not visited, whatever the loaded one does."""
+    target = ab.workload("bursts", "--scale", 6)
+    _, history = ab.record(target, ab.side("fixed:256"), {"HAKMEM_ACE_FAST_INTERVAL_MS": "2"})
+    rows = history[history["block_size"] == 64].iloc[10:-1]
+    assert rows["refills"].median() <= 2

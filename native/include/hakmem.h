@@ -324,8 +324,8 @@ uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
 
 typedef struct hak_window_t {
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC */
-    uint64_t cpu_ns;           /* CPU time of the process in it */
-    uint64_t refills, spills;  /* calls, of this learner's class; slow learners: of all */
+    uint64_t cpu_ns;           /* CPU time of the process in it, evened out over 20 ms */
+    uint64_t refills, spills;  /* of this learner's class, beyond the thread's own magazines; slow learners: all */
     uint64_t contended;        /* visits to the depot that found it busy */
     uint64_t faults, syscalls; /* minor faults of the process; system calls of the allocator. Fast learners: 0 */
     uint64_t cached_bytes;     /* in magazines, depot, cached runs, free dirty memory */

@@ -126,7 +126,10 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
 {
     struct chain full = heap->spare[class];
     if (full.head != 0) POKE(heap->spare[class].head, 0);
-    else full = depot_pop(class);
+    else {
+        full = depot_pop(class);
+        POKE(heap->refills[class], heap->refills[class] + 1);
+    }
     if (full.head == 0) {
         full.head = LIST_END;
         full.blocks = slabs_fill(heap, class, magazine_batch(class), &full.head);
@@ -135,7 +138,6 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
     bin_load(heap, bin, class, full.head, full.blocks);
     stat_add(heap, STAT_refills, 1);
     stat_add(heap, STAT_refilled_blocks, full.blocks);
-    POKE(heap->refills[class], heap->refills[class] + 1);
     POKE(heap->moved[class], heap->moved[class] + full.blocks);
     return true;
 }
@@ -153,12 +155,14 @@ static NOINLINE void magazine_spill(struct heap *heap, struct bin *bin, unsigned
 {
     struct chain full = {bin->head, (uint32_t)((int32_t)heap->capacity[class] - bin->room)};
     if (bin->head != LIST_END) {
-        if (heap->spare[class].head != 0) magazine_give(class, heap->spare[class]);
+        if (heap->spare[class].head != 0) {
+            magazine_give(class, heap->spare[class]);
+            POKE(heap->spills[class], heap->spills[class] + 1);
+        }
         POKE(heap->spare[class].blocks, full.blocks);
         POKE(heap->spare[class].head, full.head);
         stat_add(heap, STAT_spills, 1);
         stat_add(heap, STAT_spilled_blocks, full.blocks);
-        POKE(heap->spills[class], heap->spills[class] + 1);
         POKE(heap->moved[class], heap->moved[class] - full.blocks);
     }
     bin_load(heap, bin, class, LIST_END, 0);

@@ -207,9 +207,9 @@ struct heap {
     _Atomic uint32_t state;    /* enum heap_state */
     struct heap *next;         /* registry: heaps are never unmapped */
     _Atomic uint64_t *stats;   /* see stats.c */
-    uint32_t refills[CLASSES]; /* of each class since the thread began; read by observers */
-    uint32_t spills[CLASSES];
-    int64_t moved[CLASSES]; /* blocks that came with refills minus those that went with spills */
+    uint32_t refills[CLASSES]; /* of each class since the thread began, those apart that the spare magazine served: */
+    uint32_t spills[CLASSES];  /* they cost no more than the call. Read by observers */
+    int64_t moved[CLASSES];    /* blocks that came with refills minus those that went with spills */
 };
 
 enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
