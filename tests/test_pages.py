@@ -230,16 +230,17 @@ def test_every_notebook_runs_from_the_reference_samples(site):
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_of_every_notebook(site, browser, name, scheme):
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_the_page_of_every_notebook(site, browser, name, scheme, width):
     path = site[1] / "html" / f"{name}.html"
     if not path.exists():
         pytest.fail(f"{name} made no page:\n{site[0].stderr}")
-    open_page = visit(browser, path, color_scheme=scheme)
+    open_page = visit(browser, path, color_scheme=scheme, viewport={"width": width, "height": 900})
     traces = open_page.drawn()
     assert traces and all(traces), LOST
     assert open_page.left_the_disk() == [] and open_page.complaints == [], LOST
     page = open_page.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("figure.plot > [role=img][aria-label]").count() == len(traces)
     assert {"question", "prediction", "run", "result", "what-it-does-not-show"} <= set(
         page.eval_on_selector_all("h2", "heads => heads.map(h => h.id)")

@@ -36,8 +36,8 @@ function fitted({data, layout}, width) {
   const below = {...layout.legend, orientation: 'h', x: 0, yref: 'container', y: 0, yanchor: 'bottom', font: {size: 11}};
   const title = {...layout.title, font: {size: 13}}, margin = {...layout.margin, t: 48};
   const phone = {...layout, title, margin, legend: below, font: {...layout.font, size: 11}};
-  if (data[0]?.type === 'heatmap') { // heads of many columns lean
-    const heads = data.map(trace => ({...trace, x: trace.x.map(head => head.replaceAll('<br>', ' '))}));
+  if (data[0]?.type === 'heatmap' && Array.isArray(data[0].x)) { // heads of many columns lean
+    const heads = data.map(trace => ({...trace, x: trace.x.map(head => String(head).replaceAll('<br>', ' '))}));
     return {data: heads, layout: {...phone, height: layout.height + LEANING / 2, margin: {...margin, t: LEANING}, xaxis: {...layout.xaxis, tickangle: -50}}};
   }
   if (layout.yaxis?.type !== 'category') return {data, layout: phone};
