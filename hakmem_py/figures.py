@@ -348,6 +348,7 @@ def claims(table, title="Published and measured"):
             y=rows["claim"],
             name=verdict,
             mode="markers",
+            cliponaxis=False,
             marker=marker(look[verdict]),
             error_x=bars(rows),
             customdata=rows[["low", "high"]],
@@ -357,4 +358,5 @@ def claims(table, title="Published and measured"):
     counts = listed(table["verdict"].value_counts(), "{}")
     axis = ratio_axis([*table["claimed"], *table["ratio"], *table["low"], *table["high"]])
     alt = f"{len(table)} published ratios and what was measured here: {counts}."
-    return finish(fig, alt, title, 120 + 24 * len(table), xaxis=axis, yaxis=CASES)
+    rows = CASES | {"minallowed": -0.7, "maxallowed": table["claim"].nunique() - 0.3}  # no room to spare
+    return finish(fig, alt, title, 120 + 24 * len(table), xaxis=axis, yaxis=rows)

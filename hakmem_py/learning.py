@@ -26,6 +26,7 @@ def contest(
             y=[name],
             error_x={"type": "data", "array": [high - middle], "arrayminus": [middle - low], "width": 4},
             mode="markers",
+            cliponaxis=False,
             marker=marker(look[name], 9),
             hovertemplate=f"{name}: {form.format(middle)}<extra></extra>",
         )
@@ -39,7 +40,7 @@ def contest(
         130 + 26 * len(table),
         showlegend=False,
         xaxis={"title_text": x_title, "type": "log" if x_log else "-", "rangemode": "tozero"},
-        yaxis={"type": "category"},
+        yaxis={"type": "category", "ticklabelstandoff": 6},
     )
 
 

@@ -24,7 +24,7 @@ KNOWN = {
     "pool": ("#7d6bd0", "hexagon"),
     "published": ("#2a9db0", "diamond-open"),
     "ucb1": ("#2a7fc1", "circle"),
-    "ucb1-tuned": ("#2a9db0", "x"),
+    "ucb1-tuned": ("#7d6bd0", "x"),
     "ucb-scaled": ("#d55e00", "diamond"),
     "ucb-restart": ("#0a9468", "square"),
     "ucb-recall": ("#c0504d", "triangle-up"),
