@@ -423,6 +423,7 @@ input[type=range] { width: 100%; accent-color: ${CHOSEN}; margin: .3rem 0; }
 .key { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .82em; opacity: .85; margin: 0; }
 i { display: inline-block; width: 1em; height: .7em; margin-right: .35em; }
 svg { display: block; width: 100%; overflow: visible; } text { fill: currentColor; font-size: 12px; font-variant-numeric: tabular-nums; }
+.over { paint-order: stroke; stroke: Canvas; stroke-width: 5px; stroke-linejoin: round; }
 h4 { margin: .9rem 0 .2rem; font-size: .95em; font-weight: 600; }
 @media print { .knobs, .time { display: none; } }
 `;
@@ -468,8 +469,8 @@ function drawArms(svg, run, t, { noun, labels }, truth, pulls) {
       known && shape("rect", { x: left, y: y + 7, width: Math.max(mean - left, 0), height: 16, fill: running ? MEAN : FAINT }),
       running && shape("rect", { x: known ? Math.min(mean, end) : left, y: y + 7, width: known ? Math.abs(end - mean) : end - left,
         height: 16, fill: chosen ? CHOSEN : MEAN, opacity: known ? 0.45 : 0.12 }),
-      running && !known && text(left + 6, y + 20, "not played yet: index ∞"),
       truth && shape("line", { x1: place(truth[i]), x2: place(truth[i]), y1: y + 3, y2: y + row - 3, stroke: "currentColor", "stroke-width": 2 }),
+      running && !known && text(left + 6, y + 20, "not played yet: index ∞", { class: "over" }),
       text(width - right + 8, y + 20, width < 420 ? String(pulls[i]) : `${pulls[i]} · ${(100 * pulls[i] / Math.max(t, 1)).toFixed(0)} %`),
     ].filter(Boolean);
   }));
@@ -504,7 +505,7 @@ function drawCurves(svg, curves, t, horizon, low) {
     points.push(`${x(to).toFixed(1)} ${y(values[to]).toFixed(1)}`);
     return "M" + points.join("L");
   };
-  const drawn = curves.flatMap(({ values, colour, dash }) => [[0, t, 1], [t, horizon, 0.3]].map(([from, to, opacity]) =>
+  const drawn = curves.flatMap(({ values, colour, dash }) => [[0, t, 1], [t, horizon, 0.55]].map(([from, to, opacity]) =>
     shape("path", { d: line(values, from, to), stroke: colour, "stroke-width": 2, "stroke-dasharray": dash, fill: "none", opacity })));
   svg.setAttribute("height", height + 18);
   svg.replaceChildren(shape("line", { x1: left, x2: width - 4, y1: height, y2: height, stroke: FAINT }), ...drawn,

@@ -82,17 +82,20 @@ def explorer(
 def decisions(events, labels=ACE_LABELS):
     """Rows for `explorer` from the events of one ACE learner, a DataFrame in order (see `ace.history`).
 
-    Event n ends a window: it holds every arm's index after the update and the arm chosen for the next window.
-    That window is event n + 1: the arm in force in it, which may still be the old one where no refill took up
-    the new one, and its reward.
+    Row 0 is the first window, of which nothing was known before. Event n ends a window: it holds every arm's
+    index after the update and the arm chosen for the next window. That window is event n + 1: the arm in
+    force in it, which may still be the old one where no refill took up the new one, and its reward.
     """
     if events["learner"].nunique() > 1:
         raise BanditError(
             "events of several learners cannot be one run; keep one: events[events.learner == 0]"
         )
     columns = [name for name in events.columns if name.startswith("index_")]
-    means, rows = {}, []
     records = events.to_dict("records")
+    nothing, first = [None] * len(columns), records[0]
+    means, rows = {}, [{"mean": nothing, "index": nothing, "phase": int(first["phase"])}]
+    rows[0] |= {"arm": int(first["arm"]), "reward": _short(first["reward"])}
+    rows[0]["note"] = f"The first window, in which {labels[first['arm']]} was in force; nothing is known yet."
     for now, then in zip(records, [*records[1:], None], strict=True):
         means[now["arm"]] = now["mean"]
         rows.append(

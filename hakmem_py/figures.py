@@ -61,7 +61,7 @@ def ratio_forest(table, baseline="hakmem", title=None):
         fig,
         alt + absent(table),
         title or f"Time ÷ time of {baseline}",
-        110 + cases * (10 + ROW * len(names)),
+        110 + max(80, cases * (10 + ROW * len(names))),
         scattermode="group",
         scattergap=0.3,
         xaxis=axis | {"title_text": f"right of 1: {baseline} is faster"},
@@ -90,8 +90,8 @@ def share_bars(table, reference="mimalloc", milestones=(), published=None, title
         x=share,
         y=rows["allocator"],
         orientation="h",
-        marker={"color": [look[name][0] for name in rows["allocator"]], "opacity": 0.55},  # bars show through
-        error_x={"type": "data", "array": high - share, "arrayminus": share - low, "color": INK, "width": 4},
+        marker={"color": [look[name][0] for name in rows["allocator"]], "opacity": 0.35},  # bars show through
+        error_x={"array": high - share, "arrayminus": share - low, "color": INK, "width": 5, "thickness": 3},
         customdata=np.column_stack([low, high, rows["median_ns"]]),
         hovertemplate="%{y}: %{x:.1f} % [%{customdata[0]:.1f}, %{customdata[1]:.1f}], %{customdata[2]:.3g} ns"
         "<extra></extra>",
@@ -173,9 +173,10 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
             text=factor,
             customdata=times,
             texttemplate="%{text:.2f}",
+            textfont={"color": "#10151c"},  # on the darkest cell 5 to 1
             hovertemplate="%{y}, %{x}: %{text:.2f}× the best, %{customdata:.3g} " + unit + "<extra></extra>",
             hoverongaps=False,
-            colorscale="Blues",
+            colorscale=[[0, "#f7fbff"], [1, "#4292c6"]],
             zmin=0,
             zmax=2,
             showscale=False,
@@ -358,5 +359,6 @@ def claims(table, title="Published and measured"):
     counts = listed(table["verdict"].value_counts(), "{}")
     axis = ratio_axis([*table["claimed"], *table["ratio"], *table["low"], *table["high"]])
     alt = f"{len(table)} published ratios and what was measured here: {counts}."
+    axis |= {"title_text": "right of 1: does more work"}
     rows = CASES | {"minallowed": -0.7, "maxallowed": table["claim"].nunique() - 0.3}  # no room to spare
     return finish(fig, alt, title, 120 + 24 * len(table), xaxis=axis, yaxis=rows)

@@ -41,9 +41,9 @@ def table(frame, columns=None, links=None):
     for name in shown.select_dtypes(["object", "string", "category"]):
         folder = (links or {}).get(name)
         shown[name] = [_cell(str(word), folder) for word in shown[name].fillna("")]
-    return HTML(
-        shown.to_html(index=False, na_rep="", float_format=_number, border=0, classes="long", escape=False)
-    )
+    whole = dict.fromkeys(shown.select_dtypes("integer"), "{:,}".format)
+    looks = {"float_format": _number, "formatters": whole, "border": 0, "classes": "long", "escape": False}
+    return HTML(shown.to_html(index=False, na_rep="", **looks))
 
 
 def _number(value):

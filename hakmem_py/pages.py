@@ -184,7 +184,7 @@ def made(record):
     """When and how long, in words."""
     if not record:
         return ""
-    return f"Made on {record['started_at'][:16].replace('T', ' ')} UTC in {record['seconds']:.0f} s."
+    return f"Made on {record['started_at'][:16].replace('T', ' ')} UTC in {record['seconds']:.0f}\u00a0s."
 
 
 def write_page(executed, folder, self_contained=False):

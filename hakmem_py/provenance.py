@@ -146,7 +146,8 @@ def read(folder, identities):
 def footer(samples=None, facts=None, **parameters):
     """The last cell of a notebook: what its numbers came from, as a table.
 
-    samples: what `ensure` returned; one column for each set of facts that they were measured under. Without
+    samples: what `ensure` returned; of each further set of facts that they were measured under what differs
+    from the first. Without
     samples `facts` that were kept with other results, or else those of this machine, now. parameters: the
     notebook's own, shown beside.
     """
@@ -155,8 +156,12 @@ def footer(samples=None, facts=None, **parameters):
     rows = [("parameters", _shown(parameters))] if parameters else []
     if samples is not None:
         rows += list(_summary(samples))
-    for found in known or [facts or collect()]:
-        rows += [(name, _shown(value)) for name, value in found.items()]
+    first, *others = known or [facts or collect()]
+    rows += [(name, _shown(value)) for name, value in first.items()]
+    for other in others:
+        rows += [
+            (f"{name} of others", _shown(value)) for name, value in other.items() if value != first.get(name)
+        ]
     return Footer([*rows, ("written", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")])
 
 

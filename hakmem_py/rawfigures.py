@@ -17,7 +17,7 @@ def raw_samples(samples, metric="cpu_ns_per_op", title="Every sample"):
             y=place + 0.6 * lift,
             name=name,
             mode="markers",
-            marker=marker(look[name], 6) | {"opacity": 0.6},
+            marker=marker(look[name], 6) | {"opacity": 0.85},
             customdata=rows[["case", "block", "load1"]],
             hovertemplate="%{x:.3f} ns, %{customdata[0]}, block %{customdata[1]}, load %{customdata[2]:.1f}",
         )
@@ -50,7 +50,7 @@ def variation(samples, metric="cpu_ns_per_op", title="Spread from run to run"):
         )
     middle, most = table["cv"].median(), table["cv"].max()
     alt = f"Coefficient of variation of {len(table)} series: median {middle:.1f} %, largest {most:.1f} %."
-    height = 110 + 20 * table["case"].nunique()
+    height = 120 + 24 * table["case"].nunique()
     return finish(fig, alt, title, height, xaxis={"title_text": "CV, %", "rangemode": "tozero"}, yaxis=CASES)
 
 

@@ -28,7 +28,13 @@ KNOWN = {
     "ucb-scaled": ("#d55e00", "diamond"),
     "ucb-restart": ("#0a9468", "square"),
     "ucb-recall": ("#c0504d", "triangle-up"),
+    "ucb-near": ("#6b7fa8", "bowtie"),
+    "kl-ucb": ("#b65aa0", "cross"),
+    "thompson": ("#0a9468", "hexagon"),
     "thompson-gaussian": ("#b65aa0", "star"),
+    "halving": ("#5a8f29", "hexagon"),
+    "doubling": ("#a0694a", "triangle-left"),
+    "random": ("#7d838c", "x"),
     "epsilon-greedy": ("#b88a00", "pentagon"),
     "round-robin": ("#7d838c", "cross"),
     "replicated": ("#0a9468", "circle"),
@@ -62,7 +68,11 @@ TICKS = {  # ratios to mark, by how many times the largest is above the smallest
 NEAR = 8  # largest over smallest, up to which plotly's own ticks of a logarithmic axis are readable
 WIDE = 1000  # from which on only powers of 10 are marked
 
-CASES = {"autorange": "reversed", "type": "category"}  # an axis of cases, the first on top
+CASES = {
+    "autorange": "reversed",
+    "type": "category",
+    "dtick": 1,
+}  # an axis of cases, the first on top, all named
 
 _AXIS = {"gridcolor": "rgba(128,134,144,0.25)", "linecolor": INK, "zeroline": False, "automargin": True}
 _LAYOUT = {
@@ -92,7 +102,9 @@ def finish(fig, alt, title="", height=None, top=0, **layout):
     """
     if not alt or not alt.strip():
         raise ValueError("a figure needs alt text: one sentence on what is drawn and its main number")
-    fig.update_layout(title_text=title, meta={"alt": " ".join(alt.split())}, height=height, **layout)
+    alt = " ".join(alt.split())
+    alt = alt[0].upper() + alt[1:]
+    fig.update_layout(title_text=title, meta={"alt": alt}, height=height, **layout)
     return fig.update_layout(margin_t=40 + top + 20 * _legend_rows(fig))
 
 
@@ -170,5 +182,7 @@ def bars(rows, middle="ratio"):
 
 
 def listed(series, form):
-    """A series in words: "hakmem 1.5, system 2.0"."""
-    return ", ".join(f"{name} {form.format(value)}" for name, value in series.items())
+    """A series in words: "hakmem 1.5, system 2.0"; names with commas or numbers are set apart."""
+    plain = all(str(name)[:1].isalpha() and "," not in str(name) for name in series.index)
+    gap, mark = (", ", "") if plain else ("; ", ":")
+    return gap.join(f"{name}{mark} {form.format(value)}" for name, value in series.items())

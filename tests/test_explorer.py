@@ -120,12 +120,13 @@ def recorded():
 
 def test_events_become_decisions():
     rows = explorer.decisions(recorded())
-    assert [row["arm"] for row in rows] == [1, 1, 0]
-    assert "128 was chosen" in explorer.decisions(recorded().assign(next_arm=3))[0]["note"]
-    assert [row["reward"] for row in rows] == [0.7, 0.3, None]
-    assert rows[0]["mean"] == [0.5, None]
-    assert rows[0]["index"] == [0.9, None]
-    assert rows[2]["mean"] == [0.5, 0.5]
+    assert [row["arm"] for row in rows] == [0, 1, 1, 0]
+    assert "128 was chosen" in explorer.decisions(recorded().assign(next_arm=3))[1]["note"]
+    assert [row["reward"] for row in rows] == [0.5, 0.7, 0.3, None]
+    assert rows[0]["mean"] == rows[0]["index"] == [None, None]
+    assert rows[1]["mean"] == [0.5, None]
+    assert rows[1]["index"] == [0.9, None]
+    assert rows[3]["mean"] == [0.5, 0.5]
     with pytest.raises(BanditError, match="keep one"):
         explorer.decisions(recorded().assign(learner=[0, 0, 1]))
 
@@ -194,7 +195,9 @@ def test_it_can_be_stepped_played_scrubbed_and_changed(shown):
 def test_a_recorded_run_is_stepped_through_in_the_same_way(shown):
     page = shown(rows=explorer.decisions(recorded()), labels=["16", "32"])
     page.get_by_role("button", name="one play on").click()
+    assert "Play 2 of 4: capacity 32 has not been played yet" in page.locator(".said").inner_text()
+    page.get_by_role("button", name="one play on").click()
     words = page.locator(".said").inner_text()
-    assert "Play 2 of 3: capacity 32 is in force" in words
+    assert "Play 3 of 4: capacity 32 is in force" in words
     assert "Phase 0" in words
     assert page.locator(".knobs").count() == 0

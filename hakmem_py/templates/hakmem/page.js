@@ -5,7 +5,7 @@ const PRINT_WIDTH = 680; // px, what an A4 page holds
 const NARROW = 560; // px
 const LONG = 24; // characters of a label that a phone has room for
 const LEANING = 110; // px for leaning heads of columns and the title
-const TWO_LINES = 1.25; // times the height, where labels have two
+const TWO_LINES = 1.5; // times the height, where labels have two
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function coloured(layout, light) {
