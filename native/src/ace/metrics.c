@@ -75,6 +75,7 @@ static hak_window_t whole_read(uint64_t now)
     window.refills = heap_stat_total(STAT_refills);
     window.spills = heap_stat_total(STAT_spills);
     window.contended = stat_shared_read(STAT_depot_contended);
+    window.purged_bytes = stat_shared_read(STAT_purged_bytes);
     return window;
 }
 
@@ -90,6 +91,7 @@ static hak_window_t window_between(const hak_window_t *before, const hak_window_
     w.contended -= before->contended;
     w.faults -= before->faults;
     w.syscalls -= before->syscalls;
+    w.purged_bytes -= before->purged_bytes;
     return w;
 }
 
@@ -120,6 +122,21 @@ static void probe_exchange(void)
     depot_pop(0);
 }
 
+/* A byte that the kernel clears: with huge pages one fault stands for 2 MiB of them. Memory no cache holds is what it
+ * clears, so each byte is written once. */
+static double probe_clear(void)
+{
+    const size_t bytes = SUPERSLAB_SMALL;
+    char *memory = os_map(bytes);
+    if (memory == NULL) return 0;
+    for (size_t at = 0; at < bytes; at += os_page) *(volatile char *)(memory + at) = 1;
+    uint64_t begin = os_now_ns();
+    memset(memory, 0, bytes);
+    double took = (double)(os_now_ns() - begin) / (double)bytes;
+    os_unmap(memory, bytes);
+    return took;
+}
+
 /* Once, in the thread that learns. An exchange with the depot is the cheap part of a refill or spill; the rest is the
  * call and the lines that come with another magazine, which make it about four of these. */
 static void costs_measure(void)
@@ -131,7 +148,8 @@ static void costs_measure(void)
                                   .spill = 4 * exchange,
                                   .contention = 8 * exchange,
                                   .fault = fault > call ? fault - call : fault,
-                                  .syscall = call};
+                                  .syscall = call,
+                                  .clear = probe_clear()};
     os_unmap(probe_page, os_page);
 }
 
@@ -141,7 +159,7 @@ static double window_reward(const hak_window_t *w, uint64_t rss)
 {
     double cost = (double)w->refills * ace_costs.refill + (double)w->spills * ace_costs.spill +
                   (double)w->contended * ace_costs.contention + (double)w->faults * ace_costs.fault +
-                  (double)w->syscalls * ace_costs.syscall;
+                  (double)w->syscalls * ace_costs.syscall + (double)w->purged_bytes * ace_costs.clear;
     double price = (double)knob(KNOB_ace_price_ppm) * 1e-6, share = cost / ((double)w->cpu_ns + 1.0);
     return 1.0 - (share < 1.0 ? share : 1.0) - price * (double)w->cached_bytes / ((double)rss + 1.0);
 }
