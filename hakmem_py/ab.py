@@ -102,8 +102,9 @@ def workload(name, *options):
 
 
 def lasting(seconds, name, *options):
-    """The Target of a bench workload at the scale at which a run takes about so many seconds here."""
-    trial, _ = record(workload(name, *options), side("off"))
+    """The Target of a bench workload at the scale at which, by a trial, a run takes about so many seconds."""
+    with runner.bench_slot(f"trial of {name}"):
+        trial, _ = record(workload(name, *options), side("off"))
     if trial["status"] != "ok":
         raise AbError(f"workload {name}: {trial['error']}")
     return workload(name, *options, "--scale", f"{1e9 * seconds / trial['elapsed_ns']:.3g}")
@@ -258,8 +259,7 @@ def contests(names, sides, seconds, blocks, env=()):
     """`judge` of a contest a workload of the bench, runs of about so many seconds; few firings allowed."""
     tables = []
     for name in names:
-        with runner.bench_slot(f"trial of {name}"):
-            target = lasting(seconds, name)
+        target = lasting(seconds, name)
         tables.append(judge(compare(target, sides, blocks, env=env, allow_few=True)))
     return pd.concat(tables, ignore_index=True)
 
