@@ -115,9 +115,8 @@ def build_all(variants, native=NATIVE):
         kinds = {parse_variant(done.variant)[:2] for done in missing}
         plain = {VARIANTS[name] for name, _ in kinds if name != "pgo"}
         trainings = {training for name, training in kinds if name == "pgo"}
-        shared = [
-            pool.submit(_bench_objects, native, seen) for seen in {_seen(VARIANTS[name]) for name, _ in kinds}
-        ]
+        seen = {_seen(VARIANTS[name]) for name, _ in kinds}
+        shared = [pool.submit(_bench_objects, native, definitions) for definitions in seen]
         shared += [pool.submit(_objects, native, flags) for flags in plain]
         list(map(Future.result, shared))
         list(pool.map(lambda training: _train(training, native), trainings))
@@ -235,12 +234,13 @@ def _link(out, native, flags, objects, layout=0):
     (out.folder / "identity.c").write_text(IDENTITY.format(variant=out.variant, hash=out.hash))
     (out.folder / "pad.S").write_text(PAD.format(bytes=layout * LAYOUT_STEP))
     _cc(["-c", "-fPIC", f"-I{native / 'include'}", "identity.c", "pad.S"], out.folder)
-    pad, own = ["pad.o"] if layout else [], ["identity.o"]
     link = [flag for flag in flags if flag.startswith(("-fsanitize", "-fprofile-generate"))]
-    _cc([*pad, preload, *own, "-shared", *HARDEN, *link, "-pthread", "-o", out.library], out.folder)
+    _cc(
+        ["pad.o", preload, "identity.o", "-shared", *HARDEN, *link, "-pthread", "-o", out.library], out.folder
+    )
     if parse_variant(out.variant)[0] not in UNIMPORTABLE:
-        _module(out, native, [*pad, core, *own, *link])
-    bench = [*_bench_objects(native, _seen(flags)), *pad, core, *own, *link]
+        _module(out, native, ["pad.o", core, "identity.o", *link])
+    bench = [*_bench_objects(native, _seen(flags)), "pad.o", core, "identity.o", *link]
     _cc(["-pthread", *bench, "-lm", "-o", out.bench], out.folder)
     facts = {
         "variant": out.variant,

@@ -92,10 +92,17 @@ def decisions(events, labels=ACE_LABELS):
         )
     columns = [name for name in events.columns if name.startswith("index_")]
     records = events.to_dict("records")
-    nothing, first = [None] * len(columns), records[0]
-    means, rows = {}, [{"mean": nothing, "index": nothing, "phase": int(first["phase"])}]
-    rows[0] |= {"arm": int(first["arm"]), "reward": _short(first["reward"])}
-    rows[0]["note"] = f"The first window, in which {labels[first['arm']]} was in force; nothing is known yet."
+    first, means = records[0], {}
+    rows = [
+        {
+            "arm": int(first["arm"]),
+            "reward": _short(first["reward"]),
+            "mean": [None] * len(columns),
+            "index": [None] * len(columns),
+            "phase": int(first["phase"]),
+            "note": f"The first window, in which {labels[first['arm']]} was in force; nothing is known yet.",
+        }
+    ]
     for now, then in zip(records, [*records[1:], None], strict=True):
         means[now["arm"]] = now["mean"]
         rows.append(

@@ -252,7 +252,7 @@ def curves(table, x, y, by, low=None, high=None, title="", x_title="", y_title="
     said = listed(table.groupby(by, sort=False)[y].last(), "{:.3g}")
     return finish(
         fig,
-        f"{y_title or y} over {x_title or x}. At the end: {said}.",
+        f"Lines of {y_title or y} over {x_title or x}. At the end: {said}.",
         title,
         380,
         xaxis={"title_text": x_title or x} | (log_axis(table[x]) if x_log else {}),
@@ -360,5 +360,5 @@ def claims(table, title="Published and measured"):
     axis = ratio_axis([*table["claimed"], *table["ratio"], *table["low"], *table["high"]])
     alt = f"{len(table)} published ratios and what was measured here: {counts}."
     axis |= {"title_text": "right of 1: does more work"}
-    rows = CASES | {"minallowed": -0.7, "maxallowed": table["claim"].nunique() - 0.3}  # no room to spare
-    return finish(fig, alt, title, 120 + 24 * len(table), xaxis=axis, yaxis=rows)
+    places = CASES | {"minallowed": -0.7, "maxallowed": table["claim"].nunique() - 0.3}  # no room to spare
+    return finish(fig, alt, title, 120 + 24 * len(table), xaxis=axis, yaxis=places)

@@ -102,9 +102,7 @@ def finish(fig, alt, title="", height=None, top=0, **layout):
     """
     if not alt or not alt.strip():
         raise ValueError("a figure needs alt text: one sentence on what is drawn and its main number")
-    alt = " ".join(alt.split())
-    alt = alt[0].upper() + alt[1:]
-    fig.update_layout(title_text=title, meta={"alt": alt}, height=height, **layout)
+    fig.update_layout(title_text=title, meta={"alt": " ".join(alt.split())}, height=height, **layout)
     return fig.update_layout(margin_t=40 + top + 20 * _legend_rows(fig))
 
 

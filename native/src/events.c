@@ -71,8 +71,7 @@ static int event_header(char *text, size_t room)
     for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += snprintf(text + n, room - (size_t)n, "index_%d,", arm);
     return n + snprintf(text + n, room - (size_t)n,
                         "begin_ns,end_ns,cpu_ns,refills,spills,contended,faults,syscalls,purged_bytes,cached_bytes,"
-                        "live_bytes,rss_"
-                        "bytes,seed,lost\n");
+                        "live_bytes,rss_bytes,seed,lost\n");
 }
 
 #define U(x) ((unsigned long long)(x))
