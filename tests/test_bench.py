@@ -302,7 +302,7 @@ def test_a_full_trace_counts_its_losses(bench, tmp_path):
     ("harm", "says"),
     [
         (lambda data: data[:-100_000], "the file ends before it"),
-        (lambda data: data[:10_003] + b"x" + data[10_004:], "is damaged"),
+        (lambda data: data[:10_003] + bytes([data[10_003] ^ 1]) + data[10_004:], "is damaged"),
         (lambda data: data[:6400] + bytes(16) + data[6416:], "was never finished"),
     ],
 )

@@ -102,6 +102,7 @@ struct rig { /* one run: its lanes and what they share */
     void **block;    /* every lane's slots, in a row */
     uint32_t *bytes; /* same */
     uint64_t slots;  /* all lanes together */
+    uint64_t apart;  /* from one lane's first slot to the next lane's */
     uint32_t *order; /* a fixed permutation of one lane's slots */
     struct ring *ring;
     struct mark *mark;

@@ -93,27 +93,36 @@ static uint32_t *shuffled_order(uint64_t slots, unsigned seed)
     return order;
 }
 
-static void lane_open(struct rig *rig, uint64_t id, uint64_t slots)
+static void lane_open(struct rig *rig, uint64_t id)
 {
     const struct options *options = rig->options;
     struct lane *lane = &rig->lane[id];
     lane->rig = rig;
     lane->id = id;
     lane->shape = (struct shape){options->size, options->workload->shape.smallest, options->slots};
-    lane->block = rig->block + id * slots;
-    lane->bytes = rig->bytes + id * slots;
+    lane->block = rig->block + id * rig->apart;
+    lane->bytes = rig->bytes + id * rig->apart;
     lane->random = (options->seed + id) * 0x9e3779b97f4a7c15u; /* odd constant: never 0 for a seed below 2^64 */
     if (has_threads(options) && pthread_create(&lane->thread, NULL, lane_main, lane))
         die(EXIT_FAILURE, "could not start thread %llu of %llu", (unsigned long long)id + 1,
             (unsigned long long)options->threads);
 }
 
+/* Slots from one lane's first to the next lane's: whole pages, or a core's prefetcher, which fetches neighbouring lines
+ * up to the page's end, would take lines that another core writes. */
+static uint64_t slots_apart(const struct options *options)
+{
+    enum { PAGE_SLOTS = 4096 / sizeof(uint32_t) };
+    uint64_t slots = workload_slots(options);
+    return options->threads > 1 ? (slots + PAGE_SLOTS - 1) / PAGE_SLOTS * PAGE_SLOTS : slots;
+}
+
 static void rig_open(struct rig *rig, const struct options *options)
 {
-    uint64_t slots = workload_slots(options);
     unsigned flags = options->workload->flags, threads = (unsigned)options->threads;
     rig->options = options;
-    rig->slots = slots * threads;
+    rig->apart = slots_apart(options);
+    rig->slots = rig->apart * threads;
     rig->lane = map_zeroed(threads * sizeof *rig->lane);
     rig->block = map_zeroed(rig->slots * sizeof *rig->block);
     rig->bytes = map_zeroed(rig->slots * sizeof *rig->bytes);
@@ -123,7 +132,7 @@ static void rig_open(struct rig *rig, const struct options *options)
     pthread_barrier_init(&rig->start, NULL, threads + 1);
     pthread_barrier_init(&rig->end, NULL, threads + 1);
     pthread_barrier_init(&rig->round, NULL, threads);
-    for (unsigned id = 0; id < threads; id++) lane_open(rig, id, slots);
+    for (unsigned id = 0; id < threads; id++) lane_open(rig, id);
 }
 
 static void rig_close(struct rig *rig)

@@ -12,7 +12,7 @@ BODY larson(enum backend on, struct lane *lane, uint64_t n)
     struct shape shape = lane->shape;
     uint64_t random = lane->random, threads = rig->options->threads, round = rig->options->workload->round;
     for (uint64_t done = 0; done < n; done += round) {
-        size_t base = (lane->id + lane->turn++) % threads * shape.slots;
+        size_t base = (lane->id + lane->turn++) % threads * rig->apart;
         for (uint64_t k = 0; k < round; k++) {
             uint64_t bits = draw(&random);
             size_t slot = base + below((uint32_t)bits, shape.slots);
