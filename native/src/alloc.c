@@ -156,8 +156,9 @@ static NOINLINE void *allocate_big(size_t size, void *site)
         uintptr_t block = l2_allocate(heap, l2_class(size));
         return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
     }
-    struct span *run = LIKELY(size <= RUN_SHORT_MAX) ? short_allocate(heap, size) : NULL;
-    return LIKELY(run != NULL) ? (void *)run_block(run) : allocate_run(heap, size);
+    uintptr_t block;
+    if (LIKELY(size <= RUN_SHORT_MAX) && LIKELY(short_allocate(heap, size, &block) != NULL)) return (void *)block;
+    return allocate_run(heap, size);
 }
 
 static ALWAYS_INLINE void *allocate(size_t size)
@@ -259,7 +260,7 @@ static NOINLINE void free_big(void *p)
     uintptr_t block = (uintptr_t)p, offset = block - arenas[0].base;
     if (LIKELY(offset < arenas[0].bytes && heap != NULL)) {
         struct span *span = &arenas[0].spans[offset >> UNIT_SHIFT];
-        if (run_is_live(span, block) && short_free(heap, span)) return;
+        if (run_is_live(span, block) && short_free(heap, span, block)) return;
     }
     free_rest(p);
 }

@@ -61,14 +61,35 @@ static ALWAYS_INLINE struct span *short_pop(struct run_bin *bin)
     return run;
 }
 
+static ALWAYS_INLINE void short_push(struct run_bin *bin, struct span *run)
+{
+    run->next = bin->top;
+    bin->top = run;
+}
+
+/* The run freed last joins the others of its length. */
+static ALWAYS_INLINE void short_settle(struct heap *heap)
+{
+    if (heap->last.units != 0) short_push(&heap->shorts[heap->last.units - 1], heap->last.run);
+    heap->last.units = 0;
+}
+
 /* A short run of just the length that the size needs, taken and given without accounts; NULL where there is none. The
- * size is above L2_MAX and at most RUN_SHORT_MAX. */
-static ALWAYS_INLINE struct span *short_allocate(struct heap *heap, size_t size)
+ * size is above L2_MAX and at most RUN_SHORT_MAX. *block: where the caller's block begins. */
+static ALWAYS_INLINE struct span *short_allocate(struct heap *heap, size_t size, uintptr_t *block)
 {
     uint32_t units = (uint32_t)((size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT);
     struct run_bin *bin = &heap->shorts[units - 1];
-    if (UNLIKELY(bin->top == NULL)) return NULL;
-    struct span *run = short_pop(bin);
+    struct span *run = heap->last.run;
+    if (units >= RUN_LAST && LIKELY(heap->last.units == units)) {
+        *block = heap->last.block;
+        heap->last.units = 0;
+        bin->room++;
+    } else {
+        if (UNLIKELY(bin->top == NULL)) return NULL;
+        run = short_pop(bin);
+        *block = run_block(run);
+    }
     POKE(run->size, size);
     POKE(run->live, RUN_LIVE);
     POKE(run->touched, units);
@@ -77,22 +98,27 @@ static ALWAYS_INLINE struct span *short_allocate(struct heap *heap, size_t size)
 }
 
 /* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
-static ALWAYS_INLINE bool short_free(struct heap *heap, struct span *run)
+static ALWAYS_INLINE bool short_free(struct heap *heap, struct span *run, uintptr_t block)
 {
     uint32_t units = run->units;
     if (UNLIKELY(units > RUN_SHORT)) return false;
     struct run_bin *bin = &heap->shorts[units - 1];
     if (UNLIKELY(bin->room <= 0)) return false;
-    POKE(run->live, RUN_FREE);
-    run->next = bin->top;
-    bin->top = run;
     bin->room--;
+    POKE(run->live, RUN_FREE);
+    if (units < RUN_LAST) {
+        short_push(bin, run);
+    } else {
+        short_settle(heap);
+        heap->last = (struct run_last){block, run, units};
+    }
     return true;
 }
 
 /* The nearest longer cached run; NULL where none is near. */
 static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
+    short_settle(heap);
     for (size_t length = units + 1; length <= RUN_SHORT && run_is_near((unsigned)length - 1, units); length++)
         if (heap->shorts[length - 1].top != NULL) return short_pop(&heap->shorts[length - 1]);
     unsigned bin = run_bin_ceil(units);
@@ -104,7 +130,8 @@ static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 /* A cached run that is long enough and not much longer; NULL where there is none. Its pages are not zero. */
 static struct span *mid_allocate(struct heap *heap, size_t size)
 {
-    struct span *run = size <= RUN_SHORT_MAX ? short_allocate(heap, size) : NULL;
+    uintptr_t block;
+    struct span *run = size <= RUN_SHORT_MAX ? short_allocate(heap, size, &block) : NULL;
     if (run != NULL) return run;
     size_t units = run_units(size);
     if (units <= RUN_EXACT && heap->runs[units - 1] != NULL) run = run_pop(heap, (unsigned)units - 1);
@@ -156,6 +183,7 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
 /* Spills cached runs, longest first, until `keep` bytes are left. */
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
+    short_settle(heap);
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
         while (heap->shorts[length - 1].top != NULL) mid_spill(heap, short_pop(&heap->shorts[length - 1]), now);
     while (heap->run_bits != 0 && heap->run_cached > keep)
@@ -200,7 +228,7 @@ static ALWAYS_INLINE size_t mid_allowance(const struct heap *heap)
 /* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
 static bool mid_free(struct heap *heap, struct span *run)
 {
-    if (short_free(heap, run)) return true;
+    if (short_free(heap, run, run_block(run))) return true;
     size_t cached = heap->run_cached + run_touched_bytes(run);
     if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > mid_allowance(heap))) return false;
     unsigned bin = run_bin_floor(run->units);

@@ -47,6 +47,7 @@
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
 #define RUN_SHORT 8u                               /* units; up to here a thread keeps a few runs without accounts */
 #define RUN_SHORT_BYTES ((size_t)512 << 10)        /* of each short length, one run at least */
+#define RUN_LAST 4u                                /* units; from here on the run freed last has a place of its own */
 #define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes a run must have to spare for it */
 #define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of a block that a short run can serve */
@@ -186,6 +187,15 @@ struct run_bin {
     int32_t room;
 };
 
+/* The run that was freed last, if it is one of the longer short ones. It has left the room of its bin, but is not in
+ * the list yet: a program that frees and allocates in turn gets it back by way of one fixed place, without waiting for
+ * the descriptor, which the block's own bytes have driven out of the cache, to say the length. */
+struct run_last {
+    uintptr_t block;
+    struct span *run;
+    uint32_t units; /* 0: none */
+};
+
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
 
 enum heap_state { HEAP_FREE, HEAP_LIVE };
@@ -197,6 +207,7 @@ struct heap {
     struct span *current[CLASSES];            /* the slab being carved */
     uint64_t run_bits;                        /* bit b: runs[b] is not empty */
     struct run_bin shorts[RUN_SHORT];         /* a few short runs of each length, taken and given without accounts */
+    struct run_last last;                     /* one more of them */
     struct span *runs[RUN_BINS];              /* cached runs: free for this thread, pages kept */
     uint32_t colour;                          /* of the next run from the arena */
     size_t run_cached;                        /* bytes in them */
