@@ -7,7 +7,7 @@ import pandas as pd
 
 
 def phase_costs(samples):
-    """Median CPU ns per operation, one row a case and phase, one column an arm (allocator label).
+    """CPU ns per operation: one row a case, phase and block, one column an arm (allocator label).
 
     samples: runs of workloads that report phases, as `ensure` returns them.
     """
@@ -17,27 +17,49 @@ def phase_costs(samples):
         for run in samples[samples["status"] == "ok"].to_dict("records")
         for mark in json.loads(run["extra"]).get("phases", [])
     ]
-    runs = pd.DataFrame(rows).groupby(["case", "phase", "allocator", "block"])[["cpu_ns", "ops"]].sum()
-    costs = (runs["cpu_ns"] / runs["ops"]).groupby(["case", "phase", "allocator"]).median()
-    return costs.unstack()[samples.loc[samples["case"].isin(costs.index.levels[0]), "allocator"].unique()]
+    runs = pd.DataFrame(rows).groupby(["case", "phase", "block", "allocator"])[["cpu_ns", "ops"]].sum()
+    costs = (runs["cpu_ns"] / runs["ops"]).unstack()
+    arms = samples.loc[samples["case"].isin(costs.index.unique("case")), "allocator"].unique()
+    return costs[arms].dropna()
 
 
-def oracle(costs):
+def oracle(costs, splits=500, seed=1):
     """One row a case: best fixed arm and its cost, cost of the best arm of every phase, and their ratio.
 
-    costs: `phase_costs`. Phases count alike: the bench gives each the same number of operations. gain: cost
-    of the best fixed arm / cost of the oracle, 1 where one arm is the best of every phase. It is biased
-    upwards, for the oracle also picks the luckiest measurement of each phase.
+    costs: `phase_costs`; of each arm and phase the median over the blocks counts. Phases count alike: the
+    bench gives each the same number of operations. gain: cost of the best fixed arm / cost of the oracle, 1
+    where one arm is the best of every phase; biased upwards, for the oracle also picks the luckiest
+    measurement of each phase. held_out is not: arms are chosen on one random half of the blocks and paid for
+    on the other; median over the splits, low and high their 2.5 and 97.5 % quantiles, nan below 4 blocks.
     """
     rows = []
     for case, table in costs.groupby(level="case"):
-        fixed, free = table.mean(), table.min(axis=1).mean()
-        best = fixed.idxmin()
-        own = table.idxmin(axis=1).droplevel("case")
-        chosen = ", ".join(f"{phase}: {arm}" for phase, arm in own.items())
-        rows.append({"case": case, "best_fixed": best, "fixed_ns": fixed[best], "oracle_ns": free})
-        rows[-1] |= {"gain": fixed[best] / free, "oracle": chosen}
+        cube = table.droplevel("case").unstack("block")  # phase x (arm, block)
+        cube = np.stack([cube[arm].to_numpy(float) for arm in costs.columns], axis=1)  # phase, arm, block
+        cube = cube[:, :, ~np.isnan(cube).any(axis=(0, 1))]
+        middle = np.median(cube, axis=2)
+        best, own = middle.mean(axis=0).argmin(), middle.argmin(axis=1)
+        phases = table.index.unique("phase")
+        chosen = ", ".join(f"{phase}: {costs.columns[arm]}" for phase, arm in zip(phases, own, strict=True))
+        fixed, free = middle[:, best].mean(), middle.min(axis=1).mean()
+        held = _held_out(cube, splits, np.random.default_rng(seed))
+        rows.append({"case": case, "best_fixed": costs.columns[best], "fixed_ns": fixed, "oracle_ns": free})
+        rows[-1] |= {"gain": fixed / free, **held, "oracle": chosen}
     return pd.DataFrame(rows)
+
+
+def _held_out(cube, splits, chance):
+    """Quantiles of the gain, on one half of the blocks, of arms chosen on the other; phase, arm, block."""
+    phases, _, blocks = cube.shape
+    if blocks < 4:
+        return dict.fromkeys(("held_out", "low", "high"), np.nan)
+    gains = []
+    for _ in range(splits):
+        order = chance.permutation(blocks)
+        seen, paid = (np.median(cube[:, :, half], axis=2) for half in np.array_split(order, 2))
+        best, own = seen.mean(axis=0).argmin(), seen.argmin(axis=1)
+        gains.append(paid[:, best].mean() / paid[np.arange(phases), own].mean())
+    return dict(zip(("low", "held_out", "high"), np.quantile(gains, (0.025, 0.5, 0.975)), strict=True))
 
 
 def regret(history):

@@ -98,13 +98,14 @@ function highest(b) {
 const everyArm = (b) => [...b.pulls.keys()];
 const alive = (b) => everyArm(b).filter((i) => b.state[i] === 0);
 
-/* The best arm so far and its neighbours; until the noise is known the arm it stands on. */
+/* The best arm so far and its neighbours; until the noise is known the arm it stands on, and the best one alone where
+ * it leaves less than `least` to win. */
 function nearest(b) {
   if (b.rule.scale <= 0 && !b.known) return [b.current];
   let leader = b.current;
   for (let i = 0; i < b.arms; i++)
     if (b.weight[i] > 0 && (b.weight[leader] <= 0 || b.mean[i] > b.mean[leader])) leader = i;
-  if (b.weight[leader] <= 0) return [leader];
+  if (b.weight[leader] <= 0 || 1 - b.mean[leader] < b.rule.least) return [leader];
   return [leader, leader - 1, leader + 1].filter((i) => i >= 0 && i < b.arms);
 }
 
@@ -185,7 +186,7 @@ const RULES = {
   "ucb1": { index: ucb, scale: 1 },
   "ucb1-tuned": { index: tuned },
   "ucb-scaled": { index: ucb, scale: 0 },
-  "ucb-near": { index: ucb, among: nearest, scale: 0, gamma: 0.98 },
+  "ucb-near": { index: ucb, among: nearest, scale: 0, gamma: 0.98, least: 0.01 },
   "ucb-restart": { index: ucb, scale: 0, restart: 8 },
   "ucb-recall": { index: ucb, scale: 0, restart: 4, recall: 4 },
   "d-ucb": { index: ucb, factor: 4, gamma: 0.9975, xi: 0.5, scale: 1 },

@@ -201,6 +201,22 @@ def _failures(side, who=""):
     return f"{who}{kind}" if len(bad) == len(side) else f"{who}{len(bad)} of {len(side)} {kind}"
 
 
+def scaling(samples, metric="cpu_ns_per_op"):
+    """Speed of a thread among others over that of one alone, paired by block; samples differ in threads.
+
+    Columns allocator, threads, percent, low, high, n: 100 is linear, and by definition what one thread has.
+    """
+    rows = []
+    for allocator, runs in samples[samples["status"] == "ok"].groupby("allocator", sort=False):
+        costs = runs.groupby(["block", "threads"])[metric].last().unstack()
+        alone = costs.columns[0]
+        rows.append((allocator, alone, 100.0, 100.0, 100.0, costs[alone].count()))
+        for threads in costs.columns[1:]:
+            e = ratio(*costs[[alone, threads]].dropna().to_numpy(float).T)
+            rows.append((allocator, threads, 100 * e.value, 100 * e.low, 100 * e.high, e.n))
+    return pd.DataFrame(rows, columns=["allocator", "threads", "percent", "low", "high", "n"])
+
+
 def geometric_mean(table):
     """Geometric mean of `ratio` over the cases of each allocator of a `compare` table, with 95 % interval.
 

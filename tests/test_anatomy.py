@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -37,8 +38,8 @@ def test_the_way_of_a_block():
     assert figures.journey(table).layout.meta["alt"]
 
 
-def runs(costs):
-    """Samples of one phased case: {arm: {phase: ns per operation}}."""
+def runs(costs, block=0):
+    """Samples of one block of a phased case: {arm: {phase: ns per operation}}."""
     rows = []
     for arm, phases in costs.items():
         marks = [{"name": name, "cpu_ns": 1000 * ns, "ops": 1000} for name, ns in phases.items()]
@@ -46,7 +47,7 @@ def runs(costs):
             {
                 "case": "phases",
                 "allocator": arm,
-                "block": 0,
+                "block": block,
                 "status": "ok",
                 "extra": json.dumps({"phases": marks}),
             }
@@ -59,6 +60,28 @@ def test_the_oracle_takes_the_best_of_each_phase():
     row = ceiling.oracle(costs).iloc[0]
     assert row["best_fixed"] == "512" and row["fixed_ns"] == 5
     assert row["oracle_ns"] == 3 and row["gain"] == 5 / 3 and row["oracle"] == "a: 16, b: 512"
+
+
+def test_what_noise_seems_to_gain_is_not_there_on_other_blocks():
+    chance = np.random.default_rng(1)
+
+    def measured(costs):
+        blocks = [
+            runs(
+                {
+                    arm: {k: v * chance.lognormal(0, 0.1) for k, v in row.items()}
+                    for arm, row in costs.items()
+                },
+                b,
+            )
+            for b in range(10)
+        ]
+        return ceiling.oracle(ceiling.phase_costs(pd.concat(blocks))).iloc[0]
+
+    alike = measured({str(arm): {"a": 10, "b": 20} for arm in range(6)})
+    assert alike["gain"] > 1 and alike["held_out"] < alike["gain"] and alike["low"] < 1 < alike["high"]
+    real = measured({"16": {"a": 4, "b": 10}, "512": {"a": 8, "b": 2}})
+    assert 1.4 < real["low"] < real["held_out"] < real["high"] < 1.9
 
 
 def test_regret_is_measured_against_the_best_arm():

@@ -20,6 +20,7 @@ CASES = [  # (policy, parameters)
     ("ucb-scaled", {"scale": 0.02}),
     ("ucb-near", {}),
     ("ucb-near", {"arm": 4, "gamma": 1}),
+    ("ucb-near", {"least": 0.5}),
     ("ucb-restart", {}),
     ("ucb-recall", {}),
     ("d-ucb", {}),

@@ -429,3 +429,22 @@ def test_other_claims():
     assert stats.claim_verdict(1.02, level, "at most").kind == "replicated"
     assert stats.claim_verdict(2.0, None).kind == "not testable here"
     assert stats.claim_verdict(2.0, half, void="18 benches listed, 14 run").kind == "void"
+
+
+def test_a_thread_that_takes_twice_the_time_among_others_has_half_the_speed():
+    costs = {"linear": {1: 10.0, 4: 10.0}, "locked": {1: 10.0, 4: 20.0}}
+    names = ["block", "allocator", "threads", "status", "cpu_ns_per_op"]
+    rows = [
+        (block, name, threads, "ok", cost + 0.01 * block)
+        for block in range(8)
+        for name, by_threads in costs.items()
+        for threads, cost in by_threads.items()
+    ]
+    rows += [(0, "linear", 1, "timeout", 1e9)]
+    table = stats.scaling(pd.DataFrame(rows, columns=names)).set_index(["allocator", "threads"])
+    assert table.loc[("linear", 4), "percent"] == pytest.approx(100)
+    locked = table.loc[("locked", 4)]
+    assert locked["percent"] == pytest.approx(50, rel=0.01)
+    assert locked["low"] <= locked["percent"] <= locked["high"]
+    alone = table.xs(1, level="threads")
+    assert (alone[["percent", "low", "high"]] == 100).all(axis=None) and (table["n"] == 8).all()

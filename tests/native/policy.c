@@ -171,6 +171,18 @@ PROMISE(a_phase_that_returns_is_recalled)
     HOLDS(best > 600 * 9 / 10);
 }
 
+PROMISE(nothing_is_tried_where_less_than_the_least_can_be_won)
+{
+    uint64_t random = 10;
+    for (int dear = 0; dear < 2; dear++) {
+        hak_bandit_t b = bandit("ucb-near", 6);
+        HOLDS(hak_bandit_set(&b, "arm", 3) == 0 && hak_bandit_set(&b, "least", 0.01) == 0);
+        for (int t = 0; t < 400; t++)
+            hak_bandit_update(&b, hak_bandit_select(&b), (dear ? 0.97 : 0.995) + 0.001 * random_normal(&random));
+        HOLDS(dear ? b.pulls[2] > 0 && b.pulls[4] > 0 : b.pulls[3] == 400);
+    }
+}
+
 PROMISE(a_single_odd_reward_is_no_new_phase)
 {
     hak_bandit_t b = bandit("ucb-recall", 2);

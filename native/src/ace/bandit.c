@@ -30,6 +30,7 @@ enum parameter {
     P_RESTART,
     P_SLACK,
     P_RECALL,
+    P_LEAST,
     P_COUNT
 };
 _Static_assert((int)P_COUNT <= (int)HAK_BANDIT_PARAMETERS, "hak_bandit_t has room for every parameter");
@@ -56,6 +57,7 @@ static const struct {
     {"restart", 0.0, 0.0, 1e9, "CUSUM threshold of a change, in noise units; 0: never"},
     {"slack", 0.5, 0.0, 1e9, "CUSUM allowance a play, in noise units"},
     {"recall", 0.0, 0.0, HAK_BANDIT_REGIMES, "earlier regimes kept, and returned to when their rewards come back"},
+    {"least", 0.0, 0.0, 1.0, "gain below which no other arm is tried; no reward is above 1"},
 };
 
 static double bandit_noise(const hak_bandit_t *b)
