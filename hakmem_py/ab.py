@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 
 import pandas as pd
@@ -102,12 +103,15 @@ def workload(name, *options):
 
 
 def lasting(seconds, name, *options):
-    """The Target of a bench workload at the scale at which, by a trial, a run takes about so many seconds."""
+    """The Target of a bench workload at the scale at which, by a trial, a run takes so many seconds or more.
+
+    The scale is a whole number of trials: iterations are not divisible, and half of two is one.
+    """
     with runner.bench_slot(f"trial of {name}"):
         trial, _ = record(workload(name, *options), side("off"))
     if trial["status"] != "ok":
         raise AbError(f"workload {name}: {trial['error']}")
-    return workload(name, *options, "--scale", f"{1e9 * seconds / trial['elapsed_ns']:.3g}")
+    return workload(name, *options, "--scale", ceil(1e9 * seconds / trial["elapsed_ns"]))
 
 
 def program(*arguments):

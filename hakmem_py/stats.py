@@ -201,20 +201,14 @@ def _failures(side, who=""):
     return f"{who}{kind}" if len(bad) == len(side) else f"{who}{len(bad)} of {len(side)} {kind}"
 
 
-def scaling(samples, metric="cpu_ns_per_op"):
-    """Speed of a thread among others over that of one alone, paired by block; samples differ in threads.
+def scaling(samples):
+    """`compare` of threads among others with one alone: a case an allocator, a side a number of threads.
 
-    Columns allocator, threads, percent, low, high, n: 100 is linear, and by definition what one thread has.
+    samples differ in allocator and threads. The ratio of CPU times is 1 where threads do not slow each other.
     """
-    rows = []
-    for allocator, runs in samples[samples["status"] == "ok"].groupby("allocator", sort=False):
-        costs = runs.groupby(["block", "threads"])[metric].last().unstack()
-        alone = costs.columns[0]
-        rows.append((allocator, alone, 100.0, 100.0, 100.0, costs[alone].count()))
-        for threads in costs.columns[1:]:
-            e = ratio(*costs[[alone, threads]].dropna().to_numpy(float).T)
-            rows.append((allocator, threads, 100 * e.value, 100 * e.low, 100 * e.high, e.n))
-    return pd.DataFrame(rows, columns=["allocator", "threads", "percent", "low", "high", "n"])
+    threads = samples["threads"].astype(int)
+    sides = threads.astype(str).where(threads > 1, "one") + np.where(threads > 1, " threads", " thread")
+    return compare(samples.assign(case=samples["allocator"], allocator=sides), baseline="one thread")
 
 
 def geometric_mean(table):

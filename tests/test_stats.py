@@ -431,20 +431,16 @@ def test_other_claims():
     assert stats.claim_verdict(2.0, half, void="18 benches listed, 14 run").kind == "void"
 
 
-def test_a_thread_that_takes_twice_the_time_among_others_has_half_the_speed():
+def test_threads_are_compared_with_one_alone_allocator_by_allocator():
     costs = {"linear": {1: 10.0, 4: 10.0}, "locked": {1: 10.0, 4: 20.0}}
-    names = ["block", "allocator", "threads", "status", "cpu_ns_per_op"]
+    names = ["block", "allocator", "threads", "status", "error", "cpu_ns_per_op"]
     rows = [
-        (block, name, threads, "ok", cost + 0.01 * block)
+        (block, name, threads, "ok", "", cost + 0.01 * block)
         for block in range(8)
         for name, by_threads in costs.items()
         for threads, cost in by_threads.items()
     ]
-    rows += [(0, "linear", 1, "timeout", 1e9)]
-    table = stats.scaling(pd.DataFrame(rows, columns=names)).set_index(["allocator", "threads"])
-    assert table.loc[("linear", 4), "percent"] == pytest.approx(100)
-    locked = table.loc[("locked", 4)]
-    assert locked["percent"] == pytest.approx(50, rel=0.01)
-    assert locked["low"] <= locked["percent"] <= locked["high"]
-    alone = table.xs(1, level="threads")
-    assert (alone[["percent", "low", "high"]] == 100).all(axis=None) and (table["n"] == 8).all()
+    table = stats.scaling(pd.DataFrame(rows, columns=names)).set_index("case")
+    assert set(table["allocator"]) == {"4 threads"} and (table["n"] == 8).all()
+    assert table.loc["linear", "ratio"] == pytest.approx(1)
+    assert table.loc["locked", "ratio"] == pytest.approx(2, rel=0.01) and table.loc["locked", "low"] > 1.9
