@@ -114,6 +114,13 @@ def lasting(seconds, name, *options):
     return workload(name, *options, "--scale", ceil(1e9 * seconds / trial["elapsed_ns"]))
 
 
+def phased(seconds, window_ms):
+    """The Target of `phases`, each phase 25 windows long: a run lasts so many seconds, whatever the side."""
+    phase_ms = 25 * window_ms
+    rounds = max(1, round(1000 * seconds / (2 * phase_ms)))
+    return workload("phases", "--phase-ms", phase_ms, "--iterations", rounds, "--chunks", 1)
+
+
 def program(*arguments):
     """The Target of any program that takes a preloaded library."""
     found = shutil.which(arguments[0])

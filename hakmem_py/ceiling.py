@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pandas as pd
 
+SPLITS = 500  # of the blocks into halves
+
 
 def phase_costs(samples):
     """CPU ns per operation: one row a case, phase and block, one column an arm (allocator label).
@@ -23,7 +25,7 @@ def phase_costs(samples):
     return costs[arms].dropna()
 
 
-def oracle(costs, splits=500, seed=1):
+def oracle(costs):
     """One row a case: best fixed arm and its cost, cost of the best arm of every phase, and their ratio.
 
     costs: `phase_costs`; of each arm and phase the median over the blocks counts. Phases count alike: the
@@ -42,19 +44,19 @@ def oracle(costs, splits=500, seed=1):
         phases = table.index.unique("phase")
         chosen = ", ".join(f"{phase}: {costs.columns[arm]}" for phase, arm in zip(phases, own, strict=True))
         fixed, free = middle[:, best].mean(), middle.min(axis=1).mean()
-        held = _held_out(cube, splits, np.random.default_rng(seed))
+        held = _held_out(cube, np.random.default_rng(1))
         rows.append({"case": case, "best_fixed": costs.columns[best], "fixed_ns": fixed, "oracle_ns": free})
         rows[-1] |= {"gain": fixed / free, **held, "oracle": chosen}
     return pd.DataFrame(rows)
 
 
-def _held_out(cube, splits, chance):
+def _held_out(cube, chance):
     """Quantiles of the gain, on one half of the blocks, of arms chosen on the other; phase, arm, block."""
     phases, _, blocks = cube.shape
     if blocks < 4:
         return dict.fromkeys(("held_out", "low", "high"), np.nan)
     gains = []
-    for _ in range(splits):
+    for _ in range(SPLITS):
         order = chance.permutation(blocks)
         seen, paid = (np.median(cube[:, :, half], axis=2) for half in np.array_split(order, 2))
         best, own = seen.mean(axis=0).argmin(), seen.argmin(axis=1)
