@@ -40,6 +40,7 @@ _MODULES = (
     "stats",
     "store",
     "timeline",
+    "turns",
 )
 __all__ = ["ROOT", *_HOME, *_MODULES]
 

@@ -153,7 +153,7 @@ def start(variant="release", **parameters):
 
 
 def stop(variant="release"):
-    """Stops ACE; every arm stays as it is."""
+    """Stops ACE: knobs say again what they said before; what was learned waits for the next start."""
     load(variant).lib.hak_ace_stop()
 
 

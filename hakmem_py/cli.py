@@ -11,6 +11,10 @@ COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "campaign": ("campaign", "the same on a dask cluster"),
     "check": ("check", "working tree against a commit: instructions, time, verdict"),
     "ab": ("ab", "ACE off against on, on a workload or on any program"),
+    "toggle": (
+        "turns",
+        "two values of a knob, or ACE off and on, in turns within each process: differences of 1 percent",
+    ),
     "compare": ("owndata", "judge two columns of your own numbers"),
     "decide": ("ruler", "measure an experiment until its verdicts are in, by the looks it fixes"),
     "calibrate": ("ruler", "measure how far this machine's verdicts can be trusted"),

@@ -116,6 +116,20 @@ def tost(a, b, margin=MARGIN, paired=True):
     return float(max(above, sps.mannwhitneyu(np.log(a) - limit, np.log(b), alternative="less").pvalue))
 
 
+def alternated(times, sides):
+    """Times of the two sides of one process whose chunks alternate: (side 0, side 1).
+
+    times: of each chunk; sides: 0 or 1, each once in every two. Side 0 has its median; side 1 that times the
+    median ratio of the two chunks of a pair, from which what is slow for both has gone.
+    """
+    logs, second = np.log(np.asarray(times, float)).reshape(-1, 2), np.asarray(sides).reshape(-1, 2)
+    if not (second.sum(axis=1) == 1).all():
+        raise ValueError("each side must have one chunk of every two")
+    ordered = np.take_along_axis(logs, np.argsort(second, axis=1), axis=1)
+    base = float(np.exp(np.median(ordered[:, 0])))
+    return base, base * float(np.exp(np.median(ordered[:, 1] - ordered[:, 0])))
+
+
 def adjust(p_values, correction="holm"):
     """Adjusted p-values: "holm" (a pre-registered family) or "bh" (false discoveries, for exploration).
 

@@ -20,6 +20,7 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     Estimate,
     Verdict,
     adjust,
+    alternated,
     autocorrelation,
     cliffs_delta,
     cv,

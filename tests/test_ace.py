@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from mabwiser.mab import MAB, LearningPolicy
 
-from hakmem_py import ab, ace, bandits, build, cli, native, peers
+from hakmem_py import ab, ace, bandits, build, ceiling, cli, native, peers, turns
 
 FAST = {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"}
 
@@ -217,7 +217,7 @@ AB = ["ab", "--workload", "bursts", "--blocks", "2", "--sides", "off", "on", "fi
 
 
 def test_ab_prints_intervals_verdicts_and_firings(capsys):
-    assert cli.main([*AB, "--scale", "5", "--fast-interval-ms", "1"]) == 0
+    assert cli.main([*AB, "--scale", "20", "--fast-interval-ms", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "2 blocks" in lines[0] and "firings" in lines[1]
     assert {line.split()[0] for line in lines[2:4]} == {"on", "fixed:64"}
@@ -270,12 +270,88 @@ def test_ab_refuses_in_one_line(words, said, capsys):
     assert said in told and len(told.splitlines()) == 1
 
 
+# ---------------------------------------------------------------- two settings in one process
+
+
+def test_a_knob_that_takes_turns_is_in_force_at_its_turn():
+    """Magazines of 16 blocks make bursts of 400 some 4 times slower; bursts do not feel the other knob."""
+    target = ab.workload("bursts", "--scale", "2")
+    small = ab.judge(turns.compare(target, "magazine_blocks", (512, 16), blocks=3)).iloc[0]
+    none = ab.judge(turns.compare(target, "large_threshold", (32 << 20, 16 << 20), blocks=6)).iloc[0]
+    assert small["allocator"] == "magazine_blocks=16" and small["ratio"] > 1.3
+    assert none["n"] == 6 and 0.75 < none["ratio"] < 1.3
+
+
+def test_phases_that_take_turns_are_compared_phase_by_phase():
+    target = ab.workload("phases", "--phase-ms", "10", "--iterations", "12")
+    table, costs = turns.sweep(target, "magazine_blocks", (512, 16, 32), blocks=4, chunks=12)
+    table = table.set_index(["case", "setting"])
+    assert set(table.index) == {(phase, arm) for phase in ("bursts", "prodcons") for arm in (16, 32)}
+    assert table.loc[("bursts", 16), "ratio"] > 1.5
+    best = ceiling.oracle(costs).iloc[0]
+    assert best["best_fixed"] != "16" and best["gain"] >= 1
+    assert best["low"] <= best["held_out"] <= best["high"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("ace_enabled=1", "KNOB=A,B"),
+        ("magazine_block=16,32", "no such knob"),
+        ("magazine_blocks=16,1024", "out of the knob's range"),
+    ],
+)
+def test_turns_are_refused_in_one_line(asked, said, capsys):
+    assert cli.main(["toggle", asked, "--workload", "bursts"]) == 1
+    told = capsys.readouterr().err
+    assert said in told and len(told.splitlines()) == 1
+    with pytest.raises(ab.AbError, match="no chunks"):
+        turns.compare(ab.program("true"), "magazine_blocks", (16, 32))
+
+
+def test_ace_takes_turns_with_itself(capsys):
+    words = ["toggle", "ace_enabled=0,1", "--workload", "frag", "--scale", "20", "--blocks", "2"]
+    assert cli.main([*words, "--fast-interval-ms", "1"]) == 0
+    line = capsys.readouterr().out.splitlines()[2].split()
+    assert line[0] == "ace_enabled=1" and int(line[-3]) >= 100
+
+
+def test_ace_stopped_leaves_the_knobs_as_they_were():
+    """Started again it goes on from what it had learned."""
+    code = """
+from hakmem_py import ace, native
+work, slow = ace.bursts(64, blocks=3000), list(ace.SLOW)
+ace.start()
+native.set_knob("ace_enabled", 0)
+assert not native.knobs().at["ace_enabled", "value"]
+before = native.knobs().loc[slow, "value"]
+native.set_knob("ace_fast_interval_ms", 1)
+native.set_knob("ace_slow_interval_ms", 5)
+native.set_knob("ace_arm", 0)
+native.set_knob("ace_enabled", 1)
+for _ in range(400): work()
+ace.stop()
+native.load().lib.hak_thread_idle()
+work()
+assert 16 in ace.events().query("block_size == 64")["setting"].values
+capacity = native.magazines().query("block_size == 64")["capacity"].max()
+assert capacity == native.knobs().at["magazine_blocks", "value"] == 512
+assert (native.knobs().loc[slow, "value"] == before).all()
+learned = ace.learners().query("block_size == 64")["windows"].iloc[0]
+ace.start()
+for _ in range(400): work()
+assert ace.learners().query("block_size == 64")["windows"].iloc[0] > learned > 0
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 # ---------------------------------------------------------------- what a window holds
 
 
 def test_a_short_window_knows_the_time_of_threads_on_other_cores():
     """The kernel adds it in portions of 1 to 10 ms: a window of 2 ms that took them so would be all noise."""
-    target = ab.workload("bursts", "--scale", 6)
+    target = ab.workload("bursts", "--scale", 12)
     _, history = ab.record(target, ab.side("fixed:256"), {"HAKMEM_ACE_FAST_INTERVAL_MS": "2"})
     rows = history[history["block_size"] == 64].iloc[10:-1]
     busy = rows["cpu_ns"] / (rows["end_ns"] - rows["begin_ns"])
@@ -285,7 +361,7 @@ def test_a_short_window_knows_the_time_of_threads_on_other_cores():
 
 def test_what_the_spare_magazine_serves_is_no_cost():
     """Two magazines of 256 hold a burst of 400: the depot is not visited, whatever the loaded one does."""
-    target = ab.workload("bursts", "--scale", 6)
+    target = ab.workload("bursts", "--scale", 12)
     _, history = ab.record(target, ab.side("fixed:256"), {"HAKMEM_ACE_FAST_INTERVAL_MS": "2"})
     rows = history[history["block_size"] == 64].iloc[10:-1]
     assert rows["refills"].median() <= 2

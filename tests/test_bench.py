@@ -193,6 +193,8 @@ def test_the_list_names_every_workload_with_its_defaults(bench):
         "--workload prodcons --backend floor",
         "--workload lifo --slots 67108864 --threads 64",
         "--workload frag --slowdown 1",
+        "--workload lifo --toggle magazine_blocks=16,512 --chunks 3",
+        "--workload lifo --toggle magazine_blocks=16,512 --chunks 4",  # nobody has knobs here
     ],
 )
 def test_a_bad_argument_is_refused_with_one_line(bench, arguments):

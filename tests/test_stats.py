@@ -444,3 +444,14 @@ def test_threads_are_compared_with_one_alone_allocator_by_allocator():
     assert set(table["allocator"]) == {"4 threads"} and (table["n"] == 8).all()
     assert table.loc["linear", "ratio"] == pytest.approx(1)
     assert table.loc["locked", "ratio"] == pytest.approx(2, rel=0.01) and table.loc["locked", "low"] > 1.9
+
+
+def test_times_that_take_turns_are_compared_with_their_neighbours():
+    """A machine that becomes slower and slower says nothing of the two sides."""
+    rng = np.random.default_rng(3)
+    sides = np.concatenate([rng.permutation(2) for _ in range(20)])
+    times = np.linspace(10, 40, 40) * np.where(sides == 1, 1.1, 1.0)
+    base, other = stats.alternated(times, sides)
+    assert other / base == pytest.approx(1.1, abs=0.01) and 10 < base < 40
+    with pytest.raises(ValueError, match="one chunk of every two"):
+        stats.alternated(times, np.repeat([0, 1], 20))

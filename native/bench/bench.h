@@ -55,6 +55,7 @@ struct options {
     double scale;         /* factor on iterations */
     double slowdown;      /* percent of work done and not counted */
     int64_t cpu;          /* pinned to this one; -1: not pinned */
+    const char *toggle;   /* NAME=A,B: a knob of the library under test that changes from chunk to chunk */
     const char *replay;   /* a recorded trace, instead of a workload */
     bool partial;         /* replay what is readable of a damaged trace */
     bool stream;          /* one line of JSON on stderr after each chunk */
@@ -110,6 +111,7 @@ struct rig { /* one run: its lanes and what they share */
     uint64_t drained_bytes;  /* live at the end */
     uint64_t checksum;       /* of what was live at the end */
     pthread_barrier_t start, end, round;
+    void (*rest)(void); /* called by each lane before a chunk where a knob changes: it takes the new value up */
     bool stop;
 };
 
@@ -119,7 +121,9 @@ struct result {             /* one run; times per operation are those of counted
     uint64_t rss_start_bytes, rss_end_bytes, peak_rss_bytes, live_peak_bytes, thp_bytes;
     long minor_faults, major_faults, context_switches;
     double chunk_ns[MAX_CHUNKS], chunk_cpu_ns[MAX_CHUNKS];
-    const struct mark *mark; /* [marks] phases of the timed chunks */
+    double chunk_side[MAX_CHUNKS]; /* of the knob that changes: 0 is A, 1 is B */
+    uint64_t ace_firings;          /* steps of the fast loop meanwhile */
+    const struct mark *mark;       /* [marks] phases of the timed chunks */
     uint64_t marks;
     uint64_t peak_live_rss_bytes; /* idle_peak: everything alive */
     unsigned idle_samples;
@@ -161,6 +165,7 @@ void workload_drain(struct rig *rig);                   /* frees and checks what
 extern const char *const backend_names[BACKENDS];
 bool backend_usable(enum backend backend, const struct workload *workload);
 const char *backend_origin(enum backend backend); /* path of the object that answers malloc */
+void *backend_function(const char *name);         /* of that object; NULL: it has none of this name */
 void *floor_malloc(size_t size);
 void floor_free(void *block, size_t size);
 void *floor_realloc(void *block, size_t old_size, size_t size);

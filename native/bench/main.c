@@ -63,6 +63,7 @@ static const struct option_row {
     {"phase-ms", "length of a phase in time instead", WHOLE, &opt.phase_ms, 1, 1e7},
     {"peak-mb", "idle_peak: live memory at the peak", WHOLE, &opt.peak_mb, 1, 1 << 20},
     {"idle-ms", "idle_peak: time watched after the last free", WHOLE, &opt.idle_ms, 0, 1e7},
+    {"toggle", "NAME=A,B: a knob that is A in one chunk of every two and B in the other", TEXT, &opt.toggle, 0, 0},
     {"replay", "a recorded trace, instead of a workload", TEXT, &opt.replay, 0, 0},
     {"partial", "replay what is readable of a damaged trace", SWITCH, &opt.partial, 0, 0},
     {"stream", "print each chunk on stderr as it ends", SWITCH, &opt.stream, 0, 0},
@@ -141,6 +142,8 @@ static void check_options(const struct workload *workload)
     if (!opt.slots || opt.slots * opt.threads > 1u << 28)
         die(EXIT_USAGE, "%llu live blocks for each of %llu threads: must be 1 to 2^28 in all",
             (unsigned long long)opt.slots, (unsigned long long)opt.threads);
+    if (opt.toggle && opt.chunks % 2)
+        die(EXIT_USAGE, "--toggle needs an even number of --chunks, not %llu", (unsigned long long)opt.chunks);
     if (opt.cpu >= 0 && opt.threads > 1)
         die(EXIT_USAGE, "--cpu pins a single thread: leave it out with --threads %llu",
             (unsigned long long)opt.threads);
@@ -268,6 +271,10 @@ static void print_result(const struct result *result)
     print_count("cpu_ns", result->cpu_ns);
     print_reals("chunk_ns", result->chunk_ns, opt.chunks);
     print_reals("chunk_cpu_ns", result->chunk_cpu_ns, opt.chunks);
+    if (opt.toggle) {
+        print_reals("chunk_side", result->chunk_side, opt.chunks);
+        print_count("ace_firings", result->ace_firings);
+    }
     print_count("minor_faults", (uint64_t)result->minor_faults);
     print_count("major_faults", (uint64_t)result->major_faults);
     print_count("context_switches", (uint64_t)result->context_switches);

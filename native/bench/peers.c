@@ -36,6 +36,16 @@ const char *backend_origin(enum backend backend)
     return function && dladdr(function, &info) && info.dli_fname ? info.dli_fname : "unknown";
 }
 
+/* A function of the library that answers malloc, and of no other; NULL: it has none of this name. */
+void *backend_function(const char *name)
+{
+    void *function = dlsym(RTLD_DEFAULT, name), *own = dlsym(RTLD_DEFAULT, "malloc");
+    Dl_info theirs, here;
+    bool same =
+        function && own && dladdr(function, &here) && dladdr(own, &theirs) && here.dli_fbase == theirs.dli_fbase;
+    return same ? function : NULL;
+}
+
 static __thread void *head[FLOOR_CLASSES];
 static __thread char *region, *region_end;
 

@@ -36,6 +36,9 @@ size_t hak_usable_size(void *block); /* bytes that belong to the caller, stable 
  * Other threads' caches stay theirs. Result: bytes returned. */
 size_t hak_purge(void);
 
+/* For a thread that will rest: what it caches goes where other threads can get it. */
+void hak_thread_idle(void);
+
 /* --- build -------------------------------------------------------------------------------------------------------- */
 
 const char *hak_build_variant(void); /* "release", "pgo", "checked", ... as the builder named it */
@@ -56,7 +59,7 @@ typedef struct hak_knob_t {
 
 int hak_knob_count(void);
 int hak_knob_read(int row, hak_knob_t *knob);      /* 0, or -1: no such row */
-int hak_knob_set(const char *name, int64_t value); /* 0, -1: no such knob, -2: out of range */
+int hak_knob_set(const char *name, int64_t value); /* 0, -1: no such knob, -2: out of range. At the next slow path */
 const char *hak_profile(void);                     /* the profile in force: "default", "lean", "hardened", ... */
 
 /* --- statistics: every counter, one row each in src/stats.c ------------------------------------------------------- */
@@ -373,7 +376,7 @@ typedef struct hak_event_t { /* one row a decision */
 } hak_event_t;
 
 int hak_ace_start(void); /* 0; -1: runs already; -2: compiled without ACE */
-void hak_ace_stop(void); /* arms stay as they are */
+void hak_ace_stop(void); /* the knobs say again what they said before; what was learned waits for the next start */
 int hak_ace_running(void);
 int hak_ace_step(uint64_t now_ns);  /* what is due at this time; number of decisions. Needs no thread */
 uint64_t hak_ace_firings(int slow); /* steps of the fast (0) or slow (1) loop so far */

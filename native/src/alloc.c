@@ -419,6 +419,11 @@ size_t hak_purge(void)
     return purge_aged(now + 1);
 }
 
+void hak_thread_idle(void)
+{
+    if (front.heap != NULL) heap_flush(front.heap, os_now_ns());
+}
+
 /* --- fork --------------------------------------------------------------------------------------------------------- */
 
 /* The child has one thread. Every lock is held across the fork, so what they guard is whole in the child. */

@@ -10,7 +10,7 @@
 /* clang-format off */
 /*   name                   unit     default    minimum  maximum   learn why */
 #define KNOBS(X)                                                                                                          \
-    X(magazine_blocks,      "blocks",    256,       16,      512,  1, "blocks a magazine holds: large for bursts, small for memory and for producer/consumer") \
+    X(magazine_blocks,      "blocks",    512,       16,      512,  1, "blocks a magazine holds at most: more saves exchanges, fewer save memory") \
     X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, "bytes a magazine holds at most, 16 blocks excepted: bounds the cache of the larger classes") \
     X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, "bytes the shared depot of full magazines keeps before blocks go back to their slabs at once") \
     X(superslab_bytes,      "bytes",   2 * MIB, 1 * MIB, 2 * MIB,  1, "region from which slabs are taken: 2 MiB suits huge pages, 1 MiB suits small heaps") \
@@ -36,7 +36,7 @@
     X(ace_slow_interval_ms, "ms",      30000,       1,  3600000,   0, "window of the slow loop: superslabs, purging, the large threshold") \
     X(ace_policy,           "policy",     20,       0,       63,   0, "row of the policy table for magazines; HAKMEM_ACE_POLICY takes its name") \
     X(ace_slow_policy,      "policy",     20,       0,       63,   0, "row of the policy table for the slow loop; HAKMEM_ACE_SLOW_POLICY takes its name") \
-    X(ace_arm,              "arm",         4,       0,       15,   0, "arm of the magazines where the policy stands on one: 0 is 16 blocks, 5 is 512") \
+    X(ace_arm,              "arm",         5,       0,       15,   0, "arm of the magazines where the policy stands on one: 0 is 16 blocks, 5 is 512") \
     X(ace_price_ppm,        "ppm",     10000,       0,  1000000,   0, "what a cached byte per resident byte costs of the reward") \
     X(ace_shuffled,         "bool",        0,       0,        1,   0, "placebo: the policy is told the reward of another window") \
     X(ace_seed,             "number",      1,       0, INT32_MAX,  0, "seed of the policies that draw") \
@@ -178,6 +178,7 @@ static void knob_take_profile(const char *name)
 /* Names of policies are known to ace/policy.c, which stands above: it leaves its translator here. */
 static int (*knob_policy_of_name)(const char *name);
 static void (*knob_policy_complain)(const char *variable, size_t length, const char *name);
+static void (*knob_ace_switch)(bool on); /* set by ACE: its knob starts and stops it at run time too */
 
 static void knob_take_variable(const char *variable, size_t length, const char *text)
 {
@@ -230,6 +231,7 @@ int hak_knob_set(const char *name, int64_t value)
         if (strcmp(knob_rows[row].name, name) != 0) continue;
         if (!knob_in_range(row, value)) return -2;
         knob_write(row, value);
+        if (row == KNOB_ace_enabled && knob_ace_switch != NULL) knob_ace_switch(value != 0);
         return 0;
     }
     return -1;

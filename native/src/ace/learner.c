@@ -27,7 +27,9 @@ static void ace_write_history(void)
 static uint64_t ace_round(uint64_t now)
 {
     if (!atomic_load_explicit(&ace_on, memory_order_relaxed)) return 0;
-    hak_ace_step(now);
+    lock_take(&ace_lock);
+    if (atomic_load(&ace_on)) ace_step(now); /* who stops it waits for the lock, then puts the knobs back */
+    lock_drop(&ace_lock);
     if (event_pending() > EVENT_ROWS / 2) ace_write_history();
     uint64_t due = ace_due[0] < ace_due[1] ? ace_due[0] : ace_due[1];
     return due > now ? due - now : 1;
@@ -44,9 +46,12 @@ static void ace_log(const char *what)
 
 int hak_ace_start(void)
 {
-    bool off = false;
-    if (!atomic_compare_exchange_strong(&ace_on, &off, true)) return -1;
-    ace_due[0] = ace_due[1] = 0;
+    lock_take(&ace_lock);
+    bool runs = atomic_exchange(&ace_on, true);
+    if (!runs) learners_apply(true);
+    lock_drop(&ace_lock);
+    knob_write(KNOB_ace_enabled, 1);
+    if (runs) return -1;
     ace_log("starts");
     atomic_store(&helper_wanted, true);
     helper_start();
@@ -57,7 +62,18 @@ int hak_ace_start(void)
 void hak_ace_stop(void)
 {
     atomic_store(&helper_wanted, false);
-    if (atomic_exchange(&ace_on, false)) ace_log("stops");
+    lock_take(&ace_lock);
+    bool ran = atomic_exchange(&ace_on, false);
+    if (ran) learners_apply(false);
+    lock_drop(&ace_lock);
+    knob_write(KNOB_ace_enabled, 0);
+    if (ran) ace_log("stops");
+}
+
+static void ace_switch(bool on)
+{
+    if (on) hak_ace_start();
+    else hak_ace_stop();
 }
 
 int hak_ace_running(void) { return atomic_load(&ace_on); }
@@ -83,6 +99,7 @@ static void ace_prepare(void)
     knob_policy_of_name = hak_policy_find;
     knob_policy_complain = ace_complain_policy;
     helper_ace = ace_round;
+    knob_ace_switch = ace_switch;
 }
 
 extern void *dlsym(void *scope, const char *name) __attribute__((weak));

@@ -7,6 +7,7 @@ struct learner {
     bool outside;  /* chosen from outside */
     int arms, arm;
     int64_t settings[HAK_BANDIT_ARMS];
+    int64_t given; /* slow: what the knob said before it was learned */
     uint64_t windows, seed;
     double reward, kept_reward;
     hak_window_t before; /* counts when the window began */
@@ -67,8 +68,11 @@ static int learner_add(enum knob row, unsigned class, const int64_t *settings, i
 {
     int number = atomic_load(&learner_count);
     struct learner *learner = &learners[number];
-    *learner = (struct learner){
-        .knob = row, .class = (uint8_t) class, .arms = arms, .seed = (uint64_t)knob(KNOB_ace_seed) + (uint64_t)number};
+    *learner = (struct learner){.knob = row,
+                                .class = (uint8_t) class,
+                                .arms = arms,
+                                .given = knob(row),
+                                .seed = (uint64_t)knob(KNOB_ace_seed) + (uint64_t)number};
     memcpy(learner->settings, settings, (size_t)arms * sizeof *settings);
     int chosen = (int)knob(policy);
     bool fast = row == KNOB_magazine_blocks;
@@ -233,19 +237,57 @@ static uint64_t ace_interval(int slow, uint64_t now)
     return (uint64_t)knob(KNOB_ace_fast_interval_ms) * 1000000u << doublings;
 }
 
-int hak_ace_step(uint64_t now)
+/* The first window begins now, whatever was before. */
+static void windows_begin(int slow, uint64_t now)
+{
+    hak_window_t whole = whole_read(now);
+    for (int number = 0; number < atomic_load(&learner_count); number++) {
+        struct learner *learner = &learners[number];
+        if (learner->outside || slow != (number < LEARNERS_SLOW)) continue;
+        struct class_counts counts = {.window = whole};
+        if (!slow) counts = class_read(learner->class, now);
+        learner->before = counts.window;
+        learner->state = counts.state;
+    }
+}
+
+/* What is due at this time. Under ACE's lock. */
+static int ace_step(uint64_t now)
 {
     int decisions = 0;
-    lock_take(&ace_lock);
-    if (learners_ready(now))
-        for (int slow = 0; slow < 2; slow++) {
-            if (now < ace_due[slow]) continue;
-            if (ace_due[slow] != 0) {
-                decisions += slow ? slow_step(now) : fast_step(now);
-                ace_fired[slow]++;
-            }
-            ace_due[slow] = now + ace_interval(slow, now);
+    if (!learners_ready(now)) return 0;
+    for (int slow = 0; slow < 2; slow++) {
+        if (now < ace_due[slow]) continue;
+        if (ace_due[slow] == 0) windows_begin(slow, now);
+        else {
+            decisions += slow ? slow_step(now) : fast_step(now);
+            ace_fired[slow]++;
         }
+        ace_due[slow] = now + ace_interval(slow, now);
+    }
+    return decisions;
+}
+
+/* ACE goes on from where it was, or its knobs say again what they said before it. Who drives from outside goes on. */
+static void learners_apply(bool on)
+{
+    for (int number = 0; number < atomic_load(&learner_count); number++) {
+        struct learner *learner = &learners[number];
+        if (learner->outside) continue;
+        if (on) {
+            learner->given = knob(learner->knob);
+            learner_settle(learner, learner->arm);
+        } else if (number >= LEARNERS_SLOW)
+            atomic_store_explicit(&class_capacity[learner->class], 0, memory_order_relaxed);
+        else knob_write(learner->knob, learner->given);
+    }
+    ace_due[0] = ace_due[1] = 0;
+}
+
+int hak_ace_step(uint64_t now)
+{
+    lock_take(&ace_lock);
+    int decisions = ace_step(now);
     lock_drop(&ace_lock);
     return decisions;
 }

@@ -8,16 +8,18 @@ struct class_counts {
     uint32_t capacity;   /* blocks, in force in most heaps: an owner takes a new one up at its next refill or spill */
 };
 
-/* CPU time of the process, taken to flow evenly: what threads on other cores use the kernel adds at their ticks, every
- * 1 to 10 ms, so of two windows of 2 ms one would see next to nothing and the next one all. Under ACE's lock. */
-static uint64_t cpu_flow(void)
+/* CPU time of the process until now, taken to flow evenly: what threads on other cores use the kernel adds at their
+ * ticks, every 1 to 10 ms, so of two windows of 2 ms one would see next to nothing and the next one all. The kernel is
+ * asked once in a step that looks at many classes. Under ACE's lock. */
+static uint64_t cpu_flow(uint64_t now)
 {
-    const double evened = 20e6; /* ns; windows of much more are as the kernel tells */
+    const double evened = 20e6, fresh = 0.2e6; /* ns; windows of much more than the former are as the kernel tells */
     static uint64_t then, told;
     static double rate, flow;
-    uint64_t now = os_now_ns(), cpu = os_cpu_ns();
-    if (then != 0 && now > then) {
-        double passed = (double)(now - then);
+    double passed = now > then ? (double)(now - then) : 0;
+    if (then != 0 && passed < fresh) return (uint64_t)(flow + rate * passed);
+    uint64_t cpu = os_cpu_ns();
+    if (then != 0) {
         rate += ((double)(cpu - told) / passed - rate) * passed / (passed + evened);
         flow += rate * passed;
     }
@@ -29,17 +31,16 @@ static uint64_t cpu_flow(void)
 /* The clock is read beside the counts: between two far apart this thread may lose its core for longer than a window. */
 static struct class_counts class_read(unsigned class, uint64_t now)
 {
-    struct class_counts c = {.window = {.end_ns = now, .cpu_ns = cpu_flow()}};
+    struct class_counts c = {.window = {.end_ns = now, .cpu_ns = cpu_flow(os_now_ns())}};
     int64_t out = 0, held = PEEK(depots[class].blocks), votes = 0;
     lock_take(&heap_lock); /* while it is held no front goes away with its thread */
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
+        uint32_t capacity = PEEK(heap->capacity[class]);
+        if (capacity == 0) continue; /* never used there */
         c.window.refills += PEEK(heap->refills[class]);
         c.window.spills += PEEK(heap->spills[class]);
         out += PEEK(heap->moved[class]);
-        uint32_t capacity = PEEK(heap->capacity[class]);
-        if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL ||
-            capacity == 0)
-            continue;
+        if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL) continue;
         int64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
         out -= loaded;
         held += loaded + spare_blocks(heap, class);
@@ -67,7 +68,7 @@ static hak_window_t whole_read(uint64_t now)
     struct levels levels;
     levels_read(&levels);
     hak_window_t window = {.end_ns = now,
-                           .cpu_ns = cpu_flow(),
+                           .cpu_ns = cpu_flow(os_now_ns()),
                            .faults = os_faults(),
                            .syscalls = syscalls_read(),
                            .cached_bytes = levels.value[STAT_cached_bytes] + levels.value[STAT_dirty_bytes],

@@ -1,0 +1,291 @@
+"""What takes part in a comparison, how one run of it goes, and what is said of all of them.
+
+A side is a way of running: ACE off, on, any policy, any fixed arm, placebos, peers. A side that learns must
+have learned: its decisions are counted from its history (HAKMEM_ACE_EVENTS), and below 100 of them in a run
+there is no result unless one is asked for. How runs are arranged is for others: `ab` in blocks of processes,
+`turns` within each process.
+"""
+
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import ace, bandits, build, peers, preloaded, stats, worker
+
+FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
+EQUIVALENT = 0.02  # of the time: capacities, and sides, that differ by less are as good as each other
+ARMS = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
+SIDES = ("off", "on", "random", "fixed:64", "shuffled")
+PEERS = ("system", *peers.KNOWN)
+SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "settled"]
+
+
+class AbError(RuntimeError):
+    """The comparison cannot be made; one line that says what to change."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way of running: `env` on top of the program's own; `loop` that must fire: fast, slow or none."""
+
+    label: str
+    env: dict = field(default_factory=dict)
+    loop: str | None = None
+    allocator: str = "hakmem"  # or system, or a peer
+
+
+def side(name, arm=None):
+    """The Side of a name: PEER, off, on, shuffled, POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,...].
+
+    PEER: system, mimalloc and so on in hakmem's place. off, hakmem: no learner. on: the default policy.
+    shuffled: the same, told rewards of other windows. POLICY: a row of the policy table, in the fast loop or
+    (slow:) the slow one, the fast one standing still. fixed: one capacity, with ACE looking on. arm: number
+    of the capacity that policies start from.
+    """
+    if "=" in name:
+        pairs = [pair.split("=", 1) for pair in name.split(",")]
+        return Side(name, {f"HAKMEM_{knob.upper().removeprefix('HAKMEM_')}": value for knob, value in pairs})
+    on = {"HAKMEM_ACE_ENABLED": "1"} | ({} if arm is None else _arm(arm))
+    kind, _, rest = name.partition(":")
+    if kind == "fixed" and rest:
+        return Side(name, on | _fixed(rest))
+    if kind == "slow" and rest:
+        return Side(
+            name, on | _policy("HAKMEM_ACE_SLOW_POLICY", rest) | _policy("HAKMEM_ACE_POLICY", "fixed"), "slow"
+        )
+    special = {peer: Side(peer, allocator=peer) for peer in PEERS} | {
+        "off": Side(name),
+        "hakmem": Side(name),
+        "on": Side(name, on, "fast"),
+        "shuffled": Side(name, on | {"HAKMEM_ACE_SHUFFLED": "1"}, "fast"),
+    }
+    return special.get(name) or Side(name, on | _policy("HAKMEM_ACE_POLICY", name), "fast")
+
+
+def _arm(number):
+    if number not in range(len(ARMS)):
+        raise AbError(
+            f"arm {number} is not there; allowed: 0 to {len(ARMS) - 1}, for {ARMS[0]} to {ARMS[-1]} blocks"
+        )
+    return {"HAKMEM_ACE_ARM": str(number), "HAKMEM_MAGAZINE_BLOCKS": str(ARMS[number])}
+
+
+def _fixed(blocks):
+    if blocks not in map(str, ARMS):
+        raise AbError(f"fixed:{blocks} is no arm; allowed: {', '.join(f'fixed:{arm}' for arm in ARMS)}")
+    return {"HAKMEM_ACE_POLICY": "fixed"} | _arm(ARMS.index(int(blocks)))
+
+
+def _policy(variable, name):
+    if name not in bandits.policies().index:
+        known = ", ".join(bandits.policies().index)
+        raise AbError(
+            f"{name!r} is no side; allowed: {', '.join(PEERS)}, hakmem, off, on, shuffled, fixed:BLOCKS, "
+            f"slow:POLICY, KNOB=VALUE, {known}"
+        )
+    return {variable: name}
+
+
+# ---------------------------------------------------------------- what is run
+
+
+@dataclass(frozen=True)
+class Target:
+    """A program, or the bench (which then times itself). arguments: its command line, the program first."""
+
+    arguments: tuple[str, ...]
+    bench: bool
+    label: str
+
+
+def workload(name, *options):
+    """The Target of a bench workload. The learning is in the measured interval: there is no warm-up."""
+    command = [str(build.build().bench), "--workload", name, "--warmup", "0", *map(str, options)]
+    return Target(tuple(command), True, name)
+
+
+def phased(seconds, window_ms):
+    """The Target of `phases`, each phase 25 windows long: a run lasts so many seconds, whatever the side."""
+    phase_ms = 25 * window_ms
+    rounds = max(1, round(1000 * seconds / (2 * phase_ms)))
+    return workload("phases", "--phase-ms", phase_ms, "--iterations", rounds, "--chunks", 1)
+
+
+def program(*arguments):
+    """The Target of any program that takes a preloaded library."""
+    found = shutil.which(arguments[0])
+    if found is None:
+        raise AbError(f"there is no program {arguments[0]!r}: give a path, or a name that the shell finds")
+    return Target((found, *arguments[1:]), False, Path(found).name)
+
+
+def record(target, chosen, env=(), timeout_s=600.0):
+    """One run: (row of numbers, history of its decisions). status is not "ok" where the run failed.
+
+    wall_ns_per_op and cpu_ns_per_op: of the whole run; for a program the operation is the run. firings: steps
+    of the fast loop that decided something. cached_bytes, settled: see below. Writing the history takes some
+    of the program's CPU time, alike for every side that learns or looks on.
+    """
+    with tempfile.TemporaryDirectory(prefix="hakmem-ab-") as folder:
+        asked = {**chosen.env, **dict(env), "HAKMEM_ACE_EVENTS": f"{folder}/%p.csv"}
+        asked = {name: str(value) for name, value in asked.items()}
+        row = (run_bench if target.bench else _program)(target.arguments, chosen.allocator, asked, timeout_s)
+        files = sorted(Path(folder).glob("*.csv"))
+        table = ace.history(files) if files else ace.events(since=2**62)
+    fired = {
+        "firings": ace.firings(table),
+        "slow_firings": ace.firings(table, slow=True),
+        "lost": table.attrs["lost"],
+    }
+    seen = {"cached_bytes": cached_bytes(table), "settled": settled(table)}
+    return {"allocator": chosen.label} | row | fired | seen, table
+
+
+def cached_bytes(table):
+    """Bytes in magazines and depot, all learners together, mean over the fast windows; nan for none."""
+    fast = table[table["block_size"] > 0]
+    levels = fast.pivot_table(index="time_ns", columns="learner", values="cached_bytes").ffill()
+    return float(levels.sum(axis=1).mean()) if len(levels) else float("nan")
+
+
+def settled(table):
+    """Share of the last half of all fast learners' windows on the best capacity or one as good; nan for none.
+
+    As good: its mean reward, a share of CPU time, lies within EQUIVALENT of the best capacity's.
+    """
+    good = []
+    for _, windows in table[table["block_size"] > 0].groupby("learner"):
+        means = windows.groupby("arm")["reward"].mean()
+        late = windows["arm"].iloc[len(windows) // 2 :]
+        good += (means[late] >= means.max() - EQUIVALENT).tolist()
+    return sum(good) / len(good) if good else float("nan")
+
+
+def _library(allocator):
+    """(value of LD_PRELOAD, the library that must answer malloc then; None: whatever the program has)."""
+    if allocator == "system":
+        return "", None
+    if allocator == "hakmem":
+        built = build.build()
+        return str(built.library), built.library.resolve()
+    peer = peers.find(allocator)
+    if peer.path is None:
+        raise AbError(f"{allocator} is {peer.hint}")
+    return peer.preload, peer.path
+
+
+def run_bench(arguments, allocator, env, timeout_s):
+    """The row of one run of the bench; wall_ns_per_op and cpu_ns_per_op are of the whole of it."""
+    row = worker.run(arguments, *_library(allocator), env, timeout_s)
+    if row["status"] == "ok":
+        row |= {"wall_ns_per_op": row["elapsed_ns"] / row["ops"], "cpu_ns_per_op": row["cpu_ns"] / row["ops"]}
+    return row
+
+
+def _program(arguments, allocator, env, timeout_s):
+    row = preloaded.run(arguments, _library(allocator)[0], env, timeout_s)
+    if row["status"] == "ok":
+        row |= {"wall_ns_per_op": row["elapsed_ns"], "cpu_ns_per_op": row["cpu_ns"]}
+    return row
+
+
+# ---------------------------------------------------------------- what is said of it
+
+
+def refuse(target, one, row, allow_few):
+    if row["status"] != "ok":
+        raise AbError(f"side {one.label}: {row['error']}")
+    fired = _fired(row, one.loop)
+    if fired is None or fired >= FIRINGS or allow_few:
+        return
+    times, seconds = FIRINGS / max(fired, 1), row["elapsed_ns"] / 1e9
+    longer = f"--scale {1.2 * times:.2g} times as large, " if target.bench else ""
+    raise AbError(
+        f"side {one.label}: {fired} firings in {seconds:.2g} s, below {FIRINGS} nothing is learned: {longer}"
+        f"--{one.loop}-interval-ms {max(1, int(800 * seconds / FIRINGS))}, or --allow-few for a marked result"
+    )
+
+
+def _fired(row, loop):
+    """Decisions of the loop that must fire; None where none must."""
+    return None if loop is None else row["slow_firings" if loop == "slow" else "firings"]
+
+
+def judge(samples, metric="cpu_ns_per_op"):
+    """`stats.compare` with the baseline, and of every side: least decisions of its runs, medians of the rest.
+
+    A side with fewer than 100 decisions in any run keeps its numbers; its verdict says FEW FIRINGS. tost_p:
+    below 5 % the side takes the same time as the baseline, within EQUIVALENT.
+    """
+    baseline, loops = samples.attrs["baseline"], samples.attrs["loops"]
+    table = stats.compare(samples, baseline, metric)
+    good = samples[samples["status"] == "ok"]
+    paired = good.pivot(index="block", columns="allocator", values=metric).reindex(columns=[*loops])
+    for i, label in table["allocator"].items():
+        rows = samples[samples["allocator"] == label]
+        pairs = paired[[label, baseline]].dropna()
+        table.loc[i, "tost_p"] = stats.tost(pairs[label], pairs[baseline], EQUIVALENT) if len(pairs) else None
+        table.loc[i, "settled"] = rows["settled"].median()
+        fired = [_fired(row, loops[label]) for row in rows.to_dict("records")]
+        table.loc[i, "firings"] = min(fired) if loops[label] else None
+        table.loc[i, "peak_rss_mb"] = rows["peak_rss_bytes"].median() / 1e6
+        table.loc[i, "cached_kb"] = rows["cached_bytes"].median() / 1e3
+        if loops[label] and min(fired) < FIRINGS:
+            table.loc[i, "verdict"] = "FEW FIRINGS"
+    return table
+
+
+# ---------------------------------------------------------------- command lines
+
+
+def add_common(sub):
+    """Options of every comparison: how often, how judged, how fast the learner, how much of a workload."""
+    sub.add_argument("--blocks", type=int, default=10, help="of runs, each side once in each; default 10")
+    sub.add_argument("--seed", type=int, default=1, help="of the order; default 1")
+    sub.add_argument(
+        "--metric", choices=("cpu", "wall"), default="cpu", help="time that is compared; default cpu"
+    )
+    sub.add_argument("--fast-interval-ms", type=int, metavar="MS", help="window of the fast loop")
+    sub.add_argument("--slow-interval-ms", type=int, metavar="MS", help="window of the slow loop")
+    sub.add_argument("--allow-few", action="store_true", help="show a result, marked, below 100 decisions")
+    for name, kind in (("scale", float), ("size", int), ("threads", int), ("slots", int)):
+        sub.add_argument(f"--{name}", type=kind, help="of the workload")
+
+
+def intervals(args):
+    """The environment that the options ask for."""
+    given = {
+        "HAKMEM_ACE_FAST_INTERVAL_MS": args.fast_interval_ms,
+        "HAKMEM_ACE_SLOW_INTERVAL_MS": args.slow_interval_ms,
+    }
+    return {name: str(value) for name, value in given.items() if value}
+
+
+def chosen_workload(args, known):
+    """The Target that the options name. known: names of workloads. Raises AbError."""
+    if args.workload not in known:
+        raise AbError(f"workload {args.workload!r} is unknown; the bench has {', '.join(known)}")
+    given = {name: getattr(args, name) for name in ("scale", "size", "threads", "slots")}
+    return workload(
+        args.workload, *(word for name, value in given.items() if value for word in (f"--{name}", value))
+    )
+
+
+def show(target, samples, args):
+    """Prints what `judge` says of samples, and the errors of runs that failed."""
+    metric, baseline = f"{args.metric}_ns_per_op", samples.attrs["baseline"]
+    table = judge(samples, metric)
+    said = f"{args.metric} time of each side / that of {baseline}"
+    base = samples[samples["allocator"] == baseline].median(numeric_only=True)
+    time_said = f"{base[metric]:.4g} ns an operation" if target.bench else f"{base[metric] / 1e6:.4g} ms"
+    print(f"{target.label}: {said} ({time_said}, peak {base['peak_rss_bytes'] / 1e6:.4g} MB), ", end="")
+    print(f"{args.blocks} blocks, seed {args.seed}")
+    print(
+        table[[*SHOWN, "firings", "peak_rss_mb", "cached_kb"]].to_string(
+            index=False, float_format="{:.4g}".format, na_rep="-"
+        )
+    )
+    for error, times in samples.loc[samples["status"] != "ok", "error"].value_counts().items():
+        print(f"{times} runs failed: {error}", file=sys.stderr)

@@ -1,0 +1,155 @@
+"""Two values of a knob that take turns within each process of a workload: which is faster, and by how much?
+
+Two processes differ by 5 to 25 %, whatever their settings: by their pages, their place in the caches, the
+minute in which they ran. Neighbouring chunks of one process differ by 1 to 2 %. So each process runs chunks
+of both values, in random order two by two (bench/run.c, --toggle), and its sample is the median ratio of
+neighbours. The process stays the unit of statistics: what differs between processes is in the interval.
+
+What one value leaves behind the other finds: how far the heap has grown, where its blocks lie. A setting that
+works through these shows in processes of its own (`ab`), not in turns.
+"""
+
+import json
+from math import ceil
+
+import pandas as pd
+
+from . import build, contest, provenance, runner, stats
+
+
+def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, chunks=40, wait_s=0.0):
+    """Samples for `judge`: two rows a process, one a value, the first the baseline.
+
+    knob: a row of the knob table that is read at run time; ace_enabled for the learner. values: two whole
+    numbers. chunks: of a process, an even number; each should last 5 ms or more, for a thread's cache begins
+    each anew.
+
+    settled and cached_bytes are of a trial that leaves a history; the others leave none, since writing it
+    would be charged to ACE, and their firings are steps of the fast loop. Raises AbError as `ab` does.
+    """
+    if not target.bench:
+        raise contest.AbError("knobs take turns in workloads of the bench only: a program has no chunks")
+    loop = "fast" if knob == "ace_enabled" and values[1] else None
+    sides = [contest.Side(f"{knob}={values[0]}"), contest.Side(f"{knob}={values[1]}", loop=loop)]
+    turns = ("--chunks", str(chunks), "--toggle", f"{knob}={values[0]},{values[1]}")
+    command, env = (*target.arguments, *turns), {name: str(value) for name, value in dict(env).items()}
+    rows = []
+    with runner.bench_slot(f"turns of {target.label}", wait_s):
+        tried, _ = contest.record(contest.Target(command, True, target.label), contest.side("off"), env)
+        contest.refuse(target, sides[1], tried, allow_few)
+        seen = {name: tried[name] for name in ("settled", "cached_bytes")}
+        progress = runner.Progress(f"turns of {target.label}", blocks)
+        for block in range(blocks):
+            row = contest.run_bench((*command, "--seed", str(seed + block)), "hakmem", env, 600.0)
+            row |= seen | {"case": target.label, "block": block, "load1": provenance.load1()}
+            rows += _sides(row, sides)
+            progress.step(block)
+        progress.end()
+    samples = pd.DataFrame(rows)
+    samples.attrs = {"baseline": sides[0].label, "loops": {one.label: one.loop for one in sides}}
+    return samples
+
+
+def _sides(row, sides):
+    """The two rows of a process."""
+    rows = [row | {"allocator": one.label} for one in sides]
+    if row["status"] == "ok":
+        seen = json.loads(row["extra"])
+        rows[1]["firings"] = seen["ace_firings"]
+        for metric, chunks in (("cpu_ns_per_op", "chunk_cpu_ns"), ("wall_ns_per_op", "chunk_ns")):
+            times = stats.alternated(seen[chunks], seen["chunk_side"])
+            for one, value in zip(rows, times, strict=True):
+                one[metric] = value
+    return rows
+
+
+def by_phase(samples):
+    """Samples as those of `compare`, a case each phase of a workload whose chunks are cycles of phases."""
+    rows = []
+    for _, pair in samples.groupby("block", sort=False):
+        seen = json.loads(pair["extra"].iloc[0])
+        cycle = len(seen["phases"]) // len(seen["chunk_side"])
+        for at in range(cycle):
+            marks = seen["phases"][at::cycle]
+            times = stats.alternated([mark["cpu_ns"] / mark["ops"] for mark in marks], seen["chunk_side"])
+            for row, value in zip(pair.to_dict("records"), times, strict=True):
+                rows.append(row | {"case": marks[0]["name"], "cpu_ns_per_op": value})
+    table = pd.DataFrame(rows)
+    table.attrs = samples.attrs
+    return table
+
+
+def sweep(target, knob, values, blocks=10, **how):
+    """What each value costs against the first: (table, costs). how: as for `compare`.
+
+    table: of `judge`, a row a value and phase (the workload, where it has none), the value as `setting`.
+    costs: as of `ceiling.phase_costs`, a column a value; the first one's is the median of all processes, the
+    others' are that times their ratio. Raises AbError, also where a single run failed.
+    """
+    tables, ratios = [], {}
+    for value in values[1:]:
+        samples = compare(target, knob, (values[0], value), blocks, **how)
+        failed = samples.loc[samples["status"] != "ok", "error"]
+        if len(failed):
+            raise contest.AbError(f"{target.label}, {knob}={value}: {failed.iloc[0]}")
+        if "phases" in json.loads(samples["extra"].iloc[0]):
+            samples = by_phase(samples)
+        for _, phase in samples.groupby("case", sort=False):
+            phase.attrs = samples.attrs
+            tables.append(contest.judge(phase).assign(setting=value))
+        wide = samples.pivot(index=["case", "block"], columns="allocator", values="cpu_ns_per_op")
+        ratios[str(value)] = wide[f"{knob}={value}"] / wide[f"{knob}={values[0]}"]
+        ratios.setdefault(str(values[0]), wide[f"{knob}={values[0]}"] * 0 + 1)
+    costs = pd.DataFrame(ratios).rename_axis(["phase", "block"])
+    first = samples[samples["allocator"] == f"{knob}={values[0]}"].groupby("case")["cpu_ns_per_op"].median()
+    costs = costs.mul(first.rename_axis("phase"), axis=0, level="phase")
+    return pd.concat(tables, ignore_index=True), pd.concat({target.label: costs}, names=["case"])
+
+
+def steady(names, knob, values, seconds, blocks=10, env=()):
+    """`judge` of `compare` a workload, processes of about so many seconds; few firings allowed."""
+    tables = []
+    for name in names:
+        target = _lasting(seconds, name)
+        tables.append(contest.judge(compare(target, knob, values, blocks, env=env, allow_few=True)))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _lasting(seconds, name):
+    """The Target of a bench workload at the scale at which, by a trial, a run takes so many seconds or more.
+
+    The scale is a whole number of trials: iterations are not divisible, and half of two is one.
+    """
+    with runner.bench_slot(f"trial of {name}"):
+        trial, _ = contest.record(contest.workload(name), contest.side("off"))
+    if trial["status"] != "ok":
+        raise contest.AbError(f"workload {name}: {trial['error']}")
+    return contest.workload(name, "--scale", ceil(1e9 * seconds / trial["elapsed_ns"]))
+
+
+# ---------------------------------------------------------------- command line
+
+
+def add_toggle(subparsers):
+    sub = subparsers.add_parser("toggle")
+    sub.add_argument("turns", metavar="KNOB=A,B", help="two whole numbers; for ACE ace_enabled=0,1")
+    contest.add_common(sub)
+    sub.add_argument("--workload", required=True, help="of the bench")
+    sub.set_defaults(run=_run)
+    return sub
+
+
+def _run(args):
+    knob, _, values = args.turns.partition("=")
+    values = values.split(",")
+    if len(values) != 2 or not all(value.isdecimal() for value in values) or args.blocks < 1:
+        raise contest.AbError(
+            f"{args.turns}: must be KNOB=A,B, a knob and two whole numbers, and at least one block"
+        )
+    target = contest.chosen_workload(args, runner.workloads(build.build()))
+    numbers = [int(value) for value in values]
+    contest.show(
+        target,
+        compare(target, knob, numbers, args.blocks, args.seed, contest.intervals(args), args.allow_few),
+        args,
+    )
