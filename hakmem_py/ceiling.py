@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pandas as pd
+import scipy.stats as sps
 
 SPLITS = 500  # of the blocks into halves
 
@@ -62,6 +63,27 @@ def _held_out(cube, chance):
         best, own = seen.mean(axis=0).argmin(), seen.argmin(axis=1)
         gains.append(paid[:, best].mean() / paid[np.arange(phases), own].mean())
     return dict(zip(("low", "held_out", "high"), np.quantile(gains, (0.025, 0.5, 0.975)), strict=True))
+
+
+def share_won(samples, side, free, metric="cpu_ns_per_op"):
+    """What a side saves of the baseline's time over what `free` saves: share, low, high (95 %, bootstrap).
+
+    samples: of `ab.compare`; free: the label of a side that need not learn. By medians over the blocks.
+    """
+    good = samples[samples["status"] == "ok"]
+    wide = good.pivot(index="block", columns="allocator", values=metric)
+    pair = wide[[side, free]].div(wide[samples.attrs["baseline"]], axis=0).dropna()
+
+    def share(learner, ceiling):
+        return (1 - np.median(learner)) / (1 - np.median(ceiling))
+
+    columns = (pair[side].to_numpy(), pair[free].to_numpy())
+    drawn = sps.bootstrap(columns, share, paired=True, vectorized=False, method="percentile", rng=1)
+    return {
+        "share": share(*columns),
+        "low": drawn.confidence_interval.low,
+        "high": drawn.confidence_interval.high,
+    }
 
 
 def regret(history):

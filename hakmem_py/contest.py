@@ -106,11 +106,11 @@ def workload(name, *options):
     return Target(tuple(command), True, name)
 
 
-def phased(seconds, window_ms):
+def phased(seconds, window_ms, *options):
     """The Target of `phases`, each phase 25 windows long: a run lasts so many seconds, whatever the side."""
     phase_ms = 25 * window_ms
     rounds = max(1, round(1000 * seconds / (2 * phase_ms)))
-    return workload("phases", "--phase-ms", phase_ms, "--iterations", rounds, "--chunks", 1)
+    return workload("phases", "--phase-ms", phase_ms, "--iterations", rounds, "--chunks", 1, *options)
 
 
 def program(*arguments):

@@ -186,7 +186,7 @@ const RULES = {
   "ucb1": { index: ucb, scale: 1 },
   "ucb1-tuned": { index: tuned },
   "ucb-scaled": { index: ucb, scale: 0 },
-  "ucb-near": { index: ucb, among: nearest, scale: 0, gamma: 0.98, least: 0.02 },
+  "ucb-near": { index: ucb, among: nearest, scale: 0, gamma: 0.98, least: 0.005 },
   "ucb-restart": { index: ucb, scale: 0, restart: 8 },
   "ucb-recall": { index: ucb, scale: 0, restart: 4, recall: 4 },
   "d-ucb": { index: ucb, factor: 4, gamma: 0.9975, xi: 0.5, scale: 1 },

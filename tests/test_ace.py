@@ -120,8 +120,12 @@ def test_learners_and_events_tell_the_same():
 
 
 def test_capacities_that_are_the_same_are_one_arm():
-    number = ace.learner_number(1024)
-    assert ace.learners().at[number, "settings"] == [16, 32, 64]
+    """A watched magazine may hold 1 MiB; from what nobody watches it begins."""
+    wide, narrow = ace.learner_number(10 << 10), ace.learner_number(1024)
+    learners = ace.learners()
+    assert learners.at[wide, "settings"] == [16, 32, 64, (1 << 20) // (10 << 10)]
+    assert learners.at[narrow, "settings"] == [16, 32, 64, 128, 256, 512]
+    assert learners.at[narrow, "settings"][learners.at[narrow, "arm"]] == 64
 
 
 def test_default_policies_are_those_that_are_meant():
@@ -274,11 +278,11 @@ def test_ab_refuses_in_one_line(words, said, capsys):
 
 
 def test_a_knob_that_takes_turns_is_in_force_at_its_turn():
-    """Magazines of 16 blocks make bursts of 400 some 4 times slower; bursts do not feel the other knob."""
+    """Magazines of 16 blocks make bursts of 400 half as slow again; bursts do not feel the other knob."""
     target = ab.workload("bursts", "--scale", "2")
     small = ab.judge(turns.compare(target, "magazine_blocks", (512, 16), blocks=3)).iloc[0]
     none = ab.judge(turns.compare(target, "large_threshold", (32 << 20, 16 << 20), blocks=6)).iloc[0]
-    assert small["allocator"] == "magazine_blocks=16" and small["ratio"] > 1.3
+    assert small["allocator"] == "magazine_blocks=16" and small["ratio"] > 1.15
     assert none["n"] == 6 and 0.75 < none["ratio"] < 1.3
 
 
@@ -287,7 +291,7 @@ def test_phases_that_take_turns_are_compared_phase_by_phase():
     table, costs = turns.sweep(target, "magazine_blocks", (512, 16, 32), blocks=4, chunks=12)
     table = table.set_index(["case", "setting"])
     assert set(table.index) == {(phase, arm) for phase in ("bursts", "prodcons") for arm in (16, 32)}
-    assert table.loc[("bursts", 16), "ratio"] > 1.5
+    assert table.loc[("bursts", 16), "ratio"] > 1.1
     best = ceiling.oracle(costs).iloc[0]
     assert best["best_fixed"] != "16" and best["gain"] >= 1
     assert best["low"] <= best["held_out"] <= best["high"]

@@ -435,7 +435,7 @@ static void each_lock(void (*verb)(struct lock *))
     verb(&guard_lock);
     for (unsigned class = 0; class < CLASSES; class ++) {
         verb(&class_slabs[class].lock);
-        verb(&depots[class].lock);
+        for (unsigned part = 0; part < DEPOT_PARTS; part++) verb(&depots[class][part].lock);
     }
     verb(&arena_lock);
 }

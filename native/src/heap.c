@@ -49,6 +49,7 @@ static struct heap *heap_begin(void)
         heap->front = &front;
         atomic_store(&heap->state, HEAP_LIVE);
         if (fresh) atomic_store(&heaps, heap);
+        if (fresh) atomic_store(&depot_parts, size_min(heap->number, DEPOT_PARTS));
         atomic_fetch_add(&heaps_alive, 1);
     }
     lock_drop(&heap_lock);
@@ -141,13 +142,13 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
 
 /* --- memory that waits for someone -------------------------------------------------------------------------------- */
 
-/* Bytes that a trim and a purge could return. */
-static size_t pending_bytes(void)
+/* Bytes that a trim and a purge could return, with so many in depots. */
+static size_t pending_bytes(size_t depots)
 {
     size_t units = atomic_load_explicit(&dirty_units, memory_order_relaxed) +
                    atomic_load_explicit(&window_units, memory_order_relaxed) +
                    atomic_load_explicit(&slab_dirty_units, memory_order_relaxed);
-    return (units << UNIT_SHIFT) + atomic_load_explicit(&depot_held, memory_order_relaxed);
+    return (units << UNIT_SHIFT) + depots;
 }
 
 /* Everything that has been free since `horizon` goes back to the kernel. Result: bytes. */

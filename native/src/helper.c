@@ -23,7 +23,7 @@ static void helper_poke(void)
 static uint64_t helper_round(uint64_t now)
 {
     uint64_t pause = 0;
-    if (pending_bytes() >= (size_t)knob(KNOB_purge_batch_bytes) / 8 && knob(KNOB_idle_return)) {
+    if (pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8 && knob(KNOB_idle_return)) {
         tidy(now);
         pause = (uint64_t)knob(KNOB_purge_delay_ms) * 500000u + 1000000u;
     }
@@ -88,7 +88,7 @@ static void helper_offer(void)
 /* After a slow path that freed: is it time for the helper, or for a round inline? The caller holds no lock. */
 static void helper_consider(void)
 {
-    size_t pending = pending_bytes();
+    size_t pending = pending_bytes(atomic_load_explicit(&depots_told, memory_order_relaxed));
     bool much = knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes);
     if (UNLIKELY(much || atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
         atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE)

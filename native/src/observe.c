@@ -76,7 +76,13 @@ static void levels_read(struct levels *levels)
     level_heaps(value);
     lock_drop(&heap_lock);
     for (uint32_t i = 0; i < atomic_load(&arena_count); i++) value[STAT_reserved_bytes] += arenas[i].bytes;
-    value[STAT_cached_bytes] += atomic_load(&depot_held);
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        struct depot_counts depot = depot_read(class);
+        value[STAT_cached_bytes] += depot.blocks * classes[class].size;
+        value[STAT_depot_pushes] += depot.pushes;
+        value[STAT_depot_pops] += depot.pops;
+        value[STAT_depot_contended] += depot.contended;
+    }
     value[STAT_dirty_bytes] = (atomic_load(&dirty_units) + atomic_load(&slab_dirty_units) + atomic_load(&window_units))
                               << UNIT_SHIFT;
     value[STAT_committed_bytes] += value[STAT_dirty_bytes] - ((uint64_t)atomic_load(&window_units) << UNIT_SHIFT);
@@ -160,8 +166,9 @@ size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
         for (unsigned class = 1; class < CLASSES; class ++) {
             uint32_t loaded = bin_blocks(heap, heap_bin(heap, class), class), spare = spare_blocks(heap, class);
             if (heap->capacity[class] == 0 || seen++ >= capacity) continue;
-            magazines[seen - 1] = (hak_magazine_t){heap->number, classes[class].size,   loaded,
-                                                   spare,        heap->capacity[class], PEEK(depots[class].magazines)};
+            magazines[seen - 1] =
+                (hak_magazine_t){heap->number, classes[class].size,   loaded,
+                                 spare,        heap->capacity[class], (uint32_t)depot_read(class).magazines};
         }
     }
     lock_drop(&heap_lock);

@@ -19,9 +19,6 @@
     X(site_routed,      "calls",  "allocations routed by a call-site rule")
 
 #define SHARED_STATS(X)                                                                                     \
-    X(depot_pushes,     "calls",  "magazines given to the depot")                                          \
-    X(depot_pops,       "calls",  "magazines taken from the depot")                                        \
-    X(depot_contended,  "calls",  "the depot's lock was not free at once")                                 \
     X(returned_blocks,  "blocks", "blocks given back to their slab")                                       \
     X(slabs_taken,      "slabs",  "slabs taken from superslabs")                                           \
     X(slabs_returned,   "slabs",  "slabs given back to superslabs")                                        \
@@ -39,8 +36,11 @@
     X(threads_seen,     "threads", "threads that got a heap")                                              \
     X(pools,            "pools",  "stack pools made")
 
-/* Derived when read: levels, not counts. */
+/* Derived when read: levels, and what each depot counts for itself. */
 #define LEVEL_STATS(X)                                                                                      \
+    X(depot_pushes,     "calls",  "magazines given to the depot")                                          \
+    X(depot_pops,       "calls",  "magazines taken from the depot")                                        \
+    X(depot_contended,  "calls",  "the depot's lock was not free at once")                                 \
     X(reserved_bytes,   "bytes",  "address space reserved")                                                \
     X(committed_bytes,  "bytes",  "bytes in slabs, runs and free memory that may hold pages")              \
     X(in_use_bytes,     "bytes",  "bytes in blocks that are out of their slabs, and in live runs")         \

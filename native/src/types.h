@@ -57,6 +57,7 @@
 
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
+#define DEPOT_PARTS 8u
 #define ARENA_BYTES ((size_t)64 << 30) /* reserved at once where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
@@ -168,13 +169,17 @@ struct size_class {
     uint32_t slab_blocks;
 };
 
+/* Magazines of one class that no thread works from; one part of a depot. A visit moves this line, and the magazine's
+ * first block, from core to core, and nothing else: what is counted of visits is counted here. */
 struct depot {
     _Alignas(CACHE_LINE) struct lock lock; /* guards the rest; held for a few instructions */
-    uint32_t magazines;
-    uintptr_t top; /* first block of the uppermost magazine */
-    uint32_t blocks;
-    uint32_t low;               /* fewest magazines since the last trim: those were of no use */
-    _Atomic uint32_t contended; /* times the lock was not free at once */
+    _Atomic uint32_t contended;            /* times it was not free at once */
+    uintptr_t top;                         /* first block of the uppermost magazine */
+    uint32_t magazines, blocks;
+    uint32_t low;   /* fewest magazines since the last trim: those were of no use */
+    uint32_t taken; /* pushes until the owner last took one, or one more; 0: never */
+    uint64_t pushes, pops;
+    size_t told; /* bytes, of those it holds, in the sum over all depots */
 };
 
 struct class_slabs {
@@ -215,6 +220,7 @@ struct heap {
     struct front *front; /* the thread's bins; read by observers */
     uint64_t random;
     uint32_t number;           /* 1, 2, ... */
+    uint32_t helped;           /* part of a depot where another's magazine was found last */
     _Atomic uint32_t state;    /* enum heap_state */
     struct heap *next;         /* registry: heaps are never unmapped */
     _Atomic uint64_t *stats;   /* see stats.c */
@@ -240,7 +246,7 @@ _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK && HAK_
                "code inlined from the header sees the same front");
 _Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of its bin");
 _Static_assert(sizeof(struct front) <= 1472, "static TLS is scarce for libraries loaded late");
-_Static_assert(sizeof(struct span) == 64, "one cache line a descriptor");
+_Static_assert(sizeof(struct span) == 64 && sizeof(struct depot) == 64, "one cache line each");
 
 /* --- stack pools -------------------------------------------------------------------------------------------------- */
 

@@ -15,6 +15,9 @@ struct learner {
     hak_bandit_t bandit;
 };
 
+/* magazine_bytes bounds a class that nobody watches. One whose visits to the depot are seen to cost may have more. */
+#define LEARNT_BYTES (1 * MIB)
+
 enum { IDLE_SHARE = 32, IDLE_DOUBLINGS = 4 }; /* idle: less than 1/32 of a core used; then up to 16 intervals */
 enum {
     LEARNERS_SLOW = 3,
@@ -78,8 +81,8 @@ static int learner_add(enum knob row, unsigned class, const int64_t *settings, i
     bool fast = row == KNOB_magazine_blocks;
     hak_bandit_init(&learner->bandit, chosen < POLICIES ? chosen : 0, arms, learner->seed);
     learner->arm = learner_arm_of(learner, fast ? magazine_capacity(class) : knob(row));
-    hak_bandit_set(&learner->bandit, "arm",
-                   (double)(fast ? size_min((size_t)knob(KNOB_ace_arm), (size_t)arms - 1) : (size_t)learner->arm));
+    if (fast && knob(KNOB_ace_arm) < learner->arm) learner->arm = (int)knob(KNOB_ace_arm);
+    hak_bandit_set(&learner->bandit, "arm", learner->arm);
     learner_teach(learner);
     atomic_store_explicit(&learner_count, number + 1, memory_order_release);
     return number;
@@ -98,11 +101,12 @@ static bool learners_ready(uint64_t now)
     return true;
 }
 
-/* The learner of a class, made if need be; its first window begins with `counts`. Capacities that `magazine_bytes`
+/* The learner of a class, made if need be; its first window begins with `counts`. Capacities that the bound in bytes
  * makes the same are one arm. 0: a class without a choice. */
 static int learner_for_class(unsigned class, const struct class_counts *counts)
 {
-    int64_t fit = knob(KNOB_magazine_bytes) / (int64_t)classes[class].size, settings[COUNT(arms_magazine)];
+    int64_t bytes = (int64_t)size_max(LEARNT_BYTES, (size_t)knob(KNOB_magazine_bytes));
+    int64_t fit = bytes / (int64_t)classes[class].size, settings[COUNT(arms_magazine)];
     int arms = 0;
     if (learner_of_class[class] != 0) return learner_of_class[class];
     do settings[arms] = arms_magazine[arms] < fit ? arms_magazine[arms] : fit;

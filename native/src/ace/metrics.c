@@ -32,7 +32,8 @@ static uint64_t cpu_flow(uint64_t now)
 static struct class_counts class_read(unsigned class, uint64_t now)
 {
     struct class_counts c = {.window = {.end_ns = now, .cpu_ns = cpu_flow(os_now_ns())}};
-    int64_t out = 0, held = PEEK(depots[class].blocks), votes = 0;
+    struct depot_counts depot = depot_read(class);
+    int64_t out = 0, held = (int64_t)depot.blocks, votes = 0;
     lock_take(&heap_lock); /* while it is held no front goes away with its thread */
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         uint32_t capacity = PEEK(heap->capacity[class]);
@@ -49,7 +50,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         votes += capacity == c.capacity ? 1 : -1;
     }
     lock_drop(&heap_lock);
-    c.window.contended = atomic_load_explicit(&depots[class].contended, memory_order_relaxed);
+    c.window.contended = depot.contended;
     c.window.cached_bytes = (uint64_t)held * classes[class].size;
     c.window.live_bytes = out > 0 ? (uint64_t)out * classes[class].size : 0;
     return c;
@@ -75,7 +76,7 @@ static hak_window_t whole_read(uint64_t now)
                            .live_bytes = levels.value[STAT_in_use_bytes]};
     window.refills = heap_stat_total(STAT_refills);
     window.spills = heap_stat_total(STAT_spills);
-    window.contended = stat_shared_read(STAT_depot_contended);
+    window.contended = levels.value[STAT_depot_contended];
     window.purged_bytes = stat_shared_read(STAT_purged_bytes);
     return window;
 }
@@ -119,8 +120,8 @@ static void probe_exchange(void)
     static struct chain chain;
     static uintptr_t words[2];
     chain = (struct chain){(uintptr_t)words, 1};
-    depot_push(0, chain); /* class 0 is nobody's */
-    depot_pop(0);
+    depot_push(&depots[0][0], 0, chain); /* class 0 is nobody's */
+    depot_pop(&depots[0][0], 0);
 }
 
 /* A byte that the kernel clears: with huge pages one fault stands for 2 MiB of them. Memory no cache holds is what it

@@ -236,7 +236,7 @@ static const struct policy policies[] = {
     {{"round-robin", "the arms in turn", 0},
      robin_pick, mean_index, NULL, 0.0, false, {{0}}},
     {{"ucb-near", "ucb-scaled among the best arm and its neighbours (after Combes, Proutiere 2014)", 6},
-     near_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 0.98}, RESTART(0), {P_ARM, 0}, {P_LEAST, 0.02}}},
+     near_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 0.98}, RESTART(0), {P_ARM, 0}, {P_LEAST, 0.005}}},
 };
 /* clang-format on */
 #define POLICIES ((int)(sizeof policies / sizeof *policies))
