@@ -6,6 +6,7 @@ there is no result unless one is asked for. How runs are arranged is for others:
 `turns` within each process.
 """
 
+import json
 import shutil
 import sys
 import tempfile
@@ -106,11 +107,11 @@ def workload(name, *options):
     return Target(tuple(command), True, name)
 
 
-def phased(seconds, window_ms, *options):
-    """The Target of `phases`, each phase 25 windows long: a run lasts so many seconds, whatever the side."""
-    phase_ms = 25 * window_ms
-    rounds = max(1, round(1000 * seconds / (2 * phase_ms)))
-    return workload("phases", "--phase-ms", phase_ms, "--iterations", rounds, "--chunks", 1, *options)
+def phased(name, seconds, window_ms, *options):
+    """The Target of phases or phases4, 25 windows a phase: a run lasts so many seconds, whatever the side."""
+    phase_ms, phases = 25 * window_ms, {"phases": 2, "phases4": 4}[name]
+    rounds = max(1, round(1000 * seconds / (phases * phase_ms)))
+    return workload(name, "--phase-ms", phase_ms, "--iterations", rounds, "--chunks", 1, *options)
 
 
 def program(*arguments):
@@ -177,10 +178,14 @@ def _library(allocator):
 
 
 def run_bench(arguments, allocator, env, timeout_s):
-    """The row of one run of the bench; wall_ns_per_op and cpu_ns_per_op are of the whole of it."""
+    """The row of one run of the bench; wall_ns_per_op and cpu_ns_per_op are of the whole of it.
+
+    late_cpu_ns_per_op: of the last half of its chunks, when a learner should have learned.
+    """
     row = worker.run(arguments, *_library(allocator), env, timeout_s)
     if row["status"] == "ok":
         row |= {"wall_ns_per_op": row["elapsed_ns"] / row["ops"], "cpu_ns_per_op": row["cpu_ns"] / row["ops"]}
+        row["late_cpu_ns_per_op"] = json.loads(row["extra"])["cpu_late_ns"]
     return row
 
 

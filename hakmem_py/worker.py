@@ -74,6 +74,7 @@ def _columns(result):
     extra = {key: value for key, value in result.items() if key not in SETTINGS and key not in MEASURED}
     spread = stdev(cpu) if len(cpu) > 1 else 0.0
     extra |= {"chunks": len(cpu), "cpu_mean_ns": fmean(cpu), "cpu_sd_ns": spread}
+    extra["cpu_late_ns"] = fmean(cpu[len(cpu) // 2 :])
     if "chunk_side" in result:
         extra |= {"chunk_ns": wall, "chunk_cpu_ns": cpu}
     return {name: int(result[name]) for name in MEASURED} | {
