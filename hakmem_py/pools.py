@@ -139,10 +139,12 @@ NS = {"ns": 1.0, "ps": 1e-3}
 
 def series(samples, workload, slots=None, allocator="pool"):
     """One value a block: the time of an operation in the runs that went well. Raises KeyError for none."""
-    rows = samples.query("workload == @workload and allocator == @allocator and status == 'ok'")
-    rows = rows if slots is None else rows[rows["slots"] == slots]
+    runs = samples.query("workload == @workload and allocator == @allocator")
+    runs = runs if slots is None else runs[runs["slots"] == slots]
+    rows = runs[runs["status"] == "ok"]
     if rows.empty:
-        raise KeyError(f"no sample of {workload} with {slots or 'any'} slots by {allocator}")
+        why = "; ".join(runs["status"].unique()) or "none was run"
+        raise KeyError(f"no sample of {workload} with {slots or 'any'} slots by {allocator}: {why}")
     return rows.groupby("block")[samples.attrs.get("metric", "cpu_ns_per_op")].last()
 
 

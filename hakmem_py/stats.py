@@ -37,7 +37,7 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     verdict,
 )
 
-FASTEST_NS = 0.5  # a call, half a pair: a smaller figure means that the work was removed
+FASTEST_NS = 0.2  # a call, half a pair, is a cycle or more: a smaller figure means that the work was removed
 NOT_MEASURED = "not measured"
 COMPARED = (
     "ratio", "low", "high", "n", "p", "p_adjusted", "cv", "cv_baseline", "cliffs_delta", "autocorrelation",

@@ -1,5 +1,7 @@
 """The library inside this process: its tables are true to what was allocated."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from hakmem_py import native
@@ -90,3 +92,24 @@ def test_magazines_hold_what_was_freed(lib):
     table = native.magazines().query("block_size == 240")
     assert table[["loaded", "spare"]].to_numpy().sum() == before + 10
     assert (table["loaded"] <= table["capacity"]).all()
+
+
+def test_a_thread_gets_its_own_magazines_back_and_others_before_new_memory(lib):
+    size, count = 640, 2000  # 20 magazines; no other test has blocks of this size
+
+    def take(count):
+        return [lib.hak_malloc(size) for _ in range(count)]
+
+    def give(blocks):
+        for block in blocks:
+            lib.hak_free(block)
+        return {address(block) for block in blocks}
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other, ThreadPoolExecutor(1) as third:
+        before = after = None
+        for _ in range(3):  # the last to give is not the first to take
+            held = [(thread, thread.submit(take, count).result()) for thread in (one, other)]
+            before, after = after, [thread.submit(give, blocks).result() for thread, blocks in held]
+        for mine, again in zip(before, after, strict=True):
+            assert len(mine & again) > 0.8 * count
+        assert third.submit(lambda: give(take(count // 2))).result() <= set.union(*after)

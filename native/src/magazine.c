@@ -105,7 +105,7 @@ static struct chain depot_find(struct heap *heap, unsigned class)
     struct depot *own = depot_own(heap, class);
     struct chain full = depot_pop(own, class);
     uint32_t parts = atomic_load_explicit(&depot_parts, memory_order_relaxed);
-    if (full.head != 0) POKE(own->taken, (uint32_t)own->pushes | 1);
+    if (full.head != 0) POKE(own->taken, (uint32_t)PEEK(own->pushes) | 1);
     for (uint32_t seen = 0; full.head == 0 && parts > 1 && seen < parts; seen++) {
         struct depot *other = &depots[class][heap->helped];
         if (depot_spare(other) != 0) full = depot_pop(other, class);
