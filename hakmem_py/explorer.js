@@ -98,15 +98,17 @@ function highest(b) {
 const everyArm = (b) => [...b.pulls.keys()];
 const alive = (b) => everyArm(b).filter((i) => b.state[i] === 0);
 
-/* The best arm so far and its neighbours; until the noise is known the arm it stands on, and the best one alone where
- * it leaves less than `least` to win. */
+/* The best arm so far and its neighbours; the best one alone where it leaves less than `least` to win. Until the noise
+ * is known a neighbour is played once, and only where ten times as much is to be won. */
 function nearest(b) {
-  if (b.rule.scale <= 0 && !b.known) return [b.current];
+  const known = b.rule.scale > 0 || b.known;
   let leader = b.current;
   for (let i = 0; i < b.arms; i++)
     if (b.weight[i] > 0 && (b.weight[leader] <= 0 || b.mean[i] > b.mean[leader])) leader = i;
-  if (b.weight[leader] <= 0 || 1 - b.mean[leader] < b.rule.least) return [leader];
-  return [leader, leader - 1, leader + 1].filter((i) => i >= 0 && i < b.arms);
+  if (b.weight[leader] <= 0 || 1 - b.mean[leader] < b.rule.least * (known ? 1 : 10)) return [leader];
+  const around = [leader + 1, leader - 1].filter((i) => i >= 0 && i < b.arms);
+  if (known) return [leader, ...around];
+  return [around.find((i) => b.weight[i] <= 0) ?? leader];
 }
 
 function greedy(b) {

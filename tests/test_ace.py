@@ -350,6 +350,26 @@ assert ace.learners().query("block_size == 64")["windows"].iloc[0] > learned > 0
     assert done.returncode == 0, done.stderr
 
 
+def test_magazines_are_no_sooner_idle_where_ace_wakes_often():
+    """They are kept while a program does something else, however short ACE's windows are."""
+    code = """
+import time
+from hakmem_py import ace, native
+work = ace.bursts(1024, blocks=6000)  # 6 MB: enough free memory to be tidied
+native.set_knob("ace_fast_interval_ms", 1)
+work()
+ace.start()
+time.sleep(0.3)  # a round, and until the next one a quarter of a second
+work()
+depot = lambda: native.magazines().query("block_size == 1024")["depot"].max()
+begin, kept = time.monotonic(), depot()
+while time.monotonic() - begin < 0.1: pass  # an idle program would let ACE sleep
+assert kept > 20 and depot() == kept, (kept, depot())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 # ---------------------------------------------------------------- what a window holds
 
 

@@ -157,21 +157,18 @@ static size_t purge_aged(uint64_t horizon)
     return superslab_purge(horizon) + windows_purge(horizon) + windows_trim() + arena_purge(horizon, 0);
 }
 
-/* One round of tidying: magazines nobody asked for go home, what is old goes back. Called by the helper and inline. */
-static size_t tidy(uint64_t now)
-{
-    uint64_t delay = (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
-    depots_trim(now, false);
-    return purge_aged(now > delay ? now - delay : 0);
-}
-
 static _Atomic uint64_t tidied_ns;
 
-/* Inline, for programs without a helper: at most one round a half delay, by whoever comes first. */
-static void tidy_inline(void)
+/* A round of tidying, by whoever comes first, at most twice in a purge delay: magazines nobody asked for since the last
+ * round go home, what is old goes back. Result: ns until the next. */
+static uint64_t tidy(uint64_t now)
 {
-    uint64_t now = os_now_ns(), last = atomic_load_explicit(&tidied_ns, memory_order_relaxed);
-    uint64_t pause = (uint64_t)knob(KNOB_purge_delay_ms) * 500000u;
-    if (now - last < pause || !atomic_compare_exchange_strong(&tidied_ns, &last, now)) return;
-    tidy(now);
+    uint64_t delay = (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u, pause = delay / 2 + 1000000u;
+    uint64_t last = atomic_load_explicit(&tidied_ns, memory_order_relaxed);
+    if (now - last >= pause && atomic_compare_exchange_strong(&tidied_ns, &last, now)) {
+        last = now;
+        depots_trim(now, false);
+        purge_aged(now > delay ? now - delay : 0);
+    }
+    return last + pause - now;
 }

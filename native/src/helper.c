@@ -23,10 +23,8 @@ static void helper_poke(void)
 static uint64_t helper_round(uint64_t now)
 {
     uint64_t pause = 0;
-    if (pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8 && knob(KNOB_idle_return)) {
-        tidy(now);
-        pause = (uint64_t)knob(KNOB_purge_delay_ms) * 500000u + 1000000u;
-    }
+    if (pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8 && knob(KNOB_idle_return))
+        pause = tidy(now);
     uint64_t ace = helper_ace != NULL ? helper_ace(now) : 0;
     return ace != 0 && (pause == 0 || ace < pause) ? ace : pause;
 }
@@ -95,5 +93,5 @@ static void helper_consider(void)
         atomic_store(&helper_due, true);
     if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes))) return;
     if (much && atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
-    if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy_inline();
+    if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy(os_now_ns());
 }

@@ -183,6 +183,19 @@ PROMISE(nothing_is_tried_where_less_than_the_least_can_be_won)
     }
 }
 
+PROMISE(where_much_is_lost_neighbours_are_tried_at_once)
+{
+    const double reward[] = {0.4, 0.5, 0.66, 0.92, 0.99, 0.997};
+    const int played[] = {2, 3, 4, 4, 4, 4};
+    hak_bandit_t b = bandit("ucb-near", 6);
+    HOLDS(hak_bandit_set(&b, "arm", 2) == 0);
+    for (int t = 0; t < 6; t++) {
+        int arm = hak_bandit_select(&b);
+        HOLDS(arm == played[t]);
+        hak_bandit_update(&b, arm, reward[arm]);
+    }
+}
+
 PROMISE(a_single_odd_reward_is_no_new_phase)
 {
     hak_bandit_t b = bandit("ucb-recall", 2);

@@ -109,20 +109,22 @@ static ALWAYS_INLINE int highest(const hak_bandit_t *b, double (*index)(const ha
 }
 
 /* Only the best arm so far and its neighbours: where rewards rise and then fall over the arms, as over capacities, an
- * arm that beats both neighbours is the best, and what lies far off is never paid for. It stays on the arm it stands on
- * until it knows the noise: bonuses of a wrong size would make the first plays the dearest. And it stays on the best
- * one while that falls short of 1, the most that a reward can be, by less than `least`: nothing is left to win by a
- * trial. */
+ * arm that beats both neighbours is the best, and what lies far off is never paid for. It stays on the best one while
+ * that falls short of 1, the most that a reward can be, by less than `least`: nothing is left to win by a trial. Until
+ * it knows the noise it plays by the means alone, since bonuses of a wrong size would make the first plays the dearest,
+ * and tries a neighbour, once, only where ten times as much is to be won. */
 static int near_pick(hak_bandit_t *b)
 {
+    bool known = b->parameter[P_SCALE] > 0.0 || noise_known(b);
+    double (*index)(const hak_bandit_t *, int) = known ? ucb_index : mean_index;
+    double least = b->parameter[P_LEAST] * (known ? 1.0 : 10.0);
     int leader = b->current;
-    if (b->parameter[P_SCALE] <= 0.0 && !noise_known(b)) return leader;
     for (int i = 0; i < b->arms; i++)
         if (b->weight[i] > 0.0 && (b->weight[leader] <= 0.0 || b->mean[i] > b->mean[leader])) leader = i;
-    if (b->weight[leader] <= 0.0 || 1.0 - b->mean[leader] < b->parameter[P_LEAST]) return leader;
+    if (b->weight[leader] <= 0.0 || 1.0 - b->mean[leader] < least) return leader;
     int choice = leader;
-    for (int i = leader - 1; i <= leader + 1; i += 2)
-        if (i >= 0 && i < b->arms && ucb_index(b, i) > ucb_index(b, choice)) choice = i;
+    for (int i = leader + 1; i >= leader - 1; i -= 2)
+        if (i >= 0 && i < b->arms && index(b, i) > index(b, choice)) choice = i;
     return choice;
 }
 
