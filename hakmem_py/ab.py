@@ -59,8 +59,11 @@ def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.
     return samples
 
 
-def overhead(name="lifo", n1=500, n2=3000):
-    """Instructions of one call on cached blocks: ACE off, looking on (frozen), compiled out; ratio to off."""
+def overhead(name="lifo", n1=4000, n2=14000):
+    """Instructions of one call on cached blocks: ACE off, looking on (frozen), compiled out; ratio to off.
+
+    n1: iterations of the shorter run, in which ACE's thread has started and calibrated itself.
+    """
     quiet = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_FROZEN": "1", "HAKMEM_ACE_FAST_INTERVAL_MS": "60000"}
     ways = {"off": ("release", {}), "on, frozen": ("release", quiet), "compiled out": ("noace", {})}
     fixed = {"bench": build.build().bench, "workload": name, "n1": n1, "n2": n2}
@@ -78,16 +81,30 @@ def overhead(name="lifo", n1=500, n2=3000):
 
 
 def keep(experiment, **tables):
-    """Writes tables as reference data beside an experiment's samples, for `kept`."""
-    folder = store.REFERENCE / f"{experiment}_runs"
+    """Writes tables as reference data beside an experiment's samples, and where they were measured."""
+    folder = _kept(experiment)
     folder.mkdir(parents=True, exist_ok=True)
+    identity = provenance.save(folder, provenance.collect(experiment=experiment))
     for name, table in tables.items():
-        table.drop(columns="extra", errors="ignore").to_parquet(folder / f"{name}.parquet", index=False)
+        table = table.drop(columns="extra", errors="ignore")
+        table.attrs["provenance"] = identity
+        table.to_parquet(folder / f"{name}.parquet", index=False)
 
 
 def kept(experiment, name):
     """A reference table, its attrs included. Raises FileNotFoundError."""
-    return pd.read_parquet(store.REFERENCE / f"{experiment}_runs" / f"{name}.parquet")
+    return pd.read_parquet(_kept(experiment) / f"{name}.parquet")
+
+
+def kept_facts(experiment):
+    """Where the reference tables of an experiment were measured: the facts of each machine and commit."""
+    tables = (pd.read_parquet(path) for path in sorted(_kept(experiment).glob("*.parquet")))
+    identities = dict.fromkeys(table.attrs.get("provenance") for table in tables)
+    return provenance.read(_kept(experiment), [identity for identity in identities if identity])
+
+
+def _kept(experiment):
+    return store.REFERENCE / f"{experiment}_runs"
 
 
 # ---------------------------------------------------------------- command line

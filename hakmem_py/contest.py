@@ -15,6 +15,7 @@ from pathlib import Path
 
 from . import ace, bandits, build, peers, preloaded, stats, worker
 
+TIMEOUT_S = 3600.0  # of one run: more than the longest that a notebook asks for
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
 EQUIVALENT = 0.02  # of the time: capacities, and sides, that differ by less are as good as each other
 ARMS = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
@@ -122,7 +123,7 @@ def program(*arguments):
     return Target((found, *arguments[1:]), False, Path(found).name)
 
 
-def record(target, chosen, env=(), timeout_s=600.0):
+def record(target, chosen, env=(), timeout_s=TIMEOUT_S):
     """One run: (row of numbers, history of its decisions). status is not "ok" where the run failed.
 
     wall_ns_per_op and cpu_ns_per_op: of the whole run; for a program the operation is the run. firings: steps

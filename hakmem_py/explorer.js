@@ -99,16 +99,15 @@ const everyArm = (b) => [...b.pulls.keys()];
 const alive = (b) => everyArm(b).filter((i) => b.state[i] === 0);
 
 /* The best arm so far and its neighbours; the best one alone where it leaves less than `least` to win. Until the noise
- * is known a neighbour is played once, and only where ten times as much is to be won. */
+ * is known the next arm up is played once, and only where ten times as much is to be won. */
 function nearest(b) {
   const known = b.rule.scale > 0 || b.known;
   let leader = b.current;
   for (let i = 0; i < b.arms; i++)
     if (b.weight[i] > 0 && (b.weight[leader] <= 0 || b.mean[i] > b.mean[leader])) leader = i;
   if (b.weight[leader] <= 0 || 1 - b.mean[leader] < b.rule.least * (known ? 1 : 10)) return [leader];
-  const around = [leader + 1, leader - 1].filter((i) => i >= 0 && i < b.arms);
-  if (known) return [leader, ...around];
-  return [around.find((i) => b.weight[i] <= 0) ?? leader];
+  if (known) return [leader, leader + 1, leader - 1].filter((i) => i >= 0 && i < b.arms);
+  return [leader + 1 < b.arms && b.weight[leader + 1] <= 0 ? leader + 1 : leader];
 }
 
 function greedy(b) {

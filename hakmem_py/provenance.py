@@ -143,20 +143,19 @@ def read(folder, identities):
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
-def footer(samples=None, facts=None, **parameters):
+def footer(samples=None, facts=None, further=(), **parameters):
     """The last cell of a notebook: what its numbers came from, as a table.
 
-    samples: what `ensure` returned; of each further set of facts that they were measured under what differs
-    from the first. Without
-    samples `facts` that were kept with other results, or else those of this machine, now. parameters: the
-    notebook's own, shown beside.
+    samples: what `ensure` returned. Without samples `facts` that were kept with other results, or else those
+    of this machine, now. Of each further set of facts, of the samples or `further` results, what differs from
+    the first. parameters: the notebook's own, shown beside.
     """
     folder = samples.attrs.get("folder") if samples is not None else None
     known = read(folder, samples["provenance"].dropna().unique()) if folder else []
     rows = [("parameters", _shown(parameters))] if parameters else []
     if samples is not None:
         rows += list(_summary(samples))
-    first, *others = known or [facts or collect()]
+    first, *others = [*(known or [facts or collect()]), *further]
     rows += [(name, _shown(value)) for name, value in first.items()]
     for other in others:
         rows += [

@@ -1,7 +1,7 @@
 """What someone sees who only browses the repository: reference samples, and the README's drawings and table.
 
 `hakmem freeze NAME ...` makes the samples of experiments the reference; `hakmem readme` redraws the drawings
-from them and writes the table of knobs from the build.
+from them, writes the table of knobs from the build and names the machines of the reference.
 """
 
 import html
@@ -10,14 +10,14 @@ import re
 import sys
 from math import log10
 
-from . import ROOT, provenance, store
+from . import ROOT, store
 from .runner import ensure
 from .stats import compare
 from .style import looks
 
 README = ROOT / "README.md"
 WIDTH, LEFT, TOP, ROW = 860, 170, 58, 22  # px
-PROVENANCE_FACTS = ("machine", "kernel", "compiler", "libc")
+MACHINE_FACTS = ("machine", "kernel", "libc")
 
 
 # ---------------------------------------------------------------- reference samples
@@ -38,19 +38,25 @@ def freeze(name, quick=False, blocks=None):
     for one in samples["provenance"].unique():
         kept = f"provenance-{one}.json"
         store.save_json(folder, kept, json.loads((store.Path(origin) / kept).read_text()))
-    _name_machine()
+    _name_machines()
     return len(samples)
 
 
-def _name_machine():
-    """data/reference/README.md: on which machine the reference was measured."""
-    facts = provenance.collect()
-    rows = "".join(f"| {name} | {facts[name]} |\n" for name in PROVENANCE_FACTS if name in facts)
-    head = (
-        "# Reference samples\n\nMeasured on this machine; a `provenance-*.json` a build beside them says at "
-    )
-    head += "which commit.\n\n"
-    text = f"{head}| fact | value |\n|---|---|\n{rows}"
+def _name_machines():
+    """data/reference/README.md: on which machines the reference was measured."""
+    there = {}
+    for path in sorted(store.REFERENCE.glob("*/provenance-*.json")):
+        facts = json.loads(path.read_text())
+        there.setdefault(tuple(facts[name] for name in MACHINE_FACTS), {})[path.parent.name] = True
+    text = f"""# Reference samples
+
+A `provenance-*.json` a build beside them says at which commit.
+
+| {" | ".join(MACHINE_FACTS)} | measured there |
+{"|---" * (len(MACHINE_FACTS) + 1)}|
+"""
+    for facts, names in there.items():
+        text += f"| {' | '.join(facts)} | {', '.join(names)} |\n"
     (store.REFERENCE / "README.md").write_text(text)
 
 
@@ -183,3 +189,4 @@ def _readme(_args):
     ):
         print(draw(name, title), file=sys.stderr)
     README.write_text(with_table(README.read_text(), knob_table()))
+    _name_machines()

@@ -40,7 +40,7 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
         seen = {name: tried[name] for name in ("settled", "cached_bytes")}
         progress = runner.Progress(f"turns of {target.label}", blocks)
         for block in range(blocks):
-            row = contest.run_bench((*command, "--seed", str(seed + block)), "hakmem", env, 600.0)
+            row = contest.run_bench((*command, "--seed", str(seed + block)), "hakmem", env, contest.TIMEOUT_S)
             row |= seen | {"case": target.label, "block": block, "load1": provenance.load1()}
             rows += _sides(row, sides)
             progress.step(block)

@@ -120,12 +120,14 @@ def test_learners_and_events_tell_the_same():
 
 
 def test_capacities_that_are_the_same_are_one_arm():
-    """A watched magazine may hold 1 MiB; from what nobody watches it begins."""
-    wide, narrow = ace.learner_number(10 << 10), ace.learner_number(1024)
+    """A watched magazine may hold 1 MiB; it begins with what it holds where nobody watches."""
+    wide, narrow, odd = (ace.learner_number(size) for size in (10 << 10, 1024, 2304))
     learners = ace.learners()
     assert learners.at[wide, "settings"] == [16, 32, 64, (1 << 20) // (10 << 10)]
     assert learners.at[narrow, "settings"] == [16, 32, 64, 128, 256, 512]
     assert learners.at[narrow, "settings"][learners.at[narrow, "arm"]] == 64
+    assert learners.at[odd, "settings"] == [16, (64 << 10) // 2304, 64, 128, 256, (1 << 20) // 2304]
+    assert learners.at[odd, "arm"] == 1
 
 
 def test_default_policies_are_those_that_are_meant():
@@ -225,6 +227,19 @@ def test_ab_prints_intervals_verdicts_and_firings(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "2 blocks" in lines[0] and "firings" in lines[1]
     assert {line.split()[0] for line in lines[2:4]} == {"on", "fixed:64"}
+
+
+def test_kept_tables_know_where_they_were_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(ab.store, "REFERENCE", tmp_path)
+    table = pd.DataFrame({"ratio": [1.5], "extra": ["{}"]})
+    table.attrs["baseline"] = "off"
+    ab.keep("mine", contest=table, again=table)
+    kept = ab.kept("mine", "contest")
+    assert kept.attrs["baseline"] == "off" and list(kept) == ["ratio"]
+    (facts,) = ab.kept_facts("mine")
+    assert facts["machine"] == ab.provenance.machine() and facts["experiment"] == "mine"
+    assert "commit of others" not in repr(ab.provenance.footer(facts=facts, further=[facts]))
+    assert "commit of others" in repr(ab.provenance.footer(facts=facts, further=[facts | {"commit": "0"}]))
 
 
 def test_ab_refuses_what_has_not_learned(capsys):

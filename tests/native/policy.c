@@ -183,7 +183,7 @@ PROMISE(nothing_is_tried_where_less_than_the_least_can_be_won)
     }
 }
 
-PROMISE(where_much_is_lost_neighbours_are_tried_at_once)
+PROMISE(where_much_is_lost_the_next_arm_up_is_tried_at_once)
 {
     const double reward[] = {0.4, 0.5, 0.66, 0.92, 0.99, 0.997};
     const int played[] = {2, 3, 4, 4, 4, 4};
@@ -194,6 +194,10 @@ PROMISE(where_much_is_lost_neighbours_are_tried_at_once)
         HOLDS(arm == played[t]);
         hak_bandit_update(&b, arm, reward[arm]);
     }
+    hak_bandit_t top = bandit("ucb-near", 6); /* from the top nothing is hurried */
+    hak_bandit_set(&top, "arm", 5);
+    for (int t = 0; t < 6; t++) hak_bandit_update(&top, hak_bandit_select(&top), 0.5);
+    HOLDS(top.pulls[5] == 6);
 }
 
 PROMISE(a_single_odd_reward_is_no_new_phase)

@@ -101,16 +101,26 @@ static bool learners_ready(uint64_t now)
     return true;
 }
 
-/* The learner of a class, made if need be; its first window begins with `counts`. Capacities that the bound in bytes
- * makes the same are one arm. 0: a class without a choice. */
-static int learner_for_class(unsigned class, const struct class_counts *counts)
+/* Capacities to choose from. What the bound in bytes makes the same is one arm, and the capacity in force takes the
+ * place of the nearest, so that to be watched costs nothing by itself. Result: how many. */
+static int capacity_arms(unsigned class, int64_t *settings)
 {
     int64_t bytes = (int64_t)size_max(LEARNT_BYTES, (size_t)knob(KNOB_magazine_bytes));
-    int64_t fit = bytes / (int64_t)classes[class].size, settings[COUNT(arms_magazine)];
-    int arms = 0;
-    if (learner_of_class[class] != 0) return learner_of_class[class];
+    int64_t fit = bytes / (int64_t)classes[class].size, given = magazine_capacity(class);
+    int arms = 0, near = 0;
     do settings[arms] = arms_magazine[arms] < fit ? arms_magazine[arms] : fit;
     while (arms_magazine[arms++] < fit && arms < COUNT(arms_magazine));
+    while (near + 1 < arms && settings[near] * settings[near + 1] < given * given) near++;
+    settings[near] = given;
+    return arms;
+}
+
+/* The learner of a class, made if need be; its first window begins with `counts`. 0: a class without a choice. */
+static int learner_for_class(unsigned class, const struct class_counts *counts)
+{
+    int64_t settings[COUNT(arms_magazine)];
+    if (learner_of_class[class] != 0) return learner_of_class[class];
+    int arms = capacity_arms(class, settings);
     if (arms < 2) return 0;
     int number = learner_add(KNOB_magazine_blocks, class, settings, arms, KNOB_ace_policy);
     learner_of_class[class] = (int8_t)number;

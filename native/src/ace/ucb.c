@@ -112,7 +112,8 @@ static ALWAYS_INLINE int highest(const hak_bandit_t *b, double (*index)(const ha
  * arm that beats both neighbours is the best, and what lies far off is never paid for. It stays on the best one while
  * that falls short of 1, the most that a reward can be, by less than `least`: nothing is left to win by a trial. Until
  * it knows the noise it plays by the means alone, since bonuses of a wrong size would make the first plays the dearest,
- * and tries a neighbour, once, only where ten times as much is to be won. */
+ * and tries the next arm up, once, only where ten times as much is to be won: more of a resource costs little for a
+ * play, less may cost much. */
 static int near_pick(hak_bandit_t *b)
 {
     bool known = b->parameter[P_SCALE] > 0.0 || noise_known(b);
@@ -122,8 +123,8 @@ static int near_pick(hak_bandit_t *b)
     for (int i = 0; i < b->arms; i++)
         if (b->weight[i] > 0.0 && (b->weight[leader] <= 0.0 || b->mean[i] > b->mean[leader])) leader = i;
     if (b->weight[leader] <= 0.0 || 1.0 - b->mean[leader] < least) return leader;
-    int choice = leader;
-    for (int i = leader + 1; i >= leader - 1; i -= 2)
+    int choice = leader, lowest = known ? leader - 1 : leader;
+    for (int i = leader + 1; i >= lowest; i -= 2)
         if (i >= 0 && i < b->arms && index(b, i) > index(b, choice)) choice = i;
     return choice;
 }
