@@ -59,14 +59,11 @@ def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.
     return samples
 
 
-def overhead(name="lifo", n1=4000, n2=14000):
-    """Instructions of one call on cached blocks: ACE off, looking on (frozen), compiled out; ratio to off.
-
-    n1: iterations of the shorter run, in which ACE's thread has started and calibrated itself.
-    """
+def overhead(name="lifo", n1=500, n2=3000):
+    """Instructions of one call on cached blocks: ACE off, looking on (frozen), compiled out; ratio to off."""
     quiet = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_FROZEN": "1", "HAKMEM_ACE_FAST_INTERVAL_MS": "60000"}
     ways = {"off": ("release", {}), "on, frozen": ("release", quiet), "compiled out": ("noace", {})}
-    fixed = {"bench": build.build().bench, "workload": name, "n1": n1, "n2": n2}
+    fixed = {"bench": build.build().bench, "workload": name, "n1": n1, "n2": n2, "first": True}
     counts = instructions.each(
         {
             label: fixed | {"env": env | {"LD_PRELOAD": str(build.build(variant).library)}}

@@ -22,16 +22,22 @@ class InstructionsError(RuntimeError):
     """Counting was not possible; the message is one line and says what to do."""
 
 
-def total(command: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Instructions that `command` executes in user space, all threads together, and what it printed.
+def total(
+    command: Sequence[str], env: Mapping[str, str] | None = None, *, first: bool = False
+) -> tuple[int, str]:
+    """Instructions that `command` executes in user space and what it printed.
 
-    `env` is added to the environment, so `{"LD_PRELOAD": ...}` chooses an allocator.
+    `env` is added to the environment, so `{"LD_PRELOAD": ...}` chooses an allocator. All threads together, or
+    the `first` alone, where others, such as ACE's, work as time and not as the program goes on.
     """
     if shutil.which("valgrind") is None:
         raise InstructionsError("valgrind is not installed: apt install valgrind (or conda install valgrind)")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "callgrind.out")
         valgrind = ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}"]
+        if first:
+            valgrind.append("--separate-threads=yes")
+            out = Path(f"{out}-01")
         run = subprocess.run(
             [*valgrind, *map(str, command)], env={**os.environ, **(env or {})}, capture_output=True, text=True
         )
@@ -50,11 +56,13 @@ def per_op(
     *,
     warmup: int | None = None,
     options: Sequence[str] = (),
+    first: bool = False,
 ) -> float:
     """Instructions per operation (call, pair or grow) of a workload of the bench, its loop included.
 
     Two runs of one chunk, of `n1` and of `n2` iterations after `warmup` (default `n1`) iterations; the
-    difference of their counts over the difference of their operations. `options` are further arguments.
+    difference of their counts over the difference of their operations. `options` are further arguments of the
+    bench; `first`: as for `total`.
     """
     if n2 <= n1:
         raise InstructionsError(f"n2 = {n2} must be above n1 = {n1}: the difference of two runs is counted")
@@ -62,7 +70,7 @@ def per_op(
     for n in (n1, n2):
         fixed = ["--chunks", 1, "--warmup", n1 if warmup is None else warmup]
         command = [bench, "--workload", workload, "--iterations", n, *fixed, *options]
-        instructions, printed = total(list(map(str, command)), env)
+        instructions, printed = total(list(map(str, command)), env, first=first)
         counted.append((instructions, json.loads(printed)["ops"]))
     (i1, ops1), (i2, ops2) = counted
     if ops2 <= ops1:

@@ -137,7 +137,7 @@ def test_default_policies_are_those_that_are_meant():
 
 def test_a_history_can_be_replayed_decision_by_decision():
     """The same rewards into the same policy choose the same arms."""
-    _, table = ab.record(ab.workload("bursts", "--scale", "2"), ab.side("ucb-scaled"), FAST)
+    _, table = ab.record(ab.workload("bursts", "--scale", "8"), ab.side("ucb-scaled"), FAST)
     rows = table[table["block_size"] == 64]
     again = bandits.Bandit("ucb-scaled", 6, seed=int(rows["seed"].iloc[0]))
     for row in rows.itertuples():

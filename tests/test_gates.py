@@ -41,28 +41,19 @@ def bench(workload, iterations, warmup, *options):
     return [str(build.build("release").bench), "--workload", workload, *once, *options]
 
 
-def main_thread(command, env, folder):
-    """Instructions of the first thread alone: ACE's are not the program's."""
-    counts = folder / "counts"
-    tool = ["valgrind", "-q", "--tool=callgrind", "--separate-threads=yes", f"--callgrind-out-file={counts}"]
-    done = subprocess.run([*tool, *command], env={**os.environ, **env}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    first = counts.with_name("counts-01").read_text()
-    return next(int(line.split()[1]) for line in first.splitlines() if line.startswith("totals:"))
-
-
-def lifo_pair(env, folder):
-    """Instructions a malloc and free of a cached block of 32 bytes, its loop included."""
-    short, long = (main_thread(bench("lifo", n, 100, "--size", "32"), env, folder) for n in (100, 5_100))
+def lifo_pair(env):
+    """Instructions of a malloc and free of a cached block of 32 bytes, loop included, ACE left out."""
+    runs = (bench("lifo", n, 100, "--size", "32") for n in (100, 5_100))
+    short, long = (instructions.total(run, env, first=True)[0] for run in runs)
     blocks = 5_000 * 100  # the workload holds 100 at a time
     return (long - short) / blocks
 
 
 @needs_valgrind
-def test_ace_costs_a_hit_nothing(tmp_path):
-    absent = lifo_pair(preloaded("noace"), tmp_path)
-    off = lifo_pair(preloaded(), tmp_path)
-    watching = lifo_pair(preloaded(**FROZEN), tmp_path)
+def test_ace_costs_a_hit_nothing():
+    absent = lifo_pair(preloaded("noace"))
+    off = lifo_pair(preloaded())
+    watching = lifo_pair(preloaded(**FROZEN))
     assert [off, watching] == pytest.approx([absent, absent], rel=5e-4)
 
 

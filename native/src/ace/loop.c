@@ -204,9 +204,11 @@ static bool class_window(struct learner *learner, const struct class_counts *now
 static bool class_step(unsigned class, uint64_t now, uint64_t *rss)
 {
     struct class_counts counts = class_read(class, now);
-    if (learner_of_class[class] == 0 && counts.window.refills + counts.window.spills < TRAFFIC_MIN) return false;
+    bool known = learner_of_class[class] != 0;
+    if (!known && counts.window.refills + counts.window.spills < TRAFFIC_MIN) return false;
     int number = learner_for_class(class, &counts);
     hak_window_t window;
+    if (number != 0 && !known && !knob(KNOB_ace_frozen)) learner_settle(&learners[number], learners[number].arm);
     if (number == 0 || learners[number].outside || !class_window(&learners[number], &counts, &window)) return false;
     if (*rss == 0) *rss = os_rss();
     learner_decide(number, &window, learner_arm_of(&learners[number], counts.capacity), *rss);
