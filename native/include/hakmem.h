@@ -244,6 +244,7 @@ typedef struct hak_bandit_t {
     double rise[HAK_BANDIT_ARMS];   /* CUSUM of rewards above the mean, in noise units */
     double fall[HAK_BANDIT_ARMS];   /* and below */
     double last[HAK_BANDIT_ARMS];   /* latest reward of the arm */
+    double price[HAK_BANDIT_ARMS];  /* latest part of its loss that smaller arms could save; below 0: not told */
     double noise_squares;           /* squared differences of successive rewards of one arm */
     double noise_count;             /* how many */
     double previous;                /* reward of the play before (doubling), of the first player (Elo) */
@@ -273,6 +274,10 @@ void hak_bandit_update(hak_bandit_t *bandit, int arm, double reward);           
 /* The same for rules that look at the allocator and not at the reward: the share (0 to 1) of visits to the depot in
  * this play that found it busy. hak_bandit_update gives 0. */
 void hak_bandit_update_busy(hak_bandit_t *bandit, int arm, double reward, double busy);
+
+/* Before an update, where a larger arm means more of a resource: what the resource costs of the reward. A smaller arm
+ * can save no more than that, and a larger one no more than the rest of 1 - reward; ucb-near tries them by that. */
+void hak_bandit_price(hak_bandit_t *bandit, int arm, double price);
 
 double hak_bandit_index(const hak_bandit_t *bandit, int arm); /* what a selection compares; infinite: not yet played */
 double hak_bandit_mean(const hak_bandit_t *bandit, int arm);  /* of the rewards remembered; 0: none */

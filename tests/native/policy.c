@@ -183,6 +183,21 @@ PROMISE(nothing_is_tried_where_less_than_the_least_can_be_won)
     }
 }
 
+PROMISE(a_smaller_arm_is_tried_for_its_price_a_larger_one_for_the_rest)
+{
+    for (int dear = 0; dear < 2; dear++) {
+        hak_bandit_t b = bandit("ucb-near", 6);
+        hak_bandit_set(&b, "arm", 3);
+        for (int t = 0; t < 400; t++) {
+            int arm = hak_bandit_select(&b);
+            hak_bandit_price(&b, arm, dear ? 0.1 : 0.0);
+            hak_bandit_update(&b, arm, 0.9 - 0.02 * abs(arm - 3));
+        }
+        HOLDS(dear ? b.pulls[2] > 0 && b.pulls[4] == 0 : b.pulls[2] == 0 && b.pulls[4] > 0);
+        HOLDS(b.pulls[3] > 320);
+    }
+}
+
 PROMISE(where_much_is_lost_the_next_arm_up_is_tried_at_once)
 {
     const double reward[] = {0.4, 0.5, 0.66, 0.92, 0.99, 0.997};

@@ -9,7 +9,7 @@ struct learner {
     int64_t settings[HAK_BANDIT_ARMS];
     int64_t given; /* slow: what the knob said before it was learned */
     uint64_t windows, seed;
-    double reward, kept_reward;
+    double reward, kept_reward, kept_price;
     hak_window_t before; /* counts when the window began */
     uint64_t state;      /* fast: of the magazines then */
     hak_bandit_t bandit;
@@ -176,12 +176,12 @@ static void learner_decide(int number, const hak_window_t *window, int arm, uint
     uint64_t visits = window->refills + window->spills, restarts = learner->bandit.restarts;
     learner->reward = window_reward(window, rss);
     learner->windows++;
-    double told = learner->reward;
-    if (knob(KNOB_ace_shuffled)) { /* told the reward of some earlier window: what there is to learn is gone, the rest
-                                      is the same */
-        told = learner->windows > 1 ? learner->kept_reward : told;
-        if (learner->windows % 7 != 0) learner->kept_reward = learner->reward;
+    double price = window_price(window, rss), told = learner->reward, told_price = price;
+    if (knob(KNOB_ace_shuffled)) { /* of some earlier window: what there is to learn is gone, the rest is the same */
+        if (learner->windows > 1) told = learner->kept_reward, told_price = learner->kept_price;
+        if (learner->windows % 7 != 0) learner->kept_reward = learner->reward, learner->kept_price = price;
     }
+    hak_bandit_price(&learner->bandit, arm, told_price);
     hak_bandit_update_busy(&learner->bandit, arm, told, visits != 0 ? (double)window->contended / (double)visits : 0.0);
     if (learner->outside) reason = HAK_REASON_OUTSIDE;
     else if (knob(KNOB_ace_frozen)) reason = HAK_REASON_FROZEN;

@@ -155,13 +155,19 @@ static void costs_measure(void)
     os_unmap(probe_page, os_page);
 }
 
-/* Memory is set against what the process has resident: a magazine costs the same bytes in every program, but not the
- * same share, and the shares of all classes together are at most 1. */
+/* What cached memory costs of the reward. It is set against what the process has resident: a magazine costs the same
+ * bytes in every program, but not the same share, and the shares of all classes together are at most 1. */
+static double window_price(const hak_window_t *w, uint64_t rss)
+{
+    return (double)knob(KNOB_ace_price_ppm) * 1e-6 * (double)w->cached_bytes / ((double)rss + 1.0);
+}
+
+/* 1, less the share of CPU time that the allocator's events cost, less the price of what it caches. */
 static double window_reward(const hak_window_t *w, uint64_t rss)
 {
     double cost = (double)w->refills * ace_costs.refill + (double)w->spills * ace_costs.spill +
                   (double)w->contended * ace_costs.contention + (double)w->faults * ace_costs.fault +
                   (double)w->syscalls * ace_costs.syscall + (double)w->purged_bytes * ace_costs.clear;
-    double price = (double)knob(KNOB_ace_price_ppm) * 1e-6, share = cost / ((double)w->cpu_ns + 1.0);
-    return 1.0 - (share < 1.0 ? share : 1.0) - price * (double)w->cached_bytes / ((double)rss + 1.0);
+    double share = cost / ((double)w->cpu_ns + 1.0);
+    return 1.0 - (share < 1.0 ? share : 1.0) - window_price(w, rss);
 }

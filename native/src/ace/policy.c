@@ -276,6 +276,7 @@ int hak_bandit_init(hak_bandit_t *b, int policy, int arms, uint64_t seed)
     *b = (hak_bandit_t){.policy = policy, .arms = arms, .random = seed, .root_factor = p->root_factor};
     for (int id = 0; id < P_COUNT; id++) b->parameter[id] = bandit_parameters[id].unused;
     for (int n = 0; n < p->row.parameters; n++) b->parameter[p->takes[n].id] = p->takes[n].preset;
+    for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) b->price[arm] = -1.0;
     bandit_forget(b);
     return 0;
 }
@@ -316,6 +317,11 @@ void hak_bandit_update(hak_bandit_t *b, int arm, double reward) { bandit_update(
 void hak_bandit_update_busy(hak_bandit_t *b, int arm, double reward, double busy)
 {
     bandit_update(b, arm, reward, busy);
+}
+
+void hak_bandit_price(hak_bandit_t *b, int arm, double price)
+{
+    if (arm >= 0 && arm < b->arms) b->price[arm] = price;
 }
 
 double hak_bandit_index(const hak_bandit_t *b, int arm) { return policies[b->policy].index(b, arm); }

@@ -109,11 +109,11 @@ static ALWAYS_INLINE int highest(const hak_bandit_t *b, double (*index)(const ha
 }
 
 /* Only the best arm so far and its neighbours: where rewards rise and then fall over the arms, as over capacities, an
- * arm that beats both neighbours is the best, and what lies far off is never paid for. It stays on the best one while
- * that falls short of 1, the most that a reward can be, by less than `least`: nothing is left to win by a trial. Until
- * it knows the noise it plays by the means alone, since bonuses of a wrong size would make the first plays the dearest,
- * and tries the next arm up, once, only where ten times as much is to be won: more of a resource costs little for a
- * play, less may cost much. */
+ * arm that beats both neighbours is the best, and what lies far off is never paid for. A neighbour is not tried where
+ * less than `least` is left to win by it: no reward is above 1, a smaller arm saves at most the price of the larger
+ * one, a larger arm at most the rest. Until it knows the noise it plays by the means alone, since bonuses of a wrong
+ * size would make the first plays the dearest, and tries the next arm up, once, only where ten times as much is to be
+ * won: more of a resource costs little for a play, less may cost much. */
 static int near_pick(hak_bandit_t *b)
 {
     bool known = b->parameter[P_SCALE] > 0.0 || noise_known(b);
@@ -122,10 +122,12 @@ static int near_pick(hak_bandit_t *b)
     int leader = b->current;
     for (int i = 0; i < b->arms; i++)
         if (b->weight[i] > 0.0 && (b->weight[leader] <= 0.0 || b->mean[i] > b->mean[leader])) leader = i;
-    if (b->weight[leader] <= 0.0 || 1.0 - b->mean[leader] < least) return leader;
-    int choice = leader, lowest = known ? leader - 1 : leader;
-    for (int i = leader + 1; i >= lowest; i -= 2)
-        if (i >= 0 && i < b->arms && index(b, i) > index(b, choice)) choice = i;
+    if (b->weight[leader] <= 0.0) return leader;
+    double loss = 1.0 - b->mean[leader], price = b->price[leader];
+    double above = price < 0.0 ? loss : loss - price, below = price < 0.0 ? loss : price;
+    int choice = leader;
+    if (leader + 1 < b->arms && above >= least && index(b, leader + 1) > index(b, choice)) choice = leader + 1;
+    if (known && leader > 0 && below >= least && index(b, leader - 1) > index(b, choice)) choice = leader - 1;
     return choice;
 }
 
