@@ -1,5 +1,6 @@
 """ACE: what it tells, who may drive it, and what an A/B with it needs to count."""
 
+import json
 import math
 import os
 import subprocess
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 from mabwiser.mab import MAB, LearningPolicy
 
-from hakmem_py import ab, ace, bandits, build, ceiling, cli, native, peers, turns
+from hakmem_py import ab, ace, bandits, build, ceiling, cli, contest, native, peers, turns
 
 FAST = {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"}
 
@@ -227,6 +228,16 @@ def test_ab_prints_intervals_verdicts_and_firings(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "2 blocks" in lines[0] and "firings" in lines[1]
     assert {line.split()[0] for line in lines[2:4]} == {"on", "fixed:64"}
+
+
+def test_a_run_of_phases_takes_the_geometric_mean_of_their_times():
+    target = ab.phased("phases4", 0.1, 2)
+    row = contest.run_bench(target.arguments, "hakmem", {}, 60.0)
+    seen = pd.DataFrame(json.loads(row["extra"])["phases"]).groupby("name")[["cpu_ns", "ops"]].sum()
+    times = seen["cpu_ns"] / seen["ops"]
+    assert len(times) == 4 and row["cpu_ns_per_op"] == pytest.approx(times.prod() ** 0.25)
+    steady = contest.run_bench(ab.workload("lifo").arguments, "hakmem", {}, 60.0)
+    assert steady["cpu_ns_per_op"] == pytest.approx(steady["cpu_ns"] / steady["ops"])
 
 
 def test_kept_tables_know_where_they_were_measured(tmp_path, monkeypatch):
