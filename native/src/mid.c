@@ -219,10 +219,10 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     return run;
 }
 
-/* Bytes of runs that the thread may keep: a quarter of what its callers have, and always a little. */
+/* Bytes of runs that the thread may keep: half of what it holds, so no more than its callers have; always a little. */
 static ALWAYS_INLINE size_t mid_allowance(const struct heap *heap)
 {
-    return size_max((size_t)knob(KNOB_run_cache_bytes), heap->run_held / 4);
+    return size_max((size_t)knob(KNOB_run_cache_bytes), heap->run_held / 2);
 }
 
 /* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
