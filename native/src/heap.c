@@ -165,7 +165,7 @@ static uint64_t tidy(uint64_t now)
 {
     uint64_t delay = (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u, pause = delay / 2 + 1000000u;
     uint64_t last = atomic_load_explicit(&tidied_ns, memory_order_relaxed);
-    if (now - last >= pause && atomic_compare_exchange_strong(&tidied_ns, &last, now)) {
+    if (now >= last + pause && atomic_compare_exchange_strong(&tidied_ns, &last, now)) {
         last = now;
         depots_trim(now, false);
         purge_aged(now > delay ? now - delay : 0);
