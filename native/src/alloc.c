@@ -129,6 +129,7 @@ static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t
     if (run == NULL) run = run_fetch(heap, size);
     if (run == NULL) return NULL;
     run->site = site_number(site);
+    run->bin = 0; /* whoever has it next begins it anew, without a site */
     stat_add(heap, STAT_site_routed, rule != HAK_SITE_NONE);
     return (void *)run_block(run);
 }
@@ -179,7 +180,7 @@ static struct span *span_of_block(void *p, const char *crime)
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
     bool good = span != NULL && (span->kind == SPAN_SLAB ? class_is_start(span->class, block - span->address)
-                                                         : span->kind == SPAN_RUN && PEEK(span->live) != RUN_FREE &&
+                                                         : span->kind == SPAN_RUN && PEEK(span->life) != RUN_FREE &&
                                                                run_block(span) == block);
     if (UNLIKELY(!good)) fatal(crime, block);
     return span;
@@ -193,12 +194,12 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
         window_give(heap, run, os_now_ns());
         return;
     }
-    if (UNLIKELY(PEEK(run->live) != RUN_LIVE)) fatal("block freed twice", block);
+    if (UNLIKELY(PEEK(run->life) != run_mark(block))) fatal("block freed twice", block);
     if (run->place) run_settle(run);
     if (heap != NULL && run->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, run)) return;
     uint64_t now = os_now_ns();
     size_t bytes = run_touched_bytes(run);
-    POKE(run->live, RUN_FREE);
+    POKE(run->life, RUN_FREE);
     run->zeroed = 0;
     large_free(heap, run, now);
     if (heap != NULL)
@@ -384,7 +385,7 @@ static void *allocate_aligned(size_t alignment, size_t size)
     helper_offer();
     if (run == NULL) run = orphan_run(size, (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
     if (run == NULL) return refuse();
-    run->start = 0;
+    run_level(run);
     return (void *)run_block(run);
 }
 

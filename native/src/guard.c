@@ -84,7 +84,7 @@ static void guard_free(struct span *span, uintptr_t block)
 {
     guard_size(span, block);
     if (span->kind == SPAN_RUN) {
-        POKE(span->live, RUN_FREE);
+        POKE(span->life, RUN_FREE);
         span->zeroed = 0;
         if (os_purge((void *)span->address, span_bytes(span))) POKE(span->touched, 1);
         else memset((void *)block, 0, run_touched_bytes(span));

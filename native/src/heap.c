@@ -55,8 +55,7 @@ static struct heap *heap_begin(void)
     lock_drop(&heap_lock);
     if (heap == NULL) return NULL;
     for (unsigned length = 1; length <= RUN_SHORT; length++)
-        heap->shorts[length - 1] =
-            (struct run_bin){NULL, (int32_t)size_max(RUN_SHORT_BYTES / (length * UNIT_BYTES), 1)};
+        heap->shorts[length] = (struct run_bin){0, (int32_t)size_max(RUN_SHORT_BYTES / (length * UNIT_BYTES), 1)};
     front.heap = heap;
     front.key = link_key;
     front.map = owner_map;

@@ -15,8 +15,8 @@ static ALWAYS_INLINE bool large_is_window(const struct span *run) { return run->
 
 static bool window_try(struct span *window)
 {
-    uint32_t live = RUN_LIVE;
-    return __atomic_compare_exchange_n(&window->live, &live, RUN_HELD, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+    uint32_t live = run_mark(run_block(window));
+    return __atomic_compare_exchange_n(&window->life, &live, RUN_HELD, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
 /* A window's size and pages change under this hold, which lasts for a few instructions, or for one purge: then its
@@ -24,15 +24,15 @@ static bool window_try(struct span *window)
 static void window_hold(struct span *window)
 {
     while (!window_try(window)) {
-        if (PEEK(window->live) == RUN_FREE) fatal("block freed twice", run_block(window));
+        if (PEEK(window->life) == RUN_FREE) fatal("block freed twice", run_block(window));
         lock_take(&arena_lock);
         lock_drop(&arena_lock);
     }
 }
 
-static void window_release(struct span *window, enum run_life life)
+static void window_release(struct span *window, uint32_t life)
 {
-    __atomic_store_n(&window->live, life, __ATOMIC_RELEASE);
+    __atomic_store_n(&window->life, life, __ATOMIC_RELEASE);
 }
 
 /* A new window; its first 2 MiB have small pages, for blocks that stay small. Under arena_lock. */
@@ -102,7 +102,7 @@ static size_t windows_trim(void)
             POKE(window->touched, units);
             bytes += tail;
         }
-        window_release(window, RUN_LIVE);
+        window_release(window, run_mark(run_block(window)));
     }
     lock_drop(&arena_lock);
     return bytes;
@@ -147,6 +147,7 @@ static void run_resize(struct heap *heap, struct span *run, size_t size, size_t 
     if (run->touched >= units) return;
     heap->run_held += (units - run->touched) << UNIT_SHIFT;
     POKE(run->touched, (uint32_t)units);
+    run_sort(run);
 }
 
 /* Lets a live run serve another size where it lies; false where it cannot. */
@@ -157,7 +158,7 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
         if (units > GROWTH_UNITS) return false;
         window_hold(run);
         run_resize(heap, run, size, units);
-        window_release(run, RUN_LIVE);
+        window_release(run, run_mark(run_block(run)));
         return true;
     }
     if (units < run->units / 2) return false;

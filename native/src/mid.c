@@ -22,10 +22,13 @@ static void run_colour(struct heap *heap, struct span *run)
 static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
 static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
 
+/* The word of a live run: the lower half of its block's address, which is aligned, and so never another word. */
+static ALWAYS_INLINE uint32_t run_mark(uintptr_t block) { return (uint32_t)block | 1; }
+
 /* Does a block that a caller has start here? */
 static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
 {
-    return span->kind == SPAN_RUN && run_block(span) == block && PEEK(span->live) == RUN_LIVE;
+    return span->kind == SPAN_RUN && PEEK(span->life) == run_mark(block);
 }
 
 /* Longer by half is near enough: the pages are there already. One unit, the most frequent length, takes no other. */
@@ -34,14 +37,31 @@ static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units)
     return run_bin_units(bin) <= units + units / 2 + (units > 1);
 }
 
+/* Says where the run goes when it is freed. Short ones of the first arena, where a block tells its descriptor by its
+ * address alone, need no accounts: all of such a run counts as touched. */
+static ALWAYS_INLINE void run_sort(struct span *run)
+{
+    bool brief = run->units <= RUN_SHORT && run->address - arenas[0].base < arenas[0].bytes;
+    run->bin = brief ? (uint8_t)run->units : 0;
+    if (brief) POKE(run->touched, run->units);
+}
+
 /* The run goes to a caller. */
 static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
+    if (UNLIKELY(size >= LARGE_MIN)) run->start = 0;
     POKE(run->size, size);
-    POKE(run->live, RUN_LIVE);
+    POKE(run->life, run_mark(run_block(run)));
     run->site = 0;
     if (run->touched < units) POKE(run->touched, (uint32_t)units);
-    if (UNLIKELY(size >= LARGE_MIN)) run->start = 0;
+    run_sort(run);
+}
+
+/* The caller's block begins where the run does. */
+static void run_level(struct span *run)
+{
+    run->start = 0;
+    POKE(run->life, run_mark(run->address));
 }
 
 static struct span *run_pop(struct heap *heap, unsigned bin)
@@ -53,74 +73,47 @@ static struct span *run_pop(struct heap *heap, unsigned bin)
     return run;
 }
 
+/* The bin's first run; NULL where there is none. */
 static ALWAYS_INLINE struct span *short_pop(struct run_bin *bin)
 {
-    struct span *run = bin->top;
-    bin->top = run->next;
+    if (UNLIKELY(bin->top == 0)) return NULL;
+    struct span *run = &arenas[0].spans[(bin->top - arenas[0].base) >> UNIT_SHIFT];
+    bin->top = run->below;
     bin->room++;
     return run;
-}
-
-static ALWAYS_INLINE void short_push(struct run_bin *bin, struct span *run)
-{
-    run->next = bin->top;
-    bin->top = run;
-}
-
-/* The run freed last joins the others of its length. */
-static ALWAYS_INLINE void short_settle(struct heap *heap)
-{
-    if (heap->last.units != 0) short_push(&heap->shorts[heap->last.units - 1], heap->last.run);
-    heap->last.units = 0;
 }
 
 /* A short run of just the length that the size needs, taken and given without accounts; NULL where there is none. The
  * size is above L2_MAX and at most RUN_SHORT_MAX. *block: where the caller's block begins. */
 static ALWAYS_INLINE struct span *short_allocate(struct heap *heap, size_t size, uintptr_t *block)
 {
-    uint32_t units = (uint32_t)((size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT);
-    struct run_bin *bin = &heap->shorts[units - 1];
-    struct span *run = heap->last.run;
-    if (units >= RUN_LAST && LIKELY(heap->last.units == units)) {
-        *block = heap->last.block;
-        heap->last.units = 0;
-        bin->room++;
-    } else {
-        if (UNLIKELY(bin->top == NULL)) return NULL;
-        run = short_pop(bin);
-        *block = run_block(run);
-    }
+    struct run_bin *bin = &heap->shorts[(size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT];
+    *block = bin->top;
+    struct span *run = short_pop(bin);
+    if (UNLIKELY(run == NULL)) return NULL;
     POKE(run->size, size);
-    POKE(run->live, RUN_LIVE);
-    POKE(run->touched, units);
-    run->site = 0;
+    POKE(run->life, run_mark(*block));
     return run;
 }
 
-/* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
+/* Keeps a live short run; false, and nothing is done, where it is none or there is no room. As few stores as can be: a
+ * core that waits for those of the program to large blocks waits for these too. */
 static ALWAYS_INLINE bool short_free(struct heap *heap, struct span *run, uintptr_t block)
 {
-    uint32_t units = run->units;
-    if (UNLIKELY(units > RUN_SHORT)) return false;
-    struct run_bin *bin = &heap->shorts[units - 1];
+    struct run_bin *bin = &heap->shorts[run->bin];
     if (UNLIKELY(bin->room <= 0)) return false;
     bin->room--;
-    POKE(run->live, RUN_FREE);
-    if (units < RUN_LAST) {
-        short_push(bin, run);
-    } else {
-        short_settle(heap);
-        heap->last = (struct run_last){block, run, units};
-    }
+    POKE(run->life, RUN_FREE);
+    run->below = bin->top;
+    bin->top = block;
     return true;
 }
 
 /* The nearest longer cached run; NULL where none is near. */
 static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
-    short_settle(heap);
     for (size_t length = units + 1; length <= RUN_SHORT && run_is_near((unsigned)length - 1, units); length++)
-        if (heap->shorts[length - 1].top != NULL) return short_pop(&heap->shorts[length - 1]);
+        if (heap->shorts[length].top != 0) return short_pop(&heap->shorts[length]);
     unsigned bin = run_bin_ceil(units);
     uint64_t bits = bin < RUN_BINS ? heap->run_bits >> bin : 0;
     if (bits == 0 || !run_is_near(bin + lowest_bit(bits), units)) return NULL;
@@ -183,9 +176,8 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
 /* Spills cached runs, longest first, until `keep` bytes are left. */
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
-    short_settle(heap);
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
-        while (heap->shorts[length - 1].top != NULL) mid_spill(heap, short_pop(&heap->shorts[length - 1]), now);
+        while (heap->shorts[length].top != 0) mid_spill(heap, short_pop(&heap->shorts[length]), now);
     while (heap->run_bits != 0 && heap->run_cached > keep)
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
 }
@@ -232,7 +224,7 @@ static bool mid_free(struct heap *heap, struct span *run)
     size_t cached = heap->run_cached + run_touched_bytes(run);
     if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > mid_allowance(heap))) return false;
     unsigned bin = run_bin_floor(run->units);
-    POKE(run->live, RUN_FREE);
+    POKE(run->life, RUN_FREE);
     run->next = heap->runs[bin];
     heap->runs[bin] = run;
     heap->run_bits |= UINT64_C(1) << bin;

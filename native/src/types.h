@@ -47,7 +47,6 @@
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
 #define RUN_SHORT 8u                               /* units; up to here a thread keeps a few runs without accounts */
 #define RUN_SHORT_BYTES ((size_t)512 << 10)        /* of each short length, one run at least */
-#define RUN_LAST 4u                                /* units; from here on the run freed last has a place of its own */
 #define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes a run must have to spare for it */
 #define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of a block that a short run can serve */
@@ -100,12 +99,16 @@ struct chain {
 enum span_kind { SPAN_UNBORN, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB, SPAN_INSIDE };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL };
 
-/* A run is with a caller, or not; a window is held for the moment in which its owner grows it or its tail is purged. */
-enum run_life { RUN_FREE, RUN_LIVE, RUN_HELD };
+/* A run is with a caller, then its word of life is the mark of its block (mid.c), or it is not; a window is held for
+ * the moment in which its owner grows it or its tail is purged. */
+enum run_life { RUN_FREE = 0, RUN_HELD = 2 };
 
 struct span {
-    uint8_t kind;      /* enum span_kind; SPAN_INSIDE: see back */
-    uint8_t class;     /* slab: its class */
+    uint8_t kind; /* enum span_kind; SPAN_INSIDE: see back */
+    union {
+        uint8_t class; /* slab: its class */
+        uint8_t bin;   /* run: the bin of short ones that it goes back to; 0: to none */
+    };
     uint8_t place;     /* slab: enum slab_place; run: 1 until a large one is freed for the first time */
     uint8_t zeroed;    /* run, free span: never written since the kernel gave it */
     uint32_t back;     /* units to the span's first one; kept in every unit of a slab, else in the last one */
@@ -124,7 +127,7 @@ struct span {
         };
         struct {            /* run */
             size_t size;    /* bytes asked for */
-            uint32_t live;  /* enum run_life */
+            uint32_t life;  /* the block's mark, or enum run_life */
             uint32_t site;  /* number of the site that asked for it, 0 unknown */
             uint32_t start; /* bytes from the span to the block: its colour, below RUN_COLOURS lines */
         };
@@ -133,7 +136,11 @@ struct span {
             struct span *newer, *older; /* dirty ones by age */
         };
     };
-    struct span *next, *prev; /* class list, run bin, or free bin */
+    union {
+        struct span *next; /* class list, run bin, or free bin */
+        uintptr_t below;   /* short run: the block under it in its bin */
+    };
+    struct span *prev;
 };
 
 /* Its first unit is `first`; it lives in a table beside the arena's, one row a MiB. */
@@ -187,18 +194,11 @@ struct class_slabs {
     struct span *partial;                  /* slabs with returned blocks */
 };
 
+/* Short runs of one length that a thread keeps, all pages touched: a list of blocks, so that the next one's address
+ * does not wait for a descriptor, which the block's own bytes may have driven out of the cache. */
 struct run_bin {
-    struct span *top;
+    uintptr_t top; /* 0: none */
     int32_t room;
-};
-
-/* The run that was freed last, if it is one of the longer short ones. It has left the room of its bin, but is not in
- * the list yet: a program that frees and allocates in turn gets it back by way of one fixed place, without waiting for
- * the descriptor, which the block's own bytes have driven out of the cache, to say the length. */
-struct run_last {
-    uintptr_t block;
-    struct span *run;
-    uint32_t units; /* 0: none */
 };
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
@@ -211,8 +211,7 @@ struct heap {
     uint16_t capacity[CLASSES];               /* in force; taken from the knobs at a refill or spill */
     struct span *current[CLASSES];            /* the slab being carved */
     uint64_t run_bits;                        /* bit b: runs[b] is not empty */
-    struct run_bin shorts[RUN_SHORT];         /* a few short runs of each length, taken and given without accounts */
-    struct run_last last;                     /* one more of them */
+    struct run_bin shorts[RUN_SHORT + 1];     /* by units: a few short runs, taken and given without accounts */
     struct span *runs[RUN_BINS];              /* cached runs: free for this thread, pages kept */
     uint32_t colour;                          /* of the next run from the arena */
     size_t run_cached;                        /* bytes in them */
