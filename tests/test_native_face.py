@@ -67,6 +67,22 @@ def test_a_thread_joins_its_idle_runs_before_it_grows(lib):
     native.set_knob("run_cache_bytes", int(native.knobs().at["run_cache_bytes", "preset"]))
 
 
+def test_a_thread_that_needs_less_gives_back_the_runs_that_lie_idle(lib):
+    def cached():
+        return native.counters()["value"]["cached_bytes"]
+
+    lib.hak_purge()
+    before, blocks = cached(), [lib.hak_malloc(700_000) for _ in range(60)]
+    for block in blocks[20:]:
+        lib.hak_free(block)
+    kept = cached() - before
+    for _ in range(3000):
+        lib.hak_free(lib.hak_malloc(700_000))
+    assert kept > 20e6 and cached() - before < 4e6, (kept, cached() - before)
+    for block in blocks[:20]:
+        lib.hak_free(block)
+
+
 @pytest.mark.parametrize(("size", "kind"), [(64, 1), (1500, 1), (100_000, 2), (3_000_000, 2)])
 def test_a_block_lies_in_one_span_of_its_kind(lib, size, kind):
     block = lib.hak_malloc(size)

@@ -70,6 +70,7 @@ static struct span *run_pop(struct heap *heap, unsigned bin)
     heap->runs[bin] = run->next;
     if (run->next == NULL) heap->run_bits &= ~(UINT64_C(1) << bin);
     POKE(heap->run_cached, heap->run_cached - run_touched_bytes(run));
+    heap->run_idle = size_min(heap->run_idle, heap->run_cached);
     return run;
 }
 
@@ -211,16 +212,26 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     return run;
 }
 
-/* Bytes of runs that the thread may keep: half of what it holds, so no more than its callers have; always a little. */
+/* Bytes of runs that the thread may keep: three times what its callers have, and always a little. */
 static ALWAYS_INLINE size_t mid_allowance(const struct heap *heap)
 {
-    return size_max((size_t)knob(KNOB_run_cache_bytes), heap->run_held / 2);
+    return size_max((size_t)knob(KNOB_run_cache_bytes), heap->run_held / 4 * 3);
+}
+
+/* What lay idle for a whole round goes back: a thread that needs less than it did keeps less. */
+static void mid_age(struct heap *heap)
+{
+    if (++heap->run_round < RUN_ROUND) return;
+    mid_shrink(heap, size_max((size_t)knob(KNOB_run_cache_bytes), heap->run_cached - heap->run_idle), os_now_ns());
+    heap->run_round = 0;
+    heap->run_idle = heap->run_cached;
 }
 
 /* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
 static bool mid_free(struct heap *heap, struct span *run)
 {
     if (short_free(heap, run, run_block(run))) return true;
+    mid_age(heap);
     size_t cached = heap->run_cached + run_touched_bytes(run);
     if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > mid_allowance(heap))) return false;
     unsigned bin = run_bin_floor(run->units);

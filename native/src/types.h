@@ -47,6 +47,7 @@
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
 #define RUN_SHORT 8u                               /* units; up to here a thread keeps a few runs without accounts */
 #define RUN_SHORT_BYTES ((size_t)512 << 10)        /* of each short length, one run at least */
+#define RUN_ROUND 1024u                            /* longer runs freed, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes a run must have to spare for it */
 #define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of a block that a short run can serve */
@@ -215,6 +216,8 @@ struct heap {
     struct span *runs[RUN_BINS];              /* cached runs: free for this thread, pages kept */
     uint32_t colour;                          /* of the next run from the arena */
     size_t run_cached;                        /* bytes in them */
+    size_t run_idle;                          /* fewest of them since the round began */
+    uint32_t run_round;                       /* runs freed with accounts since then */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front; /* the thread's bins; read by observers */
     uint64_t random;
