@@ -110,6 +110,21 @@ def test_magazines_hold_what_was_freed(lib):
     assert (table["loaded"] <= table["capacity"]).all()
 
 
+def test_bursts_of_two_threads_do_not_mix_their_blocks(lib):
+    """Neither takes what the other comes back for: pages would be of two cores for good."""
+
+    def burst():
+        blocks = [lib.hak_malloc(656) for _ in range(900)]  # nine magazines; this size is this test's
+        for block in blocks:
+            lib.hak_free(block)
+        return {address(block) for block in blocks}
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        mine, yours = ([thread.submit(burst).result() for _ in range(20)] for thread in (one, other))
+        assert not set.union(*mine) & set.union(*yours)
+        assert one.submit(burst).result() <= set.union(*mine)
+
+
 def test_a_thread_gets_its_own_magazines_back_and_others_before_new_memory(lib):
     size, count = 640, 2000  # 20 magazines; no other test has blocks of this size
 

@@ -61,6 +61,10 @@ static void depot_push(struct depot *depot, unsigned class, struct chain chain)
     POKE(depot->magazines, depot->magazines + 1);
     POKE(depot->blocks, depot->blocks + chain.blocks);
     POKE(depot->pushes, depot->pushes + 1);
+    if (depot->pushes % DEPOT_TURN == 0) {
+        POKE(depot->idle, depot->least);
+        POKE(depot->least, depot->magazines);
+    }
     depot_tell(depot, class);
     lock_drop(&depot->lock);
 }
@@ -79,6 +83,7 @@ static struct chain depot_pop(struct depot *depot, unsigned class)
         POKE(depot->blocks, depot->blocks - chain.blocks);
         POKE(depot->pops, depot->pops + 1);
         if (depot->magazines < depot->low) POKE(depot->low, depot->magazines);
+        if (depot->magazines < depot->least) POKE(depot->least, depot->magazines);
         depot_tell(depot, class);
     }
     lock_drop(&depot->lock);
@@ -90,22 +95,23 @@ static struct depot *depot_own(const struct heap *heap, unsigned class)
     return &depots[class][(heap->number - 1) % DEPOT_PARTS];
 }
 
-/* How many magazines of a part are for others: all but two where its owner has lately come back for one, who would miss
- * them. A thread that only frees does not. */
+/* How many magazines of a part are for others: where its owner comes back for them, those that lie idle. A thread that
+ * takes what another would have taken back mixes their blocks for good, neighbours in one page then belong to two
+ * cores, and each core's prefetches disturb the other. */
 static uint32_t depot_spare(const struct depot *depot)
 {
-    uint32_t magazines = PEEK(depot->magazines), taken = PEEK(depot->taken);
-    uint32_t kept = taken != 0 && (uint32_t)PEEK(depot->pushes) - taken < 16 ? 2 : 0;
-    return magazines > kept ? magazines - kept : 0;
+    uint32_t asked = PEEK(depot->asked);
+    bool wanted = asked != 0 && (uint32_t)PEEK(depot->pushes) + 1 - asked < DEPOT_TURN;
+    return wanted ? (uint32_t)size_min(PEEK(depot->idle), PEEK(depot->least)) : PEEK(depot->magazines);
 }
 
 /* A full magazine: the thread's own before another's, and of those first where the last one was found. */
 static struct chain depot_find(struct heap *heap, unsigned class)
 {
     struct depot *own = depot_own(heap, class);
+    POKE(own->asked, (uint32_t)PEEK(own->pushes) | 1);
     struct chain full = depot_pop(own, class);
     uint32_t parts = atomic_load_explicit(&depot_parts, memory_order_relaxed);
-    if (full.head != 0) POKE(own->taken, (uint32_t)PEEK(own->pushes) | 1);
     for (uint32_t seen = 0; full.head == 0 && parts > 1 && seen < parts; seen++) {
         struct depot *other = &depots[class][heap->helped];
         if (depot_spare(other) != 0) full = depot_pop(other, class);

@@ -58,6 +58,7 @@
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
 #define DEPOT_PARTS 8u
+#define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
 #define ARENA_BYTES ((size_t)64 << 30) /* reserved at once where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
@@ -184,8 +185,9 @@ struct depot {
     _Atomic uint32_t contended;            /* times it was not free at once */
     uintptr_t top;                         /* first block of the uppermost magazine */
     uint32_t magazines, blocks;
-    uint32_t low;   /* fewest magazines since the last trim: those were of no use */
-    uint32_t taken; /* pushes until the owner last took one, or one more; 0: never */
+    uint32_t low;         /* fewest magazines since the last trim: those were of no use */
+    uint32_t asked;       /* pushes until the owner last asked for one, or one more; 0: never */
+    uint32_t least, idle; /* fewest magazines in this turn of DEPOT_TURN pushes, and in the last one */
     uint64_t pushes, pops;
     size_t told; /* bytes, of those it holds, in the sum over all depots */
 };
