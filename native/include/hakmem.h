@@ -415,17 +415,23 @@ int hak_event_write(const char *path); /* appends what is new as CSV: rows, or -
 #define HAK_INLINE_MAX 1024u
 #define HAK_INLINE_MASK (((size_t)1 << 22) - 1)
 #define HAK_INLINE_TAG 0xA5C3u
+#define HAK_INLINE_ONE 65536
+#define HAK_INLINE_BINS (HAK_SLAB_SHIFT >= 16 ? 89 : 65)
 
 struct hak_bin_t {
     uintptr_t head;
-    int32_t room;
-    uint32_t magic;
+    uint64_t room;
+};
+
+struct hak_owners_t {
+    uint64_t start[HAK_INLINE_BINS][2];
+    uint16_t bin[HAK_INLINE_MASK + 1];
 };
 
 struct hak_front_t {
-    struct hak_bin_t bins[HAK_SLAB_SHIFT >= 16 ? 89 : 65];
+    struct hak_bin_t bins[HAK_INLINE_BINS];
     uintptr_t key;
-    const uint16_t *map;
+    const struct hak_owners_t *owners;
 };
 
 extern __thread struct hak_front_t hak_front __attribute__((tls_model("initial-exec")));
@@ -438,26 +444,26 @@ static inline void *hak_malloc_inline(size_t size)
     uintptr_t *block = (uintptr_t *)bin->head;
     if (__builtin_expect(*block >> 48 != HAK_INLINE_TAG, 0)) return hak_malloc(size);
     bin->head = *block ^ hak_front.key;
-    bin->room++;
+    bin->room += HAK_INLINE_ONE;
     *block = 0;
     return block;
 }
 
 static inline void hak_free_inline(void *block)
 {
-    const uint16_t *map = hak_front.map;
-    if (__builtin_expect(map == NULL, 0)) {
+    const struct hak_owners_t *owners = hak_front.owners;
+    if (__builtin_expect(owners == NULL, 0)) {
         hak_free(block);
         return;
     }
-    size_t offset = map[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
+    size_t offset = owners->bin[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
+    uint64_t start = *(const uint64_t *)((const char *)owners->start + offset);
     struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + offset);
-    uint32_t product = (uint32_t)((uintptr_t)block & (((size_t)1 << HAK_SLAB_SHIFT) - 1)) * bin->magic;
-    if (__builtin_expect(product >= bin->magic || bin->room <= 0, 0)) {
+    if (__builtin_expect(((uintptr_t)block & (((size_t)1 << HAK_SLAB_SHIFT) - 1)) * start >= bin->room, 0)) {
         hak_free(block);
         return;
     }
-    bin->room--;
+    bin->room -= HAK_INLINE_ONE;
     *(uintptr_t *)block = bin->head ^ hak_front.key;
     bin->head = (uintptr_t)block;
 }

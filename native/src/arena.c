@@ -7,7 +7,6 @@
  *   - a clean span, and everything beyond `born`, costs no memory.
  * Called by superslab.c and by the pools of runs, on slow paths only. */
 
-static uint16_t owner_map[MAP_MASK + 1]; /* unit -> offset of its class's bin in the front; 0: it has none there */
 static struct arena arenas[ARENAS_MAX];
 static _Atomic uint32_t arena_count;
 static struct lock arena_lock;

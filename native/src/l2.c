@@ -14,7 +14,7 @@ static uintptr_t wide_allocate(struct heap *heap, unsigned class)
     if (UNLIKELY(!link_valid(block))) return 0;
     POKE(bin->head, link_next(block));
     block_words(block)[0] = 0;
-    POKE(bin->room, bin->room + 1);
+    POKE(bin->room, bin->room + BIN_ONE);
     return block;
 }
 
@@ -28,8 +28,8 @@ static ALWAYS_INLINE bool wide_free(struct heap *heap, struct span *slab, uintpt
 {
     struct bin *bin = wide_bin(heap, slab->class);
     if (UNLIKELY(!class_is_start(slab->class, block - slab->address))) fatal("free of no block's start", block);
-    if (UNLIKELY(bin->room <= 0)) return false;
-    POKE(bin->room, bin->room - 1);
+    if (UNLIKELY(bin->room == 0)) return false;
+    POKE(bin->room, bin->room - BIN_ONE);
     link_set(block, bin->head);
     POKE(bin->head, block);
     return true;

@@ -173,15 +173,17 @@ static size_t depots_trim(uint64_t now, bool all)
 
 /* --- the two verbs of a magazine ---------------------------------------------------------------------------------- */
 
-/* The bin takes a list of blocks; its room follows from the capacity in force, which is read here and nowhere
- * faster. */
-static void bin_load(struct heap *heap, struct bin *bin, unsigned class, uintptr_t head, uint32_t blocks)
+/* The bin takes a list of at most `capacity` blocks, which is in force from now on. */
+static void bin_load(struct heap *heap, struct bin *bin, unsigned class, struct chain list, uint32_t capacity)
 {
-    uint32_t capacity = magazine_capacity(class);
     POKE(heap->capacity[class], (uint16_t)capacity);
-    POKE(bin->head, head);
-    POKE(bin->room, (int32_t)capacity - (int32_t)blocks);
-    bin->magic = classes[class].magic;
+    POKE(bin->head, list.head);
+    POKE(bin->room, (uint64_t)(capacity - list.blocks) * BIN_ONE);
+}
+
+static struct chain bin_unload(const struct heap *heap, const struct bin *bin, unsigned class)
+{
+    return (struct chain){bin->head, heap->capacity[class] - (uint32_t)(bin->room / BIN_ONE)};
 }
 
 /* Blocks to fetch at once when the depot has none: a page's worth, so that little is touched before it is needed. */
@@ -189,6 +191,18 @@ static uint32_t magazine_batch(unsigned class)
 {
     uint32_t page = 4096 / classes[class].size, half = magazine_capacity(class) / 2;
     return page < 1 ? 1 : page < half ? page : half;
+}
+
+/* A magazine from before its class's capacity was lowered: what it has too much becomes the spare, of which there is
+ * none. */
+static NOINLINE struct chain magazine_cut(struct heap *heap, unsigned class, struct chain full, uint32_t capacity)
+{
+    uintptr_t last = full.head;
+    for (uint32_t i = 1; i < capacity; i++) last = link_follow(last);
+    POKE(heap->spare[class].blocks, full.blocks - capacity);
+    POKE(heap->spare[class].head, link_follow(last));
+    link_set(last, LIST_END);
+    return (struct chain){full.head, capacity};
 }
 
 /* The loaded magazine is empty: take the spare, a full one from the depot, or blocks from slabs. False: no memory. */
@@ -205,7 +219,9 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
         full.blocks = slabs_fill(heap, class, magazine_batch(class), &full.head);
         if (full.blocks == 0) return false;
     }
-    bin_load(heap, bin, class, full.head, full.blocks);
+    uint32_t capacity = magazine_capacity(class);
+    if (UNLIKELY(full.blocks > capacity)) full = magazine_cut(heap, class, full, capacity);
+    bin_load(heap, bin, class, full, capacity);
     stat_add(heap, STAT_refills, 1);
     stat_add(heap, STAT_refilled_blocks, full.blocks);
     POKE(heap->moved[class], heap->moved[class] + full.blocks);
@@ -223,7 +239,7 @@ static void magazine_give(struct heap *heap, unsigned class, struct chain full)
 /* The loaded magazine has no room: it becomes the spare, and the spare goes to the depot. */
 static NOINLINE void magazine_spill(struct heap *heap, struct bin *bin, unsigned class)
 {
-    struct chain full = {bin->head, (uint32_t)((int32_t)heap->capacity[class] - bin->room)};
+    struct chain full = bin_unload(heap, bin, class);
     if (bin->head != LIST_END) {
         if (heap->spare[class].head != 0) {
             magazine_give(heap, class, heap->spare[class]);
@@ -235,18 +251,18 @@ static NOINLINE void magazine_spill(struct heap *heap, struct bin *bin, unsigned
         stat_add(heap, STAT_spilled_blocks, full.blocks);
         POKE(heap->moved[class], heap->moved[class] - full.blocks);
     }
-    bin_load(heap, bin, class, LIST_END, 0);
+    bin_load(heap, bin, class, (struct chain){LIST_END, 0}, magazine_capacity(class));
 }
 
 /* Everything of one class goes to the depot, for a thread that ends or purges. */
 static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
 {
     if (bin->head != LIST_END && bin->head != 0) {
-        struct chain loaded = {bin->head, (uint32_t)((int32_t)heap->capacity[class] - bin->room)};
+        struct chain loaded = bin_unload(heap, bin, class);
         POKE(heap->moved[class], heap->moved[class] - loaded.blocks);
         stat_add(heap, STAT_spilled_blocks, loaded.blocks);
         depot_push(depot_own(heap, class), class, loaded);
-        bin_load(heap, bin, class, LIST_END, 0);
+        bin_load(heap, bin, class, (struct chain){LIST_END, 0}, magazine_capacity(class));
     }
     if (heap->spare[class].head != 0) depot_push(depot_own(heap, class), class, heap->spare[class]);
     POKE(heap->spare[class].head, 0);

@@ -1,11 +1,12 @@
 /* sizeclass.c: size -> class for tiny (one class a granule) and L2 (a table, no branch); runs go by units.
  *
  * Class numbers: 1 ... 64 tiny, 65 ... 104 L2. A class's blocks start at its slab's first byte and lie `size` apart, so
- * `offset mod size == 0` tells a block's start; that is tested without a division: with m = ceil(2^N / size),
- * offset * m mod 2^N < m exactly then, where offset * size < 2^N (Lemire, Kaser, Kurz 2019, section 3.2). N is 32 on a
- * hit of tiny (offsets below 2^16, sizes up to 2^10), else 64. */
+ * `offset mod size == 0` tells a block's start; that is tested without a division: with m = ceil(2^64 / size),
+ * offset * m mod 2^64 < m exactly then, where offset * size < 2^64 (Lemire, Kaser, Kurz 2019, section 3.2). The product
+ * is then below offset, so for a slab of one unit it is below BIN_ONE. */
 
 static struct size_class classes[CLASSES];
+static struct owners owners;                         /* slab.c says which unit is whose */
 static uint8_t l2_of_step[L2_MAX >> L2_TABLE_SHIFT]; /* (size - 1) / 128 -> class; the first steps belong to tiny */
 
 static ALWAYS_INLINE size_t tiny_round(size_t size)
@@ -27,8 +28,8 @@ static ALWAYS_INLINE unsigned small_class(size_t size) /* size in 1 ... L2_MAX *
 static void class_define(unsigned class, size_t size, size_t slab_bytes)
 {
     classes[class].size = (uint32_t)size;
-    classes[class].magic = (uint32_t)(UINT32_MAX / size + 1);
     classes[class].start = UINT64_MAX / size + 1;
+    if (class < FRONT_CLASSES) owners.start[class][0] = classes[class].start;
     classes[class].slab_units = (uint32_t)(slab_bytes / UNIT_BYTES);
     classes[class].slab_blocks = (uint32_t)(slab_bytes / size);
 }

@@ -83,7 +83,7 @@ static struct span *slab_new(unsigned class)
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
     if (UNLIKELY(slabs_inspected)) slab_expect_empty(slab);
-    if (class < FRONT_CLASSES) owner_map[map_index(slab->address)] = (uint16_t)(class * GRANULE);
+    if (class < FRONT_CLASSES) owners.bin[map_index(slab->address)] = (uint16_t)(class * GRANULE);
     return slab;
 }
 
@@ -94,7 +94,7 @@ static void slab_delete(struct span *slab, uint64_t now)
         slab_inspect(slab);
         slab_empty(slab);
     }
-    owner_map[map_index(slab->address)] = 0;
+    owners.bin[map_index(slab->address)] = 0;
     lock_take(&arena_lock);
     superslab_give(slab, now);
     lock_drop(&arena_lock);

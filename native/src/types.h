@@ -55,6 +55,8 @@
 #define SIZE_LIMIT (WINDOW_BYTES / 2)                      /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX                         /* address space given to a block that grows: 64 MiB */
 
+#define BIN_ONE                                                                                                        \
+    65536 /* above start * offset of every block of a one-unit slab, and times MAGAZINE_MAX below all others */
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
 #define DEPOT_PARTS 8u
@@ -85,8 +87,7 @@ struct lock {
 /* A magazine as the fast path sees it: 16 bytes, so that a rounded size is an offset into the array. */
 struct bin {
     uintptr_t head; /* first free block, or the address of empty_block; each block's first word links to the next */
-    int32_t room;   /* blocks that may still be pushed: capacity minus length */
-    uint32_t magic; /* ceil(2^32 / block size): offset * magic < magic exactly when offset is a block's start */
+    uint64_t room;  /* BIN_ONE for each block that may still be pushed: capacity minus length */
 };
 
 /* A whole magazine at rest (spare, or in the depot): its first block's second word holds the next one and the
@@ -173,7 +174,6 @@ struct arena {
 struct size_class {
     uint64_t start; /* ceil(2^64 / size): offset * start < start exactly when offset is a block's start */
     uint32_t size;  /* bytes a block; 0: the class is not used */
-    uint32_t magic; /* the same with 2^32, for bins; exact for tiny slabs */
     uint32_t slab_units;
     uint32_t slab_blocks;
 };
@@ -233,12 +233,18 @@ struct heap {
     int64_t moved[CLASSES];    /* blocks that came with refills minus those that went with spills */
 };
 
+/* What a free asks of an address. One base address reaches both tables, and one offset a class's start and its bin. */
+struct owners {
+    uint64_t start[FRONT_CLASSES][2]; /* [0]: start of struct size_class, [1]: 0 */
+    uint16_t bin[MAP_MASK + 1];       /* unit -> offset of its class's bin in the front; 0: it has none there */
+};
+
 enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
 
 struct front {
     struct bin bins[FRONT_CLASSES]; /* 1424 bytes; bins[0] is always empty and full */
     uintptr_t key;                  /* copy for code inlined into programs */
-    uint16_t *map;
+    const struct owners *owners;
     struct heap *heap;
     uint32_t state; /* enum front_state */
 };
@@ -246,8 +252,11 @@ struct front {
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK && HAK_INLINE_TAG == LINK_TAG &&
                    sizeof(struct bin) == sizeof(struct hak_bin_t) &&
                    offsetof(struct front, key) == offsetof(struct hak_front_t, key) &&
-                   offsetof(struct front, map) == offsetof(struct hak_front_t, map),
+                   offsetof(struct front, owners) == offsetof(struct hak_front_t, owners) &&
+                   offsetof(struct owners, bin) == offsetof(struct hak_owners_t, bin) && BIN_ONE == HAK_INLINE_ONE,
                "code inlined from the header sees the same front");
+_Static_assert(UNIT_BYTES <= BIN_ONE && UINT64_MAX / L2_SMALL_MAX > (uint64_t)BIN_ONE * MAGAZINE_MAX,
+               "one comparison tells a block's start in a magazine with room from all else");
 _Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of its bin");
 _Static_assert(sizeof(struct front) <= 1472, "static TLS is scarce for libraries loaded late");
 _Static_assert(sizeof(struct span) == 64 && sizeof(struct depot) == 64, "one cache line each");
