@@ -110,6 +110,22 @@ def test_magazines_hold_what_was_freed(lib):
     assert (table["loaded"] <= table["capacity"]).all()
 
 
+def test_what_a_thread_leaves_when_it_rests_or_ends_others_take(lib):
+    def burst(rest=lambda: None):
+        blocks = [lib.hak_malloc(672) for _ in range(900)]  # this size is this test's
+        for block in blocks:
+            lib.hak_free(block)
+        rest()
+        return {address(block) for block in blocks}
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        left = one.submit(burst, lib.hak_thread_idle).result()
+        assert len(other.submit(burst).result() & left) > 0.8 * len(left)
+    with ThreadPoolExecutor(1) as third, ThreadPoolExecutor(1) as fourth:
+        assert len(third.submit(burst).result() & left) > 0.8 * len(left)
+        assert fourth.submit(burst).result().isdisjoint(left)
+
+
 def test_bursts_of_two_threads_do_not_mix_their_blocks(lib):
     """Neither takes what the other comes back for: pages would be of two cores for good."""
 

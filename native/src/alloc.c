@@ -129,7 +129,7 @@ static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t
     if (run == NULL) run = run_fetch(heap, size);
     if (run == NULL) return NULL;
     run->site = site_number(site);
-    run->bin = 0; /* whoever has it next begins it anew, without a site */
+    run_sort(run);
     stat_add(heap, STAT_site_routed, rule != HAK_SITE_NONE);
     return (void *)run_block(run);
 }

@@ -254,7 +254,7 @@ static NOINLINE void magazine_spill(struct heap *heap, struct bin *bin, unsigned
     bin_load(heap, bin, class, (struct chain){LIST_END, 0}, magazine_capacity(class));
 }
 
-/* Everything of one class goes to the depot, for a thread that ends or purges. */
+/* Everything of one class goes to the depot, for a thread that ends, rests or purges, and so does not come back. */
 static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
 {
     if (bin->head != LIST_END && bin->head != 0) {
@@ -266,4 +266,5 @@ static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
     }
     if (heap->spare[class].head != 0) depot_push(depot_own(heap, class), class, heap->spare[class]);
     POKE(heap->spare[class].head, 0);
+    POKE(depot_own(heap, class)->asked, 0);
 }

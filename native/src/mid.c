@@ -38,10 +38,11 @@ static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units)
 }
 
 /* Says where the run goes when it is freed. Short ones of the first arena, where a block tells its descriptor by its
- * address alone, need no accounts: all of such a run counts as touched. */
+ * address alone, and of no known site, which would have to be forgotten, need no accounts: all of such a run counts as
+ * touched. */
 static ALWAYS_INLINE void run_sort(struct span *run)
 {
-    bool brief = run->units <= RUN_SHORT && run->address - arenas[0].base < arenas[0].bytes;
+    bool brief = run->units <= RUN_SHORT && run->address - arenas[0].base < arenas[0].bytes && run->site == 0;
     run->bin = brief ? (uint8_t)run->units : 0;
     if (brief) POKE(run->touched, run->units);
 }

@@ -6,9 +6,9 @@
  * that is in two places is noticed the second time, links are stored under a random key, and a freed pointer must be
  * the start of a block of its slab.
  *
- * The compiler would spend five instructions a pair more on the bin's address and its count, so on x86-64 these are
- * written down; everywhere else, and where a sanitizer watches, the same code is plain C. Bins are not reached through
- * the segment register, which would save two: a core forwards no store to a load by way of it without delay. */
+ * The compiler would spend several instructions more on the bin's address and its room, so on x86-64 these are written
+ * down; everywhere else, and where a sanitizer watches, the same code is plain C. Bins are not reached through the
+ * segment register, which would save two: a core does not forward a store to a load by way of it without delay. */
 
 THREAD_LOCAL struct front front __attribute__((used, visibility("hidden"))) = {
     .bins = {[0 ... FRONT_CLASSES - 1] = {.head = LIST_END}},
