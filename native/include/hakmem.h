@@ -452,10 +452,6 @@ static inline void *hak_malloc_inline(size_t size)
 static inline void hak_free_inline(void *block)
 {
     const struct hak_owners_t *owners = hak_front.owners;
-    if (__builtin_expect(owners == NULL, 0)) {
-        hak_free(block);
-        return;
-    }
     size_t offset = owners->bin[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
     uint64_t start = *(const uint64_t *)((const char *)owners->start + offset);
     struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + offset);

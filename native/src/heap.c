@@ -58,7 +58,6 @@ static struct heap *heap_begin(void)
         heap->shorts[length] = (struct run_bin){0, (int32_t)size_max(RUN_SHORT_BYTES / (length * UNIT_BYTES), 1)};
     front.heap = heap;
     front.key = link_key;
-    front.owners = &owners;
     front.state = FRONT_LIVE;
     stat_shared(STAT_threads_seen, 1);
     if (atomic_load_explicit(&heap_key_made, memory_order_acquire)) pthread_setspecific(heap_key, heap);
