@@ -55,8 +55,9 @@
 #define SIZE_LIMIT (WINDOW_BYTES / 2)                      /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX                         /* address space given to a block that grows: 64 MiB */
 
-#define BIN_ONE                                                                                                        \
-    65536 /* above start * offset of every block of a one-unit slab, and times MAGAZINE_MAX below all others */
+/* A block's place in a bin's room: above start * offset of every block of a one-unit slab, and even MAGAZINE_MAX of
+ * them below that of any other address (sizeclass.c). */
+#define BIN_ONE 65536
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
 #define DEPOT_PARTS 8u
