@@ -186,11 +186,16 @@ static struct chain bin_unload(const struct heap *heap, const struct bin *bin, u
     return (struct chain){bin->head, heap->capacity[class] - (uint32_t)(bin->room / BIN_ONE)};
 }
 
-/* Blocks to fetch at once when the depot has none: a page's worth, so that little is touched before it is needed. */
-static uint32_t magazine_batch(unsigned class)
+/* Blocks to fetch at once when the depot has none: a page's worth, so that little is touched before it is needed; more
+ * of a class that the thread has much of, at most a quarter of that and a unit. Magazines are split and joined at
+ * multiples of what was fetched, and where fetches meet, neighbours may belong to two cores and disturb each other. */
+static uint32_t magazine_batch(const struct heap *heap, unsigned class)
 {
-    uint32_t page = 4096 / classes[class].size, half = magazine_capacity(class) / 2;
-    return page < 1 ? 1 : page < half ? page : half;
+    uint32_t size = classes[class].size, half = magazine_capacity(class) / 2;
+    int64_t quarter = heap->moved[class] * (int64_t)size / 4;
+    size_t bytes = 4096;
+    while ((int64_t)bytes * 2 <= quarter && bytes < UNIT_BYTES) bytes *= 2;
+    return (uint32_t)size_max(size_min(bytes / size, half), 1);
 }
 
 /* A magazine from before its class's capacity was lowered: what it has too much becomes the spare, of which there is
@@ -216,7 +221,7 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
     }
     if (full.head == 0) {
         full.head = LIST_END;
-        full.blocks = slabs_fill(heap, class, magazine_batch(class), &full.head);
+        full.blocks = slabs_fill(heap, class, magazine_batch(heap, class), &full.head);
         if (full.blocks == 0) return false;
     }
     uint32_t capacity = magazine_capacity(class);
