@@ -31,8 +31,8 @@ SLOW = ("superslab_bytes", "purge_delay_ms", "large_threshold")  # knobs of lear
 REASONS = ("policy", "frozen", "outside", "restart")  # HAK_REASON_...
 OUTSIDE = "outside"  # policy of a learner that is driven from outside
 WINDOW = (
-    "begin_ns", "end_ns", "cpu_ns", "refills", "spills", "contended", "faults", "syscalls", "purged_bytes",
-    "cached_bytes", "live_bytes",
+    "begin_ns", "end_ns", "cpu_ns", "refills", "spills", "swaps", "contended", "faults", "syscalls",
+    "purged_bytes", "cached_bytes", "live_bytes",
 )  # fmt: skip
 FRONT = (
     "number", "time_ns", "learner", "block_size", "threads", "phase", "policy", "reason", "arm", "next_arm",
@@ -52,7 +52,8 @@ def events(since=0, variant="release"):
     Columns: number, time_ns (CLOCK_MONOTONIC), learner, knob, block_size (bytes, 0: the whole allocator),
     threads, phase, policy, reason, arm and its setting (in force in the window), next_arm, pulls, reward (at
     most 1), mean, bonus, index_0 ... of every arm, the window's counts (begin_ns, end_ns, cpu_ns, refills,
-    spills, contended, faults, syscalls, purged_bytes) and levels (cached_bytes, live_bytes), rss_bytes, seed.
+    spills, swaps, contended, faults, syscalls, purged_bytes) and levels (cached_bytes, live_bytes),
+    rss_bytes, seed.
     """
     library = load(variant)
     cursor, lost = library.ffi.new("uint64_t *", since), library.ffi.new("uint64_t *")
@@ -97,7 +98,7 @@ def learners(variant="release"):
 def costs(variant="release"):
     """Nanoseconds an event costs, as measured when ACE first ran here; zeros before."""
     measured = load(variant).lib.hak_ace_costs()
-    names = ("refill", "spill", "contention", "fault", "syscall", "clear")
+    names = ("refill", "spill", "swap", "contention", "fault", "syscall", "clear")
     return pd.Series({name: getattr(measured, name) for name in names}, name="ns")
 
 

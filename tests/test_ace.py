@@ -63,6 +63,30 @@ def test_the_arm_chosen_is_the_capacity_in_force():
     assert (table["capacity"] == 32).any()
 
 
+def test_a_burst_that_takes_both_magazines_of_a_thread_costs_swaps():
+    """400 blocks at 256: the loaded magazine and the spare hold them, and change places."""
+
+    class Fifth(Greedy):
+        def select(self):
+            return 4
+
+    late = ace.drive(Fifth(), learner=144, windows=12, interval_s=0.003).iloc[4:]
+    assert late["swaps"].median() > 10 and late["refills"].median() == 0 == late["spills"].median()
+    ace.release(144)
+
+
+def test_the_reward_is_what_the_header_says():
+    table, cost = ace.drive(Greedy(), learner=176, windows=12, interval_s=0.003), ace.costs()
+    events = {"refills": "refill", "spills": "spill", "swaps": "swap", "contended": "contention"}
+    lost = sum(table[event] * cost[name] for event, name in events.items()) / (table["cpu_ns"] + 1)
+    price = (
+        native.knobs().at["ace_price_ppm", "value"] * 1e-6 * table["cached_bytes"] / (table["rss_bytes"] + 1)
+    )
+    assert (table["refills"] > 0).any() and (table["swaps"] > 0).any()
+    assert table["reward"].to_list() == pytest.approx((1 - lost.clip(upper=1) - price).to_list(), abs=1e-9)
+    ace.release(176)
+
+
 def test_a_policy_that_raises_freezes_at_the_arm_in_force(capsys):
     table = ace.drive(Greedy(fails=3), learner=80, windows=8, interval_s=0.002)
     assert isinstance(table.attrs["error"], ZeroDivisionError)

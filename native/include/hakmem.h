@@ -325,15 +325,16 @@ uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
  * the next arm into force; heaps take it up at their next refill or spill.
  *
  * Reward of a window, without unit, at most 1:
- *     1 - (refills r + spills s + contentions c + faults f + system calls y + bytes purged z) / CPU time
+ *     1 - (refills r + spills s + swaps w + contentions c + faults f + system calls y + bytes purged z) / CPU time
  *       - price * (bytes cached) / (bytes resident)
- * r, s, c, f, y, z are nanoseconds an event, measured on this machine when ACE starts; the price is a knob. An arm
+ * r, s, w, c, f, y, z are nanoseconds an event, measured on this machine when ACE starts; the price is a knob. An arm
  * counts as in force once most heaps have taken it up; until then the reward is the former one's. */
 
 typedef struct hak_window_t {
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC */
     uint64_t cpu_ns;           /* CPU time of the process in it, evened out over 20 ms */
     uint64_t refills, spills;  /* of this learner's class, beyond the thread's own magazines; slow learners: all */
+    uint64_t swaps;            /* of the thread's two magazines, instead of a refill or spill; slow learners: 0 */
     uint64_t contended;        /* visits to the depot that found it busy */
     uint64_t faults, syscalls; /* minor faults of the process; system calls of the allocator. Fast learners: 0 */
     uint64_t purged_bytes;     /* given back to the kernel, which clears them before they serve again. Fast: 0 */
@@ -342,7 +343,7 @@ typedef struct hak_window_t {
 } hak_window_t;
 
 typedef struct hak_ace_costs_t { /* nanoseconds an event, measured at the start */
-    double refill, spill, contention, fault, syscall;
+    double refill, spill, swap, contention, fault, syscall;
     double clear; /* of a byte purged */
 } hak_ace_costs_t;
 

@@ -69,9 +69,10 @@ static int event_header(char *text, size_t room)
         text, room,
         "number,time_ns,learner,block_size,threads,phase,policy,reason,arm,next_arm,setting,pulls,reward,mean,bonus,");
     for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += snprintf(text + n, room - (size_t)n, "index_%d,", arm);
-    return n + snprintf(text + n, room - (size_t)n,
-                        "begin_ns,end_ns,cpu_ns,refills,spills,contended,faults,syscalls,purged_bytes,cached_bytes,"
-                        "live_bytes,rss_bytes,seed,lost\n");
+    return n +
+           snprintf(text + n, room - (size_t)n,
+                    "begin_ns,end_ns,cpu_ns,refills,spills,swaps,contended,faults,syscalls,purged_bytes,cached_bytes,"
+                    "live_bytes,rss_bytes,seed,lost\n");
 }
 
 #define U(x) ((unsigned long long)(x))
@@ -83,10 +84,10 @@ static int event_row(char *text, size_t room, const hak_event_t *e)
                      e->next_arm, (long long)e->setting, U(e->pulls), e->reward, e->mean, e->bonus);
     for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += snprintf(text + n, room - (size_t)n, "%.9g,", e->index[arm]);
     return n + snprintf(text + n, room - (size_t)n,
-                        "%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu\n", U(w->begin_ns),
-                        U(w->end_ns), U(w->cpu_ns), U(w->refills), U(w->spills), U(w->contended), U(w->faults),
-                        U(w->syscalls), U(w->purged_bytes), U(w->cached_bytes), U(w->live_bytes), U(e->rss_bytes),
-                        U(e->seed), U(event_unwritten));
+                        "%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu\n", U(w->begin_ns),
+                        U(w->end_ns), U(w->cpu_ns), U(w->refills), U(w->spills), U(w->swaps), U(w->contended),
+                        U(w->faults), U(w->syscalls), U(w->purged_bytes), U(w->cached_bytes), U(w->live_bytes),
+                        U(e->rss_bytes), U(e->seed), U(event_unwritten));
 }
 #undef U
 

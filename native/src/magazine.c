@@ -214,8 +214,10 @@ static NOINLINE struct chain magazine_cut(struct heap *heap, unsigned class, str
 static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigned class)
 {
     struct chain full = heap->spare[class];
-    if (full.head != 0) POKE(heap->spare[class].head, 0);
-    else {
+    if (full.head != 0) {
+        POKE(heap->spare[class].head, 0);
+        POKE(heap->swaps[class], heap->swaps[class] + 1);
+    } else {
         full = depot_find(heap, class);
         POKE(heap->refills[class], heap->refills[class] + 1);
     }
@@ -249,7 +251,7 @@ static NOINLINE void magazine_spill(struct heap *heap, struct bin *bin, unsigned
         if (heap->spare[class].head != 0) {
             magazine_give(heap, class, heap->spare[class]);
             POKE(heap->spills[class], heap->spills[class] + 1);
-        }
+        } else POKE(heap->swaps[class], heap->swaps[class] + 1);
         POKE(heap->spare[class].blocks, full.blocks);
         POKE(heap->spare[class].head, full.head);
         stat_add(heap, STAT_spills, 1);

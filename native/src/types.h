@@ -230,8 +230,9 @@ struct heap {
     struct heap *next;         /* registry: heaps are never unmapped */
     _Atomic uint64_t *stats;   /* see stats.c */
     uint32_t refills[CLASSES]; /* of each class since the thread began, those apart that the spare magazine served: */
-    uint32_t spills[CLASSES];  /* they cost no more than the call. Read by observers */
-    int64_t moved[CLASSES];    /* blocks that came with refills minus those that went with spills */
+    uint32_t spills[CLASSES];  /* they are swaps, and cost no more than the call. Read by observers */
+    uint32_t swaps[CLASSES];
+    int64_t moved[CLASSES]; /* blocks that came with refills minus those that went with spills */
 };
 
 /* What a free asks of an address. One base address reaches both tables, and one offset a class's start and its bin. */

@@ -23,7 +23,7 @@ enum {
     LEARNERS_SLOW = 3,
     LEARNERS_MAX = LEARNERS_SLOW + CLASSES,
     TRAFFIC_MIN = 4
-}; /* refills and spills that make a learner */
+}; /* refills, spills and swaps that make a learner */
 
 static const int64_t arms_magazine[] = {16, 32, 64, 128, 256, 512};
 static const int64_t arms_superslab[] = {SUPERSLAB_SMALL, SUPERSLAB_LARGE};
@@ -205,7 +205,7 @@ static bool class_step(unsigned class, uint64_t now, uint64_t *rss)
 {
     struct class_counts counts = class_read(class, now);
     bool known = learner_of_class[class] != 0;
-    if (!known && counts.window.refills + counts.window.spills < TRAFFIC_MIN) return false;
+    if (!known && counts.window.refills + counts.window.spills + counts.window.swaps < TRAFFIC_MIN) return false;
     int number = learner_for_class(class, &counts);
     hak_window_t window;
     if (number != 0 && !known && !knob(KNOB_ace_frozen)) learner_settle(&learners[number], learners[number].arm);

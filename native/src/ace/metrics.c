@@ -40,6 +40,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         if (capacity == 0) continue; /* never used there */
         c.window.refills += PEEK(heap->refills[class]);
         c.window.spills += PEEK(heap->spills[class]);
+        c.window.swaps += PEEK(heap->swaps[class]);
         out += PEEK(heap->moved[class]);
         if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL) continue;
         int64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
@@ -81,8 +82,8 @@ static hak_window_t whole_read(uint64_t now)
     return window;
 }
 
-/* Counts become differences, levels stay as they are at the end. A heap counts the refills and spills of a class in 32
- * bits, so their sum is right modulo 2^32, and so is the difference. */
+/* Counts become differences, levels stay as they are at the end. A heap counts what a class does in 32 bits, so
+ * their sum is right modulo 2^32, and so is the difference. */
 static hak_window_t window_between(const hak_window_t *before, const hak_window_t *after)
 {
     hak_window_t w = *after;
@@ -90,6 +91,7 @@ static hak_window_t window_between(const hak_window_t *before, const hak_window_
     w.cpu_ns -= before->cpu_ns;
     w.refills = (uint32_t)(w.refills - before->refills);
     w.spills = (uint32_t)(w.spills - before->spills);
+    w.swaps = (uint32_t)(w.swaps - before->swaps);
     w.contended -= before->contended;
     w.faults -= before->faults;
     w.syscalls -= before->syscalls;
@@ -140,7 +142,8 @@ static double probe_clear(void)
 }
 
 /* Once, in the thread that learns. An exchange with the depot is the cheap part of a refill or spill; the rest is the
- * call and the lines that come with another magazine, which make it about four of these. */
+ * call and the lines that come with another magazine, which make it about four of these. A swap is the call alone, and
+ * about as dear as an exchange: 30 to 120 ns in a burst with two to four of them, where one is 25. */
 static void costs_measure(void)
 {
     if (ace_costs.refill != 0 || (probe_page = os_map(os_page)) == NULL) return;
@@ -148,6 +151,7 @@ static void costs_measure(void)
     double call = probe(probe_call, 200), fault = probe(probe_fault, 200);
     ace_costs = (hak_ace_costs_t){.refill = 4 * exchange,
                                   .spill = 4 * exchange,
+                                  .swap = exchange,
                                   .contention = 8 * exchange,
                                   .fault = fault > call ? fault - call : fault,
                                   .syscall = call,
@@ -166,8 +170,9 @@ static double window_price(const hak_window_t *w, uint64_t rss)
 static double window_reward(const hak_window_t *w, uint64_t rss)
 {
     double cost = (double)w->refills * ace_costs.refill + (double)w->spills * ace_costs.spill +
-                  (double)w->contended * ace_costs.contention + (double)w->faults * ace_costs.fault +
-                  (double)w->syscalls * ace_costs.syscall + (double)w->purged_bytes * ace_costs.clear;
+                  (double)w->swaps * ace_costs.swap + (double)w->contended * ace_costs.contention +
+                  (double)w->faults * ace_costs.fault + (double)w->syscalls * ace_costs.syscall +
+                  (double)w->purged_bytes * ace_costs.clear;
     double share = cost / ((double)w->cpu_ns + 1.0);
     return 1.0 - (share < 1.0 ? share : 1.0) - window_price(w, rss);
 }
