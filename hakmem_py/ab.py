@@ -26,6 +26,7 @@ from .contest import (  # noqa: F401  the whole of it is the face of this module
     phased,
     program,
     record,
+    recovery,
     refuse,
     settled,
     show,

@@ -168,6 +168,29 @@ def settled(table):
     return sum(good) / len(good) if good else float("nan")
 
 
+def recovery(row, table):
+    """How soon after a change of phase the capacity is as good as that phase's best: one row a change.
+
+    row, table: of `record` on a workload with phases. Columns block_size, phase, windows: whole ones of the
+    learner in the phase, until: those before the first whose capacity is as good (see `settled`; all of
+    them where none is). A phase in which nobody uses the class is left out, and so is the run's first.
+    """
+    marks = pd.DataFrame(json.loads(row["extra"])["phases"]).sort_values("start_ns", ignore_index=True)
+    fast = table[table["block_size"] > 0]
+    place = marks["start_ns"].searchsorted(fast["begin_ns"], side="right") - 1
+    fast = fast.assign(place=place)[place >= 0]
+    fast["phase_name"] = marks["name"].to_numpy()[fast["place"]]
+    means = fast.groupby(["block_size", "phase_name", "arm"])["reward"].transform("mean")
+    best = means.groupby([fast["block_size"], fast["phase_name"]]).transform("max")
+    fast["good"] = means >= best - EQUIVALENT
+    rows = [
+        (size, group["phase_name"].iloc[0], len(group), int((~group["good"]).cummin().sum()))
+        for (size, change), group in fast.groupby(["block_size", "place"])
+        if change > 0
+    ]
+    return pd.DataFrame(rows, columns=["block_size", "phase", "windows", "until"])
+
+
 def _library(allocator):
     """(value of LD_PRELOAD, the library that must answer malloc then; None: whatever the program has)."""
     if allocator == "system":

@@ -32,12 +32,13 @@ static uint64_t cpu_flow(uint64_t now)
 static struct class_counts class_read(unsigned class, uint64_t now)
 {
     struct class_counts c = {.window = {.end_ns = now, .cpu_ns = cpu_flow(os_now_ns())}};
-    struct depot_counts depot = depot_read(class);
-    int64_t out = 0, held = (int64_t)depot.blocks, votes = 0;
+    int64_t out = 0, held = 0, votes = 0;
+    bool used = false;
     lock_take(&heap_lock); /* while it is held no front goes away with its thread */
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         uint32_t capacity = PEEK(heap->capacity[class]);
         if (capacity == 0) continue; /* never used there */
+        used = true;
         c.window.refills += PEEK(heap->refills[class]);
         c.window.spills += PEEK(heap->spills[class]);
         c.window.swaps += PEEK(heap->swaps[class]);
@@ -51,8 +52,10 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         votes += capacity == c.capacity ? 1 : -1;
     }
     lock_drop(&heap_lock);
+    if (!used) return c; /* most classes of most programs: their depots' lines are left where they are */
+    struct depot_counts depot = depot_read(class);
     c.window.contended = depot.contended;
-    c.window.cached_bytes = (uint64_t)held * classes[class].size;
+    c.window.cached_bytes = (uint64_t)(held + (int64_t)depot.blocks) * classes[class].size;
     c.window.live_bytes = out > 0 ? (uint64_t)out * classes[class].size : 0;
     return c;
 }
