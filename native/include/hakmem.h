@@ -415,7 +415,6 @@ int hak_event_write(const char *path); /* appends what is new as CSV: rows, or -
 #endif
 #define HAK_INLINE_MAX 1024u
 #define HAK_INLINE_MASK (((size_t)1 << 22) - 1)
-#define HAK_INLINE_TAG 0xA5C3u
 #define HAK_INLINE_ONE 65536
 #define HAK_INLINE_BINS (HAK_SLAB_SHIFT >= 16 ? 89 : 65)
 
@@ -437,14 +436,24 @@ struct hak_front_t {
 
 extern __thread struct hak_front_t hak_front __attribute__((tls_model("initial-exec")));
 
+/* The thread's front as a plain address: compilers would go to each of its fields by way of the segment register, and a
+ * core does not forward a store to a load on that way without delay. */
+static inline struct hak_front_t *hak_front_inline(void)
+{
+    struct hak_front_t *front = &hak_front;
+    __asm__("" : "+r"(front));
+    return front;
+}
+
 static inline void *hak_malloc_inline(size_t size)
 {
     size_t rounded = (size + 15) & ~(size_t)15;
     if (__builtin_expect(rounded > HAK_INLINE_MAX, 0)) return hak_malloc(size);
-    struct hak_bin_t *bin = &hak_front.bins[rounded / 16];
-    uintptr_t *block = (uintptr_t *)bin->head;
-    if (__builtin_expect(*block >> 48 != HAK_INLINE_TAG, 0)) return hak_malloc(size);
-    bin->head = *block ^ hak_front.key;
+    struct hak_front_t *front = hak_front_inline();
+    struct hak_bin_t *bin = &front->bins[rounded / 16];
+    uintptr_t *block = (uintptr_t *)bin->head, next = *block ^ front->key;
+    if (__builtin_expect(next >> 48 != 0, 0)) return hak_malloc(size); /* empty, overwritten, or in use */
+    bin->head = next;
     bin->room += HAK_INLINE_ONE;
     *block = 0;
     return block;
@@ -452,16 +461,17 @@ static inline void *hak_malloc_inline(size_t size)
 
 static inline void hak_free_inline(void *block)
 {
-    const struct hak_owners_t *owners = hak_front.owners;
+    struct hak_front_t *front = hak_front_inline();
+    const struct hak_owners_t *owners = front->owners;
     size_t offset = owners->bin[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
     uint64_t start = *(const uint64_t *)((const char *)owners->start + offset);
-    struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + offset);
+    struct hak_bin_t *bin = (struct hak_bin_t *)((char *)front->bins + offset);
     if (__builtin_expect(((uintptr_t)block & (((size_t)1 << HAK_SLAB_SHIFT) - 1)) * start >= bin->room, 0)) {
         hak_free(block);
         return;
     }
     bin->room -= HAK_INLINE_ONE;
-    *(uintptr_t *)block = bin->head ^ hak_front.key;
+    *(uintptr_t *)block = bin->head ^ front->key;
     bin->head = (uintptr_t)block;
 }
 

@@ -12,6 +12,7 @@
 
 THREAD_LOCAL struct front front __attribute__((used, visibility("hidden"))) = {
     .bins = {[0 ... FRONT_CLASSES - 1] = {.head = LIST_END}},
+    .key = (uintptr_t)LINK_TAG << POINTER_BITS, /* as in every key: nothing has that tag, so no link is valid yet */
     .owners = &owners,
 };
 extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), visibility("default")));

@@ -251,7 +251,7 @@ struct front {
     uint32_t state; /* enum front_state */
 };
 
-_Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK && HAK_INLINE_TAG == LINK_TAG &&
+_Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
                    sizeof(struct bin) == sizeof(struct hak_bin_t) &&
                    offsetof(struct front, key) == offsetof(struct hak_front_t, key) &&
                    offsetof(struct front, owners) == offsetof(struct hak_front_t, owners) &&
