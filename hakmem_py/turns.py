@@ -16,6 +16,8 @@ import pandas as pd
 
 from . import build, contest, provenance, runner, stats
 
+TRIAL_S = 1.0
+
 
 def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, chunks=40, wait_s=0.0):
     """Samples for `judge`: two rows a process, one a value, the first the baseline.
@@ -116,15 +118,20 @@ def steady(names, knob, values, seconds, blocks=10, env=()):
 
 
 def _lasting(seconds, name):
-    """The Target of a bench workload at the scale at which, by a trial, a run takes so many seconds or more.
+    """The Target of a bench workload at the scale at which, by trials, a run takes so many seconds or more.
 
-    The scale is a whole number of trials: iterations are not divisible, and half of two is one.
+    The last trial takes a second at least, for the first moments of a run are its slowest. The scale is a
+    whole number: iterations are not divisible, and half of two is one.
     """
+    scale, took = 1, 0.0
     with runner.bench_slot(f"trial of {name}"):
-        trial, _ = contest.record(contest.workload(name), contest.side("off"))
-    if trial["status"] != "ok":
-        raise contest.AbError(f"workload {name}: {trial['error']}")
-    return contest.workload(name, "--scale", ceil(1e9 * seconds / trial["elapsed_ns"]))
+        while took < min(seconds, TRIAL_S):
+            scale = ceil(scale * min(seconds, TRIAL_S) / took) if took else scale
+            trial, _ = contest.record(contest.workload(name, "--scale", scale), contest.side("off"))
+            if trial["status"] != "ok":
+                raise contest.AbError(f"workload {name}: {trial['error']}")
+            took = trial["elapsed_ns"] / 1e9
+    return contest.workload(name, "--scale", ceil(scale * seconds / took))
 
 
 # ---------------------------------------------------------------- command line
