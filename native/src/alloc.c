@@ -167,9 +167,9 @@ static ALWAYS_INLINE void *allocate(size_t size)
     size_t rounded = tiny_round(size);
     if (UNLIKELY(rounded > TINY_MAX)) return allocate_big(size, __builtin_return_address(0));
     struct bin *bin = front_bin(rounded);
-    uintptr_t block = bin->head;
-    if (UNLIKELY(!front_ready(block))) return allocate_slow(size);
-    return (void *)front_pop(bin, block);
+    uintptr_t block = bin->head, next;
+    if (UNLIKELY(!front_under(block, &next))) return allocate_slow(size);
+    return (void *)front_pop(bin, block, next);
 }
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------- */

@@ -5,7 +5,8 @@
  * blocks are all returned goes back to its superslab. Returned tiny blocks are linked like a magazine; those of L2 are
  * bits in one word, which also shows a block that is given back twice. */
 
-static uintptr_t link_key;             /* random but for its top 16 bits, which are LINK_TAG */
+/* Links are stored under it: random, once the heap is there, but for its top 16 bits. */
+static uintptr_t link_key = (uintptr_t)LINK_TAG << POINTER_BITS;
 static const uintptr_t empty_block[2]; /* ends every list; its link is never valid */
 
 static ALWAYS_INLINE uintptr_t *block_words(uintptr_t block) { return (uintptr_t *)block; }

@@ -2,9 +2,9 @@
  * free. The front also has the bins of the smaller L2 classes, so that a free need not ask which pool a block is of.
  *
  * A hit is thread-local: no lock, no atomic, no knob, no counter but the magazine's own length. Safety costs it seven
- * instructions a pair: a link's tag is checked before its block is handed out, the link is cleared then, so a block
- * that is in two places is noticed the second time, links are stored under a random key, and a freed pointer must be
- * the start of a block of its slab.
+ * instructions a pair: a link must decode to an address before its block is handed out, the link is cleared then, so a
+ * block that is in two places is noticed the second time, links are stored under a random key, and a freed pointer must
+ * be the start of a block of its slab.
  *
  * The compiler would spend several instructions more on the bin's address and its room, so on x86-64 these are written
  * down; everywhere else, and where a sanitizer watches, the same code is plain C. Bins are not reached through the
@@ -53,13 +53,27 @@ static ALWAYS_INLINE void front_head_set(struct bin *bin, uintptr_t head)
 #endif
 }
 
-/* May this block be handed out? Not where the magazine is empty, nor where the block was overwritten or is in use. */
-static ALWAYS_INLINE bool front_ready(uintptr_t block) { return ((const uint16_t *)block)[3] == LINK_TAG; }
-
-/* Pops the bin's first block, which is ready. */
-static ALWAYS_INLINE uintptr_t front_pop(struct bin *bin, uintptr_t block)
+/* The block under this one in its bin. False where this one may not be handed out: the magazine is empty, or the block
+ * was overwritten or is in use. Under the key no link of such a block is an address, which a multiplication by 2^16
+ * tells by its overflow, in as many instructions as a look at the tag and without a load of its own. */
+static ALWAYS_INLINE bool front_under(uintptr_t block, uintptr_t *next)
 {
-    front_head_set(bin, link_next(block));
+#if FRONT_WRITTEN /* rcx leaves rax to the result */
+    bool overflow;
+    uintptr_t shifted;
+    *next = block_words(block)[0];
+    __asm__("xor %3, %0\n\timul $65536, %0, %1" : "+c"(*next), "=r"(shifted), "=@cco"(overflow) : "m"(link_key));
+    return !overflow;
+#else
+    *next = link_next(block);
+    return *next >> POINTER_BITS == 0;
+#endif
+}
+
+/* Pops the bin's first block, under which `next` lies. */
+static ALWAYS_INLINE uintptr_t front_pop(struct bin *bin, uintptr_t block, uintptr_t next)
+{
+    front_head_set(bin, next);
     block_words(block)[0] = 0;
     front_room_add(bin, 1);
     return block;
@@ -83,8 +97,8 @@ static ALWAYS_INLINE bool front_free(uintptr_t block)
 static ALWAYS_INLINE uintptr_t front_allocate(unsigned class)
 {
     struct bin *bin = front_bin(class * GRANULE);
-    uintptr_t block = bin->head;
-    return LIKELY(front_ready(block)) ? front_pop(bin, block) : 0;
+    uintptr_t block = bin->head, next;
+    return LIKELY(front_under(block, &next)) ? front_pop(bin, block, next) : 0;
 }
 
 static bool front_refill(struct heap *heap, unsigned class)
