@@ -30,6 +30,9 @@ PUBLISHED = (
     "HAKMEM_SS_OS_STATS",
 )
 CONDA_ONLY = {"python", "pip", "c-compiler", "make"}
+TOP = {"environment.yml", "notebooks", "native", "hakmem_py", "data", "reports", "README.md", "pyproject.toml"} | {
+    "requirements.lock", "uv.lock", "Makefile", "tests", ".ci", "LICENSE", "CHANGELOG.md", ".clang-format", ".gitignore"
+}  # fmt: skip
 
 
 def tracked():
@@ -47,6 +50,10 @@ def named(table):
 
 def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_the_top_level_holds_what_such_a_repository_needs_and_no_more():
+    assert {path.relative_to(ROOT).parts[0] for path in tracked()} - TOP == set()
 
 
 # ---------------------------------------------------------------- which way modules look
