@@ -16,7 +16,7 @@ import pandas as pd
 
 from . import build, contest, provenance, runner, stats
 
-TRIAL_S = 1.0
+TRIAL_S = 1.0  # seconds of the trial by which a run's length is sized; its first moments are the slowest
 
 
 def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, chunks=40, wait_s=0.0):
@@ -120,8 +120,8 @@ def steady(names, knob, values, seconds, blocks=10, env=()):
 def _lasting(seconds, name):
     """The Target of a bench workload at the scale at which, by trials, a run takes so many seconds or more.
 
-    The last trial takes a second at least, for the first moments of a run are its slowest. The scale is a
-    whole number: iterations are not divisible, and half of two is one.
+    The last trial takes TRIAL_S at least. The scale is a whole number: iterations are not divisible, and half
+    of two is one.
     """
     scale, took = 1, 0.0
     with runner.bench_slot(f"trial of {name}"):
