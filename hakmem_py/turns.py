@@ -123,10 +123,10 @@ def _lasting(seconds, name):
     The last trial takes TRIAL_S at least. The scale is a whole number: iterations are not divisible, and half
     of two is one.
     """
-    scale, took = 1, 0.0
+    scale, took, enough = 1, 0.0, min(seconds, TRIAL_S)
     with runner.bench_slot(f"trial of {name}"):
-        while took < min(seconds, TRIAL_S):
-            scale = ceil(scale * min(seconds, TRIAL_S) / took) if took else scale
+        while took < enough:
+            scale = ceil(scale * enough / took) if took else scale
             trial, _ = contest.record(contest.workload(name, "--scale", scale), contest.side("off"))
             if trial["status"] != "ok":
                 raise contest.AbError(f"workload {name}: {trial['error']}")

@@ -193,7 +193,7 @@ static uint32_t magazine_batch(const struct heap *heap, unsigned class)
 {
     uint32_t size = classes[class].size, half = magazine_capacity(class) / 2;
     int64_t quarter = heap->moved[class] * (int64_t)size / 4;
-    size_t bytes = 4096;
+    size_t bytes = os_page;
     while ((int64_t)bytes * 2 <= quarter && bytes < UNIT_BYTES) bytes *= 2;
     return (uint32_t)size_max(size_min(bytes / size, half), 1);
 }
