@@ -417,7 +417,7 @@ size_t hak_purge(void)
     uint64_t now = os_now_ns();
     if (front.heap != NULL) heap_flush(front.heap, now);
     depots_trim(now, true);
-    return purge_aged(now + 1);
+    return purge_aged(now + 1, true);
 }
 
 void hak_thread_idle(void)

@@ -149,10 +149,11 @@ static size_t pending_bytes(size_t depots)
     return (units << UNIT_SHIFT) + depots;
 }
 
-/* Everything that has been free since `horizon` goes back to the kernel. Result: bytes. */
-static size_t purge_aged(uint64_t horizon)
+/* Everything that has been free since `horizon` goes back to the kernel, and of live growth windows what lay bare since
+ * the last round, or all that does now. Result: bytes. */
+static size_t purge_aged(uint64_t horizon, bool all)
 {
-    return superslab_purge(horizon) + windows_purge(horizon) + windows_trim() + arena_purge(horizon, 0);
+    return superslab_purge(horizon) + windows_purge(horizon) + windows_trim(all) + arena_purge(horizon, 0);
 }
 
 static _Atomic uint64_t tidied_ns;
@@ -166,7 +167,7 @@ static uint64_t tidy(uint64_t now)
     if (now >= last + pause && atomic_compare_exchange_strong(&tidied_ns, &last, now)) {
         last = now;
         depots_trim(now, false);
-        purge_aged(now > delay ? now - delay : 0);
+        purge_aged(now > delay ? now - delay : 0, false);
     }
     return last + pause - now;
 }

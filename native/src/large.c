@@ -40,10 +40,15 @@ static struct span *window_new(void)
 {
     struct span *window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES);
     if (window == NULL) return NULL;
-    window->start = 0;
+    window->start = window->wanted = 0;
     if (knob(KNOB_huge_pages))
         os_huge((void *)(window->address + SUPERSLAB_LARGE), span_bytes(window) - SUPERSLAB_LARGE, true);
     return window;
+}
+
+static void window_want(struct span *window, size_t units)
+{
+    if (units > window->wanted) window->wanted = (uint32_t)units;
 }
 
 /* A window for a block of this size, a warm one first; `warm`: no other. NULL where there is none. */
@@ -62,6 +67,7 @@ static struct span *window_take(struct heap *heap, size_t size, bool warm)
     }
     if (window != NULL) {
         run_begin(window, size, units);
+        window_want(window, units);
         window->prev = NULL;
         window->next = windows_live;
         if (window->next != NULL) window->next->prev = window;
@@ -88,20 +94,23 @@ static void window_give(struct heap *heap, struct span *window, uint64_t now)
     lock_drop(&arena_lock);
 }
 
-/* Gives back the pages behind the blocks of live windows where they are most of what the window holds. Result:
- * bytes. */
-static size_t windows_trim(void)
+/* Gives back the pages of live windows that no block has reached since the last round (all: that the block in it does
+ * not reach now), where they are most of what the window holds. A vector that is emptied and grows again keeps its
+ * pages. Result: bytes. */
+static size_t windows_trim(bool all)
 {
     size_t bytes = 0;
     lock_take(&arena_lock);
     for (struct span *window = windows_live; window != NULL; window = window->next) {
         if (!window_try(window)) continue;
-        uint32_t units = (uint32_t)run_units(window->size);
-        size_t tail = (size_t)(window->touched - units) << UNIT_SHIFT;
-        if (window->touched > 2 * units && os_purge((void *)(window->address + ((size_t)units << UNIT_SHIFT)), tail)) {
-            POKE(window->touched, units);
+        uint32_t units = (uint32_t)run_units(window->size), wanted = all ? units : window->wanted;
+        size_t tail = (size_t)(window->touched - wanted) << UNIT_SHIFT;
+        if (window->touched > 2 * wanted &&
+            os_purge((void *)(window->address + ((size_t)wanted << UNIT_SHIFT)), tail)) {
+            POKE(window->touched, wanted);
             bytes += tail;
         }
+        window->wanted = units;
         window_release(window, run_mark(run_block(window)));
     }
     lock_drop(&arena_lock);
@@ -157,6 +166,7 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
     if (large_is_window(run)) {
         if (units > GROWTH_UNITS) return false;
         window_hold(run);
+        window_want(run, units);
         run_resize(heap, run, size, units);
         window_release(run, run_mark(run_block(run)));
         return true;

@@ -129,11 +129,12 @@ struct span {
             };
             uint32_t heap; /* number of the heap that carves it, 0 none */
         };
-        struct {            /* run */
-            size_t size;    /* bytes asked for */
-            uint32_t life;  /* the block's mark, or enum run_life */
-            uint32_t site;  /* number of the site that asked for it, 0 unknown */
-            uint32_t start; /* bytes from the span to the block: its colour, below RUN_COLOURS lines */
+        struct {             /* run */
+            size_t size;     /* bytes asked for */
+            uint32_t life;   /* the block's mark, or enum run_life */
+            uint32_t site;   /* number of the site that asked for it, 0 unknown */
+            uint32_t start;  /* bytes from the span to the block: its colour, below RUN_COLOURS lines */
+            uint32_t wanted; /* growth window: most units that its blocks have had since the last round of purging */
         };
         struct {                        /* free span */
             uint64_t freed_ns;          /* when */

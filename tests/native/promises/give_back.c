@@ -1,5 +1,6 @@
 /* Promise 10: memory goes back after a peak, and only what was touched becomes resident. */
 #include "../serve.h"
+#include <time.h>
 
 enum { PEAK = 300 * MIB, KEPT_MAX = PEAK / 10, WAIT_MS = 5000 };
 static char *blocks[PEAK / 200];
@@ -54,6 +55,35 @@ PROMISE(a_peak_in_a_forked_child_goes_back) {
         _exit(0);
     }
     wait_for(child);
+}
+
+enum { VECTOR = 48 * MIB, EMPTIED = 100 * KIB };
+
+static char *vector_refilled(char *vector) {
+    for (size_t size = EMPTIED; size <= VECTOR; size *= 2) memset(vector = realloc(vector, size), 1, size);
+    return realloc(vector, EMPTIED);
+}
+
+PROMISE(an_emptied_vector_gives_its_pages_back) {
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    char *vector = vector_refilled(NULL);
+    peak_of(12 * KIB);
+    expect_given_back(before);
+    free(vector);
+}
+
+PROMISE(a_vector_that_is_refilled_keeps_its_pages) {
+    enum { SECONDS = 6 };
+    struct rusage warm, after;
+    char *vector = vector_refilled(NULL);
+    for (time_t end = time(NULL) + SECONDS; time(NULL) < end;) {
+        vector = vector_refilled(vector);
+        free(vector_refilled(NULL)); /* there is something to give back meanwhile */
+        getrusage(RUSAGE_SELF, time(NULL) < end - SECONDS / 2 ? &warm : &after);
+    }
+    HOLDS(after.ru_minflt - warm.ru_minflt < 20);
+    free(vector);
 }
 
 PROMISE(only_touched_memory_is_resident) {
