@@ -47,7 +47,7 @@ def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.
     with runner.bench_slot(f"ab of {target.label}", wait_s):
         for one in sides:
             row, _ = record(target, one, env)
-            refuse(target, one, row, allow_few)
+            refuse(target, one, row, allow_few, env)
         progress = runner.Progress(f"ab of {target.label}", blocks * len(sides))
         for block in range(blocks):
             for one in order.sample(sides, len(sides)):

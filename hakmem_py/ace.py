@@ -1,7 +1,7 @@
 """ACE from Python: what it saw and did as tables, and the live allocator driven by a policy of your own.
 
 ACE plays one bandit a *learner*: one for each size class with traffic (arms: blocks a magazine holds), and
-three for the whole allocator. A learner's *window* ends, its arm is rewarded, the next arm is put into force:
+four for the whole allocator. A learner's *window* ends, its arm is rewarded, the next arm is put into force:
 one row of `events`. Ten lines drive the allocator of this process:
 
     class Greedy:
@@ -27,7 +27,7 @@ import pandas as pd
 
 from .native import NativeError, load
 
-SLOW = ("superslab_bytes", "purge_delay_ms", "large_threshold")  # knobs of learners 0, 1, 2 (loop.c)
+SLOW = ("superslab_bytes", "purge_delay_ms", "large_threshold", "idle_return")  # of learners 0 to 3 (loop.c)
 REASONS = ("policy", "frozen", "outside", "restart")  # HAK_REASON_...
 OUTSIDE = "outside"  # policy of a learner that is driven from outside
 WINDOW = (
@@ -36,10 +36,11 @@ WINDOW = (
 )  # fmt: skip
 FRONT = (
     "number", "time_ns", "learner", "block_size", "threads", "phase", "policy", "reason", "arm", "next_arm",
-    "setting", "pulls", "reward", "mean", "bonus",
+    "setting", "pulls", "reward", "told", "price", "mean", "bonus",
 )  # fmt: skip
 BACK = ("rss_bytes", "seed")
 BATCH = 1024  # events fetched at a time
+POLICY_VERBS = (("select", "update"), ("predict", "partial_fit"))
 LEARNER = ("knob", "block_size", "arms", "arm", "policy", "windows", "reward", "noise")
 
 
@@ -51,9 +52,10 @@ def events(since=0, variant="release"):
 
     Columns: number, time_ns (CLOCK_MONOTONIC), learner, knob, block_size (bytes, 0: the whole allocator),
     threads, phase, policy, reason, arm and its setting (in force in the window), next_arm, pulls, reward (at
-    most 1), mean, bonus, index_0 ... of every arm, the window's counts (begin_ns, end_ns, cpu_ns, refills,
-    spills, swaps, contended, faults, syscalls, purged_bytes) and levels (cached_bytes, live_bytes),
-    rss_bytes, seed.
+    most 1), told and price (the reward and its part for memory that the policy learned from: those of another
+    window for the placebo), mean, bonus, index_0 ... of every arm, the window's counts (begin_ns, end_ns,
+    cpu_ns, refills, spills, swaps, contended, faults, syscalls, purged_bytes) and levels (cached_bytes,
+    live_bytes), rss_bytes, seed.
     """
     library = load(variant)
     cursor, lost = library.ffi.new("uint64_t *", since), library.ffi.new("uint64_t *")
@@ -75,11 +77,22 @@ def history(paths, variant="release"):
         raise FileNotFoundError(
             f"no history at {paths}: run with HAKMEM_ACE_ENABLED=1 HAKMEM_ACE_EVENTS=FILE-%p.csv"
         )
-    parts = [pd.read_csv(path).assign(process=process) for process, path in enumerate(found)]
+    parts = [_read_history(path).assign(process=process) for process, path in enumerate(found)]
+    parts = [part for part in parts if len(part)] or parts[:1]
     lost = sum(int(part["lost"].max()) for part in parts if len(part))
     table = _named(pd.concat(parts, ignore_index=True).drop(columns="lost"), variant)
     table.attrs["lost"] = lost
     return table
+
+
+def _read_history(path):
+    try:
+        part = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as a history of ACE: {error}") from None
+    if missing := {*_columns(), "lost"} - {*part}:
+        raise ValueError(f"{path} is no history of ACE: it has no column {', '.join(sorted(missing))}")
+    return part
 
 
 def learners(variant="release"):
@@ -148,7 +161,10 @@ def start(variant="release", **parameters):
     """Starts ACE in this process, with parameters of its policies (scale=, gamma=, ...)."""
     lib = load(variant).lib
     for name, value in parameters.items():
-        lib.hak_ace_parameter(name.encode(), float(value))
+        if lib.hak_ace_parameter(name.encode(), float(value)) < 0:
+            raise NativeError(
+                f"no policy takes {name}={value}: `simulate --policy NAME --param x=0` lists them"
+            )
     if lib.hak_ace_start() == -2:
         raise NativeError(f"variant {variant!r} is compiled without ACE: load another in a fresh process")
 
@@ -203,18 +219,23 @@ def drive(policy, learner=64, windows=200, interval_s=0.01, work=None, variant="
 
     A policy that raises, or names an arm that is not there, is asked no more: its error goes to stderr and to
     attrs["error"], the windows go on with the arm in force and the reason "frozen", and ACE itself leaves the
-    learner alone until `release`. Raises NativeError for an unknown learner.
+    learner alone until `release`. Raises NativeError for an unknown learner, TypeError for what is no policy.
     """
     number = learner_number(learner, variant)
     work = work or bursts(learner if isinstance(learner, int) else 64, variant=variant)
     player = _Player(policy, number, load(variant))
     player.end_window()  # what came before is nobody's
-    since = max(events(variant=variant)["number"], default=0)
-    good = sum(player.window(work, interval_s) for _ in range(windows))
+    since, parts = max(events(variant=variant)["number"], default=0), []
+    for window in range(windows):
+        player.window(work, interval_s)
+        if window % BATCH == BATCH - 1 or window == windows - 1:  # before the ring overruns them
+            parts.append(events(since, variant))
+            since = max(parts[-1]["number"], default=since)
     if not player.error:
         release(learner, variant)
-    table = events(since, variant).query("learner == @number").reset_index(drop=True)
-    table.loc[good:, "reason"] = "frozen"
+    table = pd.concat(parts, ignore_index=True) if parts else events(2**62, variant)
+    table = table.query("learner == @number").reset_index(drop=True)
+    table.loc[table["time_ns"] > player.chosen_ns, "reason"] = "frozen"
     table.attrs["error"] = player.error
     return table
 
@@ -232,36 +253,45 @@ def learner_number(learner, variant="release"):
         number = SLOW.index(learner) if learner in SLOW else -1
     if number < 0:
         raise NativeError(
-            f"there is no learner for {learner!r}: give a block size of 1 to 2048 bytes, or {', '.join(SLOW)}"
+            f"there is no learner for {learner!r}: give a block size up to 32768 bytes, or {', '.join(SLOW)}"
         )
     return number
 
 
 class _Player:
-    """A policy and the learner it drives, until it fails; then nobody drives it."""
+    """A policy and the learner it drives, until it fails; then the arm in force stays.
+
+    chosen_ns: end of the last window whose arm the policy chose.
+    """
 
     def __init__(self, policy, number, library):
+        if not any(hasattr(policy, one) and hasattr(policy, two) for one, two in POLICY_VERBS):
+            raise TypeError(
+                f"{policy!r} is no policy: it needs select() and update(arm, reward), or MABWiser's verbs"
+            )
         self.policy = policy if hasattr(policy, "select") else Fitted(policy)
-        self.number, self.library, self.error = number, library, None
-        self.arms = int(learners(library.build.variant).at[number, "arms"])
+        self.number, self.library, self.error, self.chosen_ns = number, library, None, 0
+        row = learners(library.build.variant).loc[number]
+        self.arms = int(row["arms"])
+        library.lib.hak_ace_choose(number, int(row["arm"]))  # from here on ACE leaves it alone
 
     def window(self, work, interval_s):
-        """One window; True where the policy chose its arm."""
+        """One window."""
         arm = self._ask(self._choose)
         until = time.perf_counter() + interval_s
         while time.perf_counter() < until:
             work()
-        reward = self.end_window()
+        now, reward = self.end_window()
         if arm is not None:
+            self.chosen_ns = now
             self._ask(self.policy.update, arm, reward)
-        return arm is not None
 
     def end_window(self):
-        """The reward of the window that ends now."""
-        ffi, lib = self.library.ffi, self.library.lib
+        """(time, reward) of the window that ends now."""
+        ffi, lib, now = self.library.ffi, self.library.lib, time.monotonic_ns()
         window, reward = ffi.new("hak_window_t *"), ffi.new("double *")
-        lib.hak_ace_observe(self.number, time.monotonic_ns(), window, reward)
-        return reward[0]
+        lib.hak_ace_observe(self.number, now, window, reward)
+        return now, reward[0]
 
     def _choose(self):
         arm = int(self.policy.select())

@@ -24,6 +24,8 @@ from .problems import REWARDS, BanditError, problem, read_changes
 from .store import REFERENCE, save_json
 
 CHUNK = 16  # replications a thread takes at a time
+MOST_PLAYS = 10**8  # of a replication: each is kept of the first one
+MOST_REPLICATIONS = 10**7
 SETTINGS = ("rewards", "horizon", "replications", "seed", "changes", "points")
 
 
@@ -74,9 +76,15 @@ class Bandit:
         """The arm to play now, from 0."""
         return _core()[1].hak_bandit_select(self.c)
 
-    def update(self, arm, reward):
-        """The arm was played and gave this reward, larger is better."""
-        _core()[1].hak_bandit_update(self.c, arm, reward)
+    def update(self, arm, reward, busy=0.0, price=None):
+        """The arm was played and gave this reward, larger is better.
+
+        busy: share of visits to the depot that found it busy, for rules that go by it. price: the part of the
+        reward that memory cost, for ucb-near. Both are in ACE's events, so that a history can be replayed.
+        """
+        if price is not None:
+            _core()[1].hak_bandit_price(self.c, arm, price)
+        _core()[1].hak_bandit_update_busy(self.c, arm, reward, busy)
 
     def table(self):
         """DataFrame, one row an arm: pulls, mean, bonus, index."""
@@ -139,6 +147,7 @@ def contest(
     task = _checked_problem(means, rewards, changes, horizon, replications)
     learners = [_new_bandit(name, task.arms, 0, parameters) for name, parameters in entries]
     places = reading_points(horizon, points)
+    _seed(seed)
     chunks = [(first, min(CHUNK, replications - first)) for first in range(0, replications, CHUNK)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # threads suffice: C runs without the interpreter's lock
         jobs = [
@@ -155,8 +164,12 @@ def _checked_problem(means, rewards, changes, horizon, replications):
     task = problem(
         means, rewards, changes if changes is None or isinstance(changes, dict) else read_changes(changes)
     )
-    if horizon < 1 or replications < 1:
-        raise BanditError(f"horizon {horizon}, replications {replications}: allowed: 1 or more of each")
+    for name, value, most in (
+        ("horizon", horizon, MOST_PLAYS),
+        ("replications", replications, MOST_REPLICATIONS),
+    ):
+        if not 1 <= value <= most:
+            raise BanditError(f"{name} {value}: allowed: 1 to {most}")
     if task.starts[-1] >= horizon:
         raise BanditError(f"a change at step {task.starts[-1]} is never reached; allowed: 1 to {horizon - 1}")
     return task
@@ -179,7 +192,8 @@ def _run(learner, task, horizon, first, count, seed, places):
     shape = (count, len(places))
     regret, best = np.empty(shape), np.empty(shape, np.uint64)
     pulls, restarts = np.empty((count, task.arms), np.uint64), np.empty(count, np.uint64)
-    arms, rewards = np.empty(horizon, np.uint8), np.empty(horizon)
+    traced = horizon if first == 0 else 0  # plays kept one by one
+    arms, rewards = np.empty(traced, np.uint8), np.empty(traced)
     means, starts = np.array(task.means), np.array(task.starts, np.uint64)
     kind = getattr(lib, f"HAK_REWARDS_{task.rewards.upper()}")
 
@@ -193,8 +207,9 @@ def _run(learner, task, horizon, first, count, seed, places):
     out = ffi.new("hak_outcome_t *", {
         "points": len(places), "point": memory("uint64_t *", places), "regret": memory("double *", regret),
         "best": memory("uint64_t *", best), "pulls": memory("uint64_t *", pulls),
-        "restarts": memory("uint64_t *", restarts), "arm": memory("unsigned char *", arms),
-        "reward": memory("double *", rewards),
+        "restarts": memory("uint64_t *", restarts),
+        "arm": memory("unsigned char *", arms) if traced else ffi.NULL,
+        "reward": memory("double *", rewards) if traced else ffi.NULL,
     })  # fmt: skip
     lib.hak_simulate(learner, given, horizon, first, count, seed, out)
     return regret, best, pulls, restarts, arms, rewards
@@ -205,7 +220,7 @@ def play(make, means, rewards="bernoulli", horizon=1000, replications=20, seed=1
 
     Runs in Python, so a thousand times slower than `simulate`; rewards come from NumPy's generator.
     """
-    task = problem(means, rewards, changes)
+    task = _checked_problem(means, rewards, changes, horizon, replications)
     places = reading_points(horizon, points)
     parts = [_play_once(make, task, horizon, seed, r, places) for r in range(replications)]
     name = getattr(make, "__name__", type(make).__name__)
@@ -217,7 +232,10 @@ def _play_once(make, task, horizon, seed, replication, places):
     means = task.at(np.arange(horizon))
     arms, rewards = np.empty(horizon, int), np.empty(horizon)
     for t in range(horizon):
-        arms[t] = arm = policy.select()
+        arm = policy.select()
+        if arm not in range(task.arms):
+            raise BanditError(f"select() gave {arm!r} at play {t}; allowed: 0 to {task.arms - 1}")
+        arms[t] = arm
         rewards[t] = task.draw(means[t, arm], random)
         policy.update(arm, rewards[t])
     gaps = means.max(axis=1) - means[np.arange(horizon), arms]
@@ -276,7 +294,11 @@ def add_simulate(subparsers):
     )
     add = parser.add_argument
     add("--policy", default="ucb1", help="a row of the policy table; an unknown one lists them")
-    add("--means", required=True, help="mean reward of each arm, separated by commas")
+    add(
+        "--means",
+        required=True,
+        help="mean reward of each arm, separated by commas; --means=-1,... if negative",
+    )
     add("--rewards", default="bernoulli", help=f"one of {', '.join(REWARDS)}")
     add("--horizon", type=int, default=1000, help="plays")
     add("--replications", type=int, default=1000)
@@ -295,10 +317,16 @@ def add_simulate(subparsers):
 
 def _command(args, parser):
     try:
-        outcome = simulate(
-            args.policy, _numbers(args.means), args.rewards, args.horizon, args.replications,
-            _seed(args.seed), args.changes, **dict(_assignment(text) for text in args.param),
-        )  # fmt: skip
+        entry = args.policy, dict(_assignment(text) for text in args.param)
+        outcome = contest(
+            [entry],
+            _numbers(args.means),
+            args.rewards,
+            args.horizon,
+            args.replications,
+            args.seed,
+            args.changes,
+        )[0]
     except BanditError as error:
         parser.error(str(error))
     print(json.dumps(outcome.record(), indent=2) if args.json else _report(outcome))
@@ -340,6 +368,8 @@ def _report(outcome):
     for arm in range(task.arms):
         share = pulls[arm] / outcome.horizon
         lines.append(f"{arm:>4} {task.means[0][arm]:>8.4g} {pulls[arm]:>10.1f} {share:>7.1%}")
+    for start, means in zip(task.starts[1:], task.means[1:], strict=True):
+        lines.append(f"means from play {start} on: {', '.join(f'{mean:g}' for mean in means)}")
     return "\n".join([
         *lines,
         f"first arms            {''.join(f'{arm:x}' for arm in outcome.arms_played[:FIRST_ARMS])}",

@@ -7,7 +7,9 @@ there is no result unless one is asked for. How runs are arranged is for others:
 """
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from statistics import geometric_mean
 
 import pandas as pd
 
-from . import ace, bandits, build, peers, preloaded, stats, worker
+from . import ace, bandits, build, native, peers, preloaded, stats, worker
 
 TIMEOUT_S = 3600.0  # of one run: more than the longest that a notebook asks for
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
@@ -50,8 +52,7 @@ def side(name, arm=None):
     of the capacity that policies start from.
     """
     if "=" in name:
-        pairs = [pair.split("=", 1) for pair in name.split(",")]
-        return Side(name, {f"HAKMEM_{knob.upper().removeprefix('HAKMEM_')}": value for knob, value in pairs})
+        return _set(name)
     on = {"HAKMEM_ACE_ENABLED": "1"} | ({} if arm is None else _arm(arm))
     kind, _, rest = name.partition(":")
     if kind == "fixed" and rest:
@@ -67,6 +68,25 @@ def side(name, arm=None):
         "shuffled": Side(name, on | {"HAKMEM_ACE_SHUFFLED": "1"}, "fast"),
     }
     return special.get(name) or Side(name, on | _policy("HAKMEM_ACE_POLICY", name), "fast")
+
+
+def _set(name):
+    """The Side of KNOB=VALUE[,...]; the library itself says which values it takes."""
+    pairs = [pair.partition("=") for pair in name.split(",")]
+    known = {"profile", *native.knobs().index}
+    env = {}
+    for knob, _, value in pairs:
+        knob = knob.lower().removeprefix("hakmem_")
+        if knob not in known:
+            raise AbError(f"side {name}: there is no knob {knob!r}; allowed: {', '.join(sorted(known))}")
+        env[f"HAKMEM_{knob.upper()}"] = value
+    trial = {**os.environ, **env, "LD_PRELOAD": str(build.build().library)}
+    said = subprocess.run(["true"], env=trial, capture_output=True, text=True).stderr.splitlines()
+    if refused := [line for line in said if "; allowed: " in line or " is not a policy; allowed:" in line]:
+        raise AbError(f"side {name}: {refused[0].removeprefix('hakmem: ')}")
+    on = env.get("HAKMEM_ACE_ENABLED") == "1" or env.get("HAKMEM_PROFILE") == "learning"
+    still = env.get("HAKMEM_ACE_POLICY") == "fixed" or env.get("HAKMEM_ACE_FROZEN") == "1"
+    return Side(name, env, "fast" if on and not still else None)
 
 
 def _arm(number):
@@ -232,17 +252,27 @@ def _program(arguments, allocator, env, timeout_s):
 # ---------------------------------------------------------------- what is said of it
 
 
-def refuse(target, one, row, allow_few):
+def refuse(target, one, row, allow_few, env=()):
+    """Raises AbError where a trial run failed, or its side decided too seldom; says what would help."""
     if row["status"] != "ok":
         raise AbError(f"side {one.label}: {row['error']}")
     fired = _fired(row, one.loop)
     if fired is None or fired >= FIRINGS or allow_few:
         return
-    times, seconds = FIRINGS / max(fired, 1), row["elapsed_ns"] / 1e9
-    longer = f"--scale {1.2 * times:.2g} times as large, " if target.bench else ""
+    seconds, option = row["elapsed_ns"] / 1e9, f"--{one.loop}-interval-ms"
+    knob = f"ace_{one.loop}_interval_ms"
+    interval = int(
+        {**dict(env), **one.env}.get(f"HAKMEM_{knob.upper()}") or native.knobs().at[knob, "preset"]
+    )
+    ways, shorter = [], max(1, int(800 * seconds / FIRINGS))
+    if shorter < interval:
+        ways.append(f"{option} {shorter}")
+    if target.bench and fired:
+        ways.append(f"--scale {1.2 * FIRINGS / fired:.2g} times as large")
+    rare = "" if ways else "; its blocks hardly leave the magazines, so there is little to learn"
     raise AbError(
-        f"side {one.label}: {fired} firings in {seconds:.2g} s, below {FIRINGS} nothing is learned: {longer}"
-        f"--{one.loop}-interval-ms {max(1, int(800 * seconds / FIRINGS))}, or --allow-few for a marked result"
+        f"side {one.label}: {fired} firings in {seconds:.2g} s, below {FIRINGS} nothing is learned{rare}: "
+        f"{', '.join([*ways, ''])}{'or ' if ways else ''}--allow-few for a marked result"
     )
 
 
@@ -267,10 +297,12 @@ def judge(samples, metric="cpu_ns_per_op"):
         table.loc[i, "tost_p"] = stats.tost(pairs[label], pairs[baseline], EQUIVALENT) if len(pairs) else None
         table.loc[i, "settled"] = rows["settled"].median()
         fired = [_fired(row, loops[label]) for row in rows.to_dict("records")]
+        base = samples[samples["allocator"] == baseline].to_dict("records")
+        least = [min(_fired(row, loops[baseline]) for row in base)] if loops[baseline] else []
         table.loc[i, "firings"] = min(fired) if loops[label] else None
         table.loc[i, "peak_rss_mb"] = rows["peak_rss_bytes"].median() / 1e6
         table.loc[i, "cached_kb"] = rows["cached_bytes"].median() / 1e3
-        if loops[label] and min(fired) < FIRINGS:
+        if min([*least, *(fired if loops[label] else [])], default=FIRINGS) < FIRINGS:
             table.loc[i, "verdict"] = "FEW FIRINGS"
     return table
 
@@ -298,7 +330,12 @@ def intervals(args):
         "HAKMEM_ACE_FAST_INTERVAL_MS": args.fast_interval_ms,
         "HAKMEM_ACE_SLOW_INTERVAL_MS": args.slow_interval_ms,
     }
-    return {name: str(value) for name, value in given.items() if value}
+    for name, value in given.items():
+        low, high = native.knobs().loc[name.removeprefix("HAKMEM_").lower(), ["minimum", "maximum"]]
+        if value is not None and not low <= value <= high:
+            option = name.removeprefix("HAKMEM_ACE_").lower().replace("_", "-")
+            raise AbError(f"--{option} {value}: allowed: {low} to {high}")
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def chosen_workload(args, known):
@@ -307,7 +344,8 @@ def chosen_workload(args, known):
         raise AbError(f"workload {args.workload!r} is unknown; the bench has {', '.join(known)}")
     given = {name: getattr(args, name) for name in ("scale", "size", "threads", "slots")}
     return workload(
-        args.workload, *(word for name, value in given.items() if value for word in (f"--{name}", value))
+        args.workload,
+        *(word for name, value in given.items() if value is not None for word in (f"--{name}", value)),
     )
 
 

@@ -1,6 +1,7 @@
 """Bandit problems: the mean reward of each arm over time, and how rewards scatter around it."""
 
 import csv
+import json
 import math
 import tomllib
 from dataclasses import dataclass
@@ -89,16 +90,34 @@ def parse_rewards(text):
 def read_changes(path):
     """{step: means} from a file; `step` is the number of plays made when the means begin to hold.
 
-    TOML: `[[change]]` tables with `step` and `means`. CSV: a line `step,mean,mean,...` a change; a line of
-    headings that begins with "step" and lines that begin with "#" are passed over.
+    TOML: `[[change]]` tables with `step` and `means`; JSON: a list of such. CSV: a line `step,mean,mean,...`
+    a change; a line of headings that begins with "step" and lines that begin with "#" are passed over.
+    Raises BanditError.
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".toml":
-            return {int(c["step"]): [float(m) for m in c["means"]] for c in tomllib.loads(text)["change"]}
-        lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("#", "step"))]
-        return {int(step): [float(m) for m in means] for step, *means in csv.reader(lines)}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        form = "CSV lines step,mean,mean,... or TOML [[change]] with step and means"
+        rows = _rows(path, path.read_text(encoding="utf-8-sig"))
+        changes = {_whole(step): [float(mean) for mean in means] for step, means in rows}
+        if len(changes) != len(rows) or not rows:
+            raise ValueError("a step is there twice" if rows else "no change is in it")
+        return changes
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        form = "CSV lines step,mean,mean,..., TOML [[change]] or a JSON list with step and means"
         raise BanditError(f"cannot read changes from {path} ({error}); allowed: {form}") from None
+
+
+def _rows(path, text):
+    """[(step, means)] as they stand in a file."""
+    if path.suffix in (".toml", ".json"):
+        found = tomllib.loads(text)["change"] if path.suffix == ".toml" else json.loads(text)
+        return [(change["step"], change["means"]) for change in found]
+    lines = [
+        line for line in text.splitlines() if line.strip() and not line.lower().startswith(("#", "step"))
+    ]
+    return [(step, means) for step, *means in csv.reader(lines)]
+
+
+def _whole(step):
+    if isinstance(step, bool) or not isinstance(step, int | str):
+        raise ValueError(f"step {step} is no whole number")
+    return int(step)

@@ -16,6 +16,7 @@ import pandas as pd
 
 from . import build, contest, provenance, runner, stats
 
+BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs that a learner reads once
 TRIAL_S = 1.0  # seconds of the trial by which a run's length is sized; its first moments are the slowest
 
 
@@ -31,14 +32,16 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
     """
     if not target.bench:
         raise contest.AbError("knobs take turns in workloads of the bench only: a program has no chunks")
-    loop = "fast" if knob == "ace_enabled" and values[1] else None
-    sides = [contest.Side(f"{knob}={values[0]}"), contest.Side(f"{knob}={values[1]}", loop=loop)]
+    env = {name: str(value) for name, value in dict(env).items()}
+    _refuse(knob, values, env)
+    learns = knob == "ace_enabled" and env.get("HAKMEM_ACE_FROZEN", "0") == "0"
+    sides = [contest.Side(f"{knob}={one}", loop="fast" if learns and one else None) for one in values]
     turns = ("--chunks", str(chunks), "--toggle", f"{knob}={values[0]},{values[1]}")
-    command, env = (*target.arguments, *turns), {name: str(value) for name, value in dict(env).items()}
+    command = (*target.arguments, *turns)
     rows = []
     with runner.bench_slot(f"turns of {target.label}", wait_s):
         tried, _ = contest.record(contest.Target(command, True, target.label), contest.side("off"), env)
-        contest.refuse(target, sides[1], tried, allow_few)
+        contest.refuse(target, max(sides, key=lambda one: one.loop or ""), tried, allow_few, env)
         seen = {name: tried[name] for name in ("settled", "cached_bytes")}
         progress = runner.Progress(f"turns of {target.label}", blocks)
         for block in range(blocks):
@@ -52,12 +55,24 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
     return samples
 
 
+def _refuse(knob, values, env):
+    if values[0] == values[1]:
+        raise contest.AbError(f"{knob}={values[0]},{values[1]}: the two values must differ")
+    if knob in BORN:
+        raise contest.AbError(f"{knob} is read when a learner begins: compare by `ab --sides {knob}=...`")
+    if knob.startswith("ace_") and knob != "ace_enabled" and env.get("HAKMEM_ACE_ENABLED") != "1":
+        raise contest.AbError(
+            f"{knob} does nothing while ACE is off: compare by `ab --sides ace_enabled=1,...`"
+        )
+
+
 def _sides(row, sides):
     """The two rows of a process."""
     rows = [row | {"allocator": one.label} for one in sides]
     if row["status"] == "ok":
         seen = json.loads(row["extra"])
-        rows[1]["firings"] = seen["ace_firings"]
+        for one, side in zip(rows, sides, strict=True):
+            one["firings"] = seen["ace_firings"] if side.loop else None
         for metric, chunks in (("cpu_ns_per_op", "chunk_cpu_ns"), ("wall_ns_per_op", "chunk_ns")):
             times = stats.alternated(seen[chunks], seen["chunk_side"])
             for one, value in zip(rows, times, strict=True):

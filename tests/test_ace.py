@@ -1,16 +1,13 @@
 """ACE: what it tells, who may drive it, and what an A/B with it needs to count."""
 
-import json
-import math
 import os
 import subprocess
 import sys
 
-import pandas as pd
 import pytest
 from mabwiser.mab import MAB, LearningPolicy
 
-from hakmem_py import ab, ace, bandits, build, ceiling, cli, contest, native, peers, turns
+from hakmem_py import ab, ace, bandits, build, native
 
 FAST = {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"}
 
@@ -92,9 +89,31 @@ def test_an_arm_that_is_not_there_freezes_too(capsys):
         def select(self):
             return 7
 
-    table = ace.drive(Wrong(), learner=112, windows=3, interval_s=0.002)
+    table = ace.drive(Wrong(), learner=112, windows=12, interval_s=0.002)
     assert "arms 0 to 5" in str(table.attrs["error"]) and set(table["reason"]) == {"frozen"}
+    number, arm = ace.learner_number(112), table["arm"].iloc[0]
+    assert set(table["arm"]) == set(table["next_arm"]) == {arm}  # ACE's own policy does not go on either
+    windows = ace.learners().at[number, "windows"]
+    ace.start()
+    for _ in range(300):
+        ace.bursts(112, blocks=2000)()
+    ace.stop()
+    assert ace.learners().loc[number, ["arm", "windows"]].to_list() == [arm, windows]
     ace.release(112)
+
+
+def test_a_policy_may_fail_late_in_a_long_run(capsys):
+    table = ace.drive(Greedy(fails=4500), learner=144, windows=5000, interval_s=0)
+    assert len(table) == 5000 and (table["reason"] == "outside").sum() == 4500
+    ace.release(144)
+
+
+def test_what_is_no_policy_is_refused():
+    for thing in (object(), type("Half", (), {"select": lambda self: 0})()):
+        with pytest.raises(TypeError, match="it needs select"):
+            ace.drive(thing, learner=64)
+    with pytest.raises(native.NativeError, match="no policy takes scael"):
+        ace.start(scael=3)
 
 
 def test_a_mabwiser_policy_works_as_shipped():
@@ -121,12 +140,13 @@ def test_a_learner_that_is_not_there_is_refused():
 
 def test_learners_and_events_tell_the_same():
     number = ace.learner_number(64)
+    since, before = max(ace.events()["number"], default=0), ace.learners().at[number, "windows"]
     ace.drive(Greedy(), learner=64, windows=7, interval_s=0.002)
-    table, learner = ace.events(), ace.learners().loc[number]
-    assert list(ace.learners()["knob"][:3]) == list(ace.SLOW)
+    table, learner = ace.events(since), ace.learners().loc[number]
+    assert list(ace.learners()["knob"][: len(ace.SLOW)]) == list(ace.SLOW)
     assert learner["settings"] == [16, 32, 64, 128, 256, 512] and learner["block_size"] == 64
     mine = table[table["learner"] == number]
-    assert len(mine) == learner["windows"] and mine["reward"].iloc[-1] == learner["reward"]
+    assert len(mine) == learner["windows"] - before == 8 and mine["reward"].iloc[-1] == learner["reward"]
     assert (table["number"].diff().dropna() == 1).all() and (table["reward"] <= 1).all()
     assert ace.events(since=table["number"].max()).empty
     assert (ace.costs() > 0).all()
@@ -149,49 +169,24 @@ def test_default_policies_are_those_that_are_meant():
 
 
 def test_a_history_can_be_replayed_decision_by_decision():
-    """The same rewards into the same policy choose the same arms."""
-    _, table = ab.record(ab.workload("bursts", "--scale", "8"), ab.side("ucb-scaled"), FAST)
-    rows = table[table["block_size"] == 64]
-    again = bandits.Bandit("ucb-scaled", 6, seed=int(rows["seed"].iloc[0]))
-    for row in rows.itertuples():
-        again.update(row.arm, row.reward)
-        assert again.select() == row.next_arm
-    assert len(rows) > 20
+    """The same rewards into the same policy choose the same arms; the placebo's are of other windows."""
+    target = ab.workload("phases", "--phase-ms", "25", "--iterations", "6", "--chunks", "1")
+    for side, policy in (("on", "ucb-near"), ("shuffled", "ucb-near"), ("bonwick", "bonwick")):
+        _, table = ab.record(target, ab.side(side), FAST)
+        rows = table[table["block_size"] == 64]
+        again = bandits.Bandit(policy, 6, seed=int(rows["seed"].iloc[0]), arm=rows["arm"].iloc[0])
+        for row in rows.itertuples():
+            visits = row.refills + row.spills
+            again.update(row.arm, row.told, row.contended / visits if visits else 0.0, row.price)
+            assert again.select() == row.next_arm
+        assert len(rows) > 20
+        assert (rows["told"] == rows["reward"]).all() == (side != "shuffled")
 
 
 def test_a_history_longer_than_the_ring_is_whole():
     row, table = ab.record(ab.workload("random_mixed", "--scale", "12"), ab.side("on"), FAST)
     assert row["status"] == "ok" and table.attrs["lost"] == 0
     assert len(table) > 4096 and table["number"].tolist() == list(range(1, len(table) + 1))
-
-
-def test_settled_is_where_the_last_half_of_the_windows_went():
-    def learner(number, rewards, arms):
-        rows = {"learner": number, "block_size": 64, "arm": arms, "reward": [rewards[arm] for arm in arms]}
-        return pd.DataFrame(rows)
-
-    found = learner(3, [0.5, 0.9, 0.99, 1.0], [0, 1, 2, 3, 3, 2, 3, 1])  # 0.99 is as good as 1, 0.9 not
-    assert ab.settled(found) == 0.75
-    two = pd.concat([found, learner(4, [0.5, 1.0], [1, 0, 0, 0]), found.assign(block_size=0)])
-    assert ab.settled(two) == 0.5  # 3 of 4 and 0 of 2; slow learners do not count
-    assert math.isnan(ab.settled(found.iloc[:0]))
-
-
-def test_sides_that_take_the_same_time_are_equivalent():
-    blocks = range(30)
-    times = {"off": 10.0, "on": 10.05, "slow": 10.5}
-    rows = [
-        {"allocator": name, "case": "w", "block": block, "status": "ok", "error": "", "load1": 0.0}
-        | {"cpu_ns_per_op": time * (1 + 0.001 * (block % 7)), "peak_rss_bytes": 1e6, "cached_bytes": 0.0}
-        | {"firings": 500, "slow_firings": 0, "settled": 0.9}
-        for name, time in times.items()
-        for block in blocks
-    ]
-    samples = pd.DataFrame(rows)
-    samples.attrs = {"baseline": "off", "loops": {"off": None, "on": "fast", "slow": "fast"}}
-    table = ab.judge(samples).set_index("allocator")
-    assert table.at["on", "tost_p"] < 0.05 < table.at["slow", "tost_p"]
-    assert table.at["on", "settled"] == 0.9
 
 
 def test_every_process_leaves_a_history_of_its_own(tmp_path):
@@ -204,6 +199,27 @@ def test_every_process_leaves_a_history_of_its_own(tmp_path):
     assert not table.duplicated(["learner", "time_ns"]).any()
 
 
+def test_a_history_is_where_it_was_asked_for(tmp_path):
+    """Also of a program that changes its folder, writes over its environment, or is killed."""
+    code = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+at = libc.getenv
+at.restype = ctypes.c_void_p
+ctypes.memset(at(b"HAKMEM_ACE_EVENTS"), ord("x"), 5)
+os.chdir("/")
+end = time.monotonic() + SECONDS
+while time.monotonic() < end: [str(i) for i in range(20000)]
+os.kill(os.getpid(), SIGNAL)
+"""
+    for name, seconds, signal in (("whole.csv", 0.2, 0), ("killed.csv", 6, 9)):
+        env = {"LD_PRELOAD": str(build.build().library), "PYTHONMALLOC": "malloc", "HAKMEM_ACE_ENABLED": "1"}
+        env |= {"HAKMEM_ACE_EVENTS": name, "HAKMEM_ACE_FAST_INTERVAL_MS": "5"}
+        said = code.replace("SECONDS", str(seconds)).replace("SIGNAL", str(signal))
+        subprocess.run([sys.executable, "-c", said], env=os.environ | env, cwd=tmp_path)
+        assert len(ace.history(tmp_path / name)) > 10
+
+
 # ---------------------------------------------------------------- bad input
 
 
@@ -212,7 +228,7 @@ def test_every_process_leaves_a_history_of_its_own(tmp_path):
     [
         ("POLICY", "ucb7", "ucb1"),
         ("SLOW_POLICY", "", "halving"),
-        ("ARM", "99", "0 to 15"),
+        ("ARM", "6", "0 to 5"),
         ("FAST_INTERVAL_MS", "0", "1 to 60000"),
         ("FAST_INTERVAL_MS", "soon", "1 to 60000"),
     ],
@@ -224,138 +240,25 @@ def test_a_wrong_setting_costs_one_line(variable, value, allowed):
     assert len(lines) == 1 and f"HAKMEM_ACE_{variable}={value}" in lines[0] and allowed in lines[0]
 
 
+def test_a_long_and_broken_setting_leaves_room_for_what_is_allowed():
+    (line,) = preloaded({"HAKMEM_ACE_POLICY": "u\n" * 400}).stderr.splitlines()
+    assert "u?u?" in line and "round-robin" in line
+
+
 def test_a_history_that_cannot_be_written_costs_one_line(tmp_path):
     env = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": f"{tmp_path}/nowhere/%p.csv", **FAST}
     done = preloaded(env, rounds=20)
     assert done.returncode == 0 and len(done.stderr.splitlines()) == 1 and "nowhere" in done.stderr
 
 
-# ---------------------------------------------------------------- hakmem ab
-
-AB = ["ab", "--workload", "bursts", "--blocks", "2", "--sides", "off", "on", "fixed:64"]
-
-
-def test_ab_prints_intervals_verdicts_and_firings(capsys):
-    assert cli.main([*AB, "--scale", "20", "--fast-interval-ms", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "2 blocks" in lines[0] and "firings" in lines[1]
-    assert {line.split()[0] for line in lines[2:4]} == {"on", "fixed:64"}
+def test_a_history_is_no_other_file(tmp_path):
+    for name, text in (("empty", ""), ("other", "a,b\n1,2\n")):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=name):
+            ace.history(tmp_path / name)
 
 
-def test_a_run_of_phases_takes_the_geometric_mean_of_their_times():
-    target = ab.phased("phases4", 0.1, 2)
-    row = contest.run_bench(target.arguments, "hakmem", {}, 60.0)
-    seen = pd.DataFrame(json.loads(row["extra"])["phases"]).groupby("name")[["cpu_ns", "ops"]].sum()
-    times = seen["cpu_ns"] / seen["ops"]
-    assert len(times) == 4 and row["cpu_ns_per_op"] == pytest.approx(times.prod() ** 0.25)
-    steady = contest.run_bench(ab.workload("lifo").arguments, "hakmem", {}, 60.0)
-    assert steady["cpu_ns_per_op"] == pytest.approx(steady["cpu_ns"] / steady["ops"])
-
-
-def test_kept_tables_know_where_they_were_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(ab.store, "REFERENCE", tmp_path)
-    table = pd.DataFrame({"ratio": [1.5], "extra": ["{}"]})
-    table.attrs["baseline"] = "off"
-    ab.keep("mine", contest=table, again=table)
-    kept = ab.kept("mine", "contest")
-    assert kept.attrs["baseline"] == "off" and list(kept) == ["ratio"]
-    (facts,) = ab.kept_facts("mine")
-    assert facts["machine"] == ab.provenance.machine() and facts["experiment"] == "mine"
-    assert "commit of others" not in repr(ab.provenance.footer(facts=facts, further=[facts]))
-    assert "commit of others" in repr(ab.provenance.footer(facts=facts, further=[facts | {"commit": "0"}]))
-
-
-def test_ab_refuses_what_has_not_learned(capsys):
-    assert cli.main(AB) == 1
-    told = capsys.readouterr().err
-    assert "below 100" in told and "--fast-interval-ms" in told
-    assert cli.main([*AB, "--allow-few"]) == 0
-    assert "FEW FIRINGS" in capsys.readouterr().out
-
-
-def test_ab_takes_any_program(capsys):
-    code = "for _ in range(60): [str(i) for i in range(20000)]"
-    options = ["--blocks", "2", "--fast-interval-ms", "1", "--allow-few", "--sides", "off", "random"]
-    assert cli.main(["ab", *options, "--", "env", "PYTHONMALLOC=malloc", sys.executable, "-c", code]) == 0
-    assert capsys.readouterr().out.startswith("env: cpu time")
-
-
-def test_ab_compares_a_program_under_several_allocators():
-    """Who answers malloc is asked inside; the memory is the program's own, not that of who started it."""
-    code = "import sys; sys.exit(NAME not in open('/proc/self/maps').read())"
-    libraries = {name: f"lib{name}" for name in ("hakmem", *peers.KNOWN)} | {"system": "libc.so"}
-    for name, library in libraries.items():
-        if name in peers.KNOWN and peers.find(name).path is None:
-            continue
-        target = ab.program(sys.executable, "-c", code.replace("NAME", repr(library)))
-        row, _ = ab.record(target, ab.side(name))
-        assert row["status"] == "ok" and 0 < row["peak_rss_bytes"] < 30e6
-    large = ab.program(sys.executable, "-c", "block = bytearray(90 << 20); import time; time.sleep(0.05)")
-    assert 90e6 < ab.record(large, ab.side("hakmem"))[0]["peak_rss_bytes"] < 130e6
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--workload", "nothing"], "random_mixed"),
-        (["--workload", "bursts", "--sides", "off", "clever"], "ucb1-tuned"),
-        (["--workload", "bursts", "--sides", "off", "fixed:65"], "fixed:64"),
-        (["--workload", "bursts", "--sides", "off"], "two sides"),
-        ([], "--workload NAME"),
-        (["--", "no-such-program"], "no-such-program"),
-        (["--sides", "off", "on", "--", "false"], "ended with status 1"),
-    ],
-)
-def test_ab_refuses_in_one_line(words, said, capsys):
-    assert cli.main(["ab", *words]) == 1
-    told = capsys.readouterr().err
-    assert said in told and len(told.splitlines()) == 1
-
-
-# ---------------------------------------------------------------- two settings in one process
-
-
-def test_a_knob_that_takes_turns_is_in_force_at_its_turn():
-    """Magazines of 16 blocks make bursts of 400 half as slow again; bursts do not feel the other knob."""
-    target = ab.workload("bursts", "--scale", "2")
-    small = ab.judge(turns.compare(target, "magazine_blocks", (512, 16), blocks=3)).iloc[0]
-    none = ab.judge(turns.compare(target, "large_threshold", (32 << 20, 16 << 20), blocks=6)).iloc[0]
-    assert small["allocator"] == "magazine_blocks=16" and small["ratio"] > 1.15
-    assert none["n"] == 6 and 0.75 < none["ratio"] < 1.3
-
-
-def test_phases_that_take_turns_are_compared_phase_by_phase():
-    target = ab.workload("phases", "--phase-ms", "10", "--iterations", "12")
-    table, costs = turns.sweep(target, "magazine_blocks", (512, 16, 32), blocks=4, chunks=12)
-    table = table.set_index(["case", "setting"])
-    assert set(table.index) == {(phase, arm) for phase in ("bursts", "prodcons") for arm in (16, 32)}
-    assert table.loc[("bursts", 16), "ratio"] > 1.1
-    best = ceiling.oracle(costs).iloc[0]
-    assert best["best_fixed"] != "16" and best["gain"] >= 1
-    assert best["low"] <= best["held_out"] <= best["high"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("ace_enabled=1", "KNOB=A,B"),
-        ("magazine_block=16,32", "no such knob"),
-        ("magazine_blocks=16,1024", "out of the knob's range"),
-    ],
-)
-def test_turns_are_refused_in_one_line(asked, said, capsys):
-    assert cli.main(["toggle", asked, "--workload", "bursts"]) == 1
-    told = capsys.readouterr().err
-    assert said in told and len(told.splitlines()) == 1
-    with pytest.raises(ab.AbError, match="no chunks"):
-        turns.compare(ab.program("true"), "magazine_blocks", (16, 32))
-
-
-def test_ace_takes_turns_with_itself(capsys):
-    words = ["toggle", "ace_enabled=0,1", "--workload", "frag", "--scale", "20", "--blocks", "2"]
-    assert cli.main([*words, "--fast-interval-ms", "1"]) == 0
-    line = capsys.readouterr().out.splitlines()[2].split()
-    assert line[0] == "ace_enabled=1" and int(line[-3]) >= 100
+# ---------------------------------------------------------------- at work
 
 
 def test_ace_stopped_leaves_the_knobs_as_they_were():
@@ -386,6 +289,74 @@ assert ace.learners().query("block_size == 64")["windows"].iloc[0] > learned > 0
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_was_asked_for_is_an_arm_and_comes_back():
+    """A slow setting that is no arm takes the nearest one's place; one set meanwhile stays."""
+    code = """
+from hakmem_py import ace, native
+native.set_knob("purge_delay_ms", 60000)
+native.set_knob("large_threshold", 20 << 20)
+native.set_knob("ace_slow_interval_ms", 5)
+native.set_knob("ace_slow_policy", 18)  # every arm with the same probability
+work = ace.bursts(64, blocks=3000)
+ace.start()
+for _ in range(400): work()
+rows = ace.events().query("block_size == 0")
+assert {60000, 50} <= set(rows.query("knob == 'purge_delay_ms'")["setting"])
+assert 20 << 20 in set(rows.query("knob == 'large_threshold'")["setting"])
+assert set(rows.query("knob == 'idle_return'")["setting"]) == {0, 1}
+native.set_knob("large_threshold", 5 << 20)
+native.set_knob("ace_frozen", 1)
+ace.stop()
+assert native.knobs().loc[["purge_delay_ms", "large_threshold"], "value"].to_list() == [60000, 5 << 20]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_step_by_hand_goes_by_the_time_it_is_told():
+    """Nothing runs meanwhile, yet each half second that is told is a window."""
+    code = """
+from hakmem_py import native
+lib = native.load().lib
+fired = []
+for k in range(41):
+    lib.hak_ace_step(10**9 + k * 500_000_000)
+    fired.append(lib.hak_ace_firings(0))
+assert fired == list(range(41)), fired
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("delay_ms", [0, 0.2, 0.5, 1])
+def test_a_fork_while_ace_begins_leaves_a_child_that_learns(delay_ms):
+    """What events cost is measured once, in the first step; the child has it whole, or measures it itself."""
+    code = """
+import os, sys, time
+from hakmem_py import ace, native
+native.set_knob("ace_fast_interval_ms", 1)
+work, lib = ace.bursts(64, blocks=3000), native.load().lib
+ace.start()
+time.sleep(float(sys.argv[1]) / 1000)
+child = os.fork()
+if child == 0:
+    end = time.monotonic() + 5
+    while time.monotonic() < end and not (ace.costs() > 0).all(): work()
+    os._exit(not (ace.costs() > 0).all())
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(delay_ms)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_log_says_what_was_decided_and_seen():
+    quiet, loud = (
+        preloaded({"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_LOG_LEVEL": level, **FAST}, 20).stderr
+        for level in "23"
+    )
+    assert "-> " in quiet and "refills" not in quiet and "refills" in loud and "cached" in loud
 
 
 def test_magazines_are_no_sooner_idle_where_ace_wakes_often():
@@ -427,21 +398,6 @@ def test_what_the_spare_magazine_serves_is_a_swap():
     _, history = ab.record(target, ab.side("fixed:256"), {"HAKMEM_ACE_FAST_INTERVAL_MS": "2"})
     rows = history[history["block_size"] == 64].iloc[10:-1]
     assert rows["refills"].median() <= 2 and rows["swaps"].median() > 100
-
-
-def test_recovery_counts_the_windows_from_a_change_to_a_capacity_as_good_as_the_best():
-    marks = [{"name": name, "start_ns": at} for name, at in (("a", 0), ("b", 100), ("a", 200), ("b", 300))]
-    arms = {0: [1, 1, 1], 100: [1, 1, 2], 200: [2, 1, 1], 300: [2, 2, 2]}
-    reward = {("a", 1): 1.0, ("a", 2): 0.99, ("b", 1): 0.5, ("b", 2): 0.9}
-    rows = [
-        (64, begin + 10 + 20 * k, arm, reward["ab"[begin // 100 % 2], arm])
-        for begin, played in arms.items()
-        for k, arm in enumerate(played)
-    ]
-    table = pd.DataFrame(rows, columns=["block_size", "begin_ns", "arm", "reward"])
-    found = contest.recovery({"extra": json.dumps({"phases": marks})}, table)
-    assert found["phase"].to_list() == ["b", "a", "b"]
-    assert found["windows"].to_list() == [3, 3, 3] and found["until"].to_list() == [2, 0, 0]
 
 
 def test_memory_that_goes_back_is_a_cost_though_huge_pages_make_few_faults_of_it():

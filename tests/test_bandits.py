@@ -56,8 +56,10 @@ def test_the_text_is_for_readers(capsys):
         (["--means", SIX, "--param", "tau=5"], "restart 0 to"),
         (["--means", SIX, "--param", "tau"], "NAME=NUMBER"),
         (["--means", SIX, "--policy", "sw-ucb", "--param", "tau=0"], "tau 1 to"),
-        (["--means", SIX, "--horizon", "0"], "1 or more"),
-        (["--means", SIX, "--replications", "-1"], "1 or more"),
+        (["--means", SIX, "--horizon", "0"], "1 to 100000000"),
+        (["--means", SIX, "--replications", "-1"], "1 to 10000000"),
+        (["--means", SIX, "--horizon", "1" + 30 * "0"], "1 to 100000000"),
+        (["--means", SIX, "--param", "seed=5"], "cannot take seed=5"),
         (["--means", SIX, "--seed", "-1"], "0 to"),
         (["--means", SIX, "--changes", "nowhere.toml"], "[[change]]"),
         (["--means", ",".join(["1"] * 17)], "1 to 16"),
@@ -77,6 +79,8 @@ def test_bad_input_is_one_line_that_names_what_is_allowed(capsys, words, allowed
     [
         ("c.csv", "step,low,high\n50,0.9,0.1\n"),
         ("c.csv", "50,0.9,0.1\n"),
+        ("c.csv", "\ufeffStep,low,high\n50,0.9,0.1\n"),
+        ("c.json", '[{"step": 50, "means": [0.9, 0.1]}]'),
         ("c.toml", "[[change]]\nstep = 50\nmeans = [0.9, 0.1]\n"),
     ],
 )
@@ -110,6 +114,22 @@ def test_changes_that_cannot_be_are_refused():
     ):
         with pytest.raises(BanditError, match=words):
             bandits.simulate("ucb1", [0, 1], horizon=100, changes=changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("twice.csv", "50,1,0\n50,0,1\n"),
+        ("half.toml", "[[change]]\nstep = 50.5\nmeans = [1, 0]\n"),
+        ("true.toml", "[[change]]\nstep = true\nmeans = [1, 0]\n"),
+        ("empty.csv", ""),
+        ("long.csv", "50," + "1" * 200_000 + ",0\n"),
+    ],
+)
+def test_change_files_that_cannot_be_are_refused(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BanditError, match=name):
+        read_changes(tmp_path / name)
 
 
 def test_means_over_time_follow_the_changes():

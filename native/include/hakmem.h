@@ -54,7 +54,7 @@ typedef struct hak_knob_t {
     int64_t preset;   /* default, profile and environment applied, before any hak_knob_set */
     int64_t minimum;  /* inclusive */
     int64_t maximum;  /* inclusive */
-    int learnable;    /* 1: ACE may move it */
+    int learnable;    /* 1: ACE may move it; site_rules: what the rules say */
 } hak_knob_t;
 
 int hak_knob_count(void);
@@ -320,8 +320,9 @@ uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
 /* --- ACE ---------------------------------------------------------------------------------------------------------- */
 
 /* ACE, the Adaptive Cache Engine, plays one bandit a learner. The fast loop has a learner for every size class with
- * traffic (its arms: blocks a magazine holds); the slow loop has one each for the size of superslabs, the purge delay
- * and the threshold of large blocks. A step observes the window that ends, rewards the arm that was in force, and puts
+ * traffic (its arms: blocks a magazine holds); the slow loop has one each for the size of superslabs, the purge delay,
+ * the threshold of large blocks and the return of idle memory. A setting in force that is no arm takes the nearest
+ * one's place. A step observes the window that ends, rewards the arm that was in force, and puts
  * the next arm into force; heaps take it up at their next refill or spill.
  *
  * Reward of a window, without unit, at most 1:
@@ -372,10 +373,12 @@ typedef struct hak_event_t { /* one row a decision */
     int32_t reason; /* HAK_REASON_... */
     int32_t arm;    /* that was in force in the window */
     int32_t next_arm;
-    int64_t setting;            /* of the arm */
-    uint64_t pulls;             /* of the arm, this window included */
-    double reward, mean, bonus; /* of the arm after the update */
-    double index[16];           /* of every arm after the update */
+    int64_t setting;    /* of the arm */
+    uint64_t pulls;     /* of the arm, this window included */
+    double reward;      /* of the window */
+    double told, price; /* that the policy learned from: the same, but for the placebo (ace_shuffled) */
+    double mean, bonus; /* of the arm after the update */
+    double index[16];   /* of every arm after the update */
     hak_window_t window;
     uint64_t rss_bytes; /* of the process */
     uint64_t seed;
@@ -395,8 +398,9 @@ int hak_ace_observe(int learner, uint64_t now_ns, hak_window_t *window,
  * its own policy. 0, or -1: no such learner or arm. */
 int hak_ace_choose(int learner, int arm);
 int hak_ace_learner_of(uint32_t block_size); /* of its class, made if need be; -1: no class, or one without a choice */
-int hak_ace_parameter(const char *name, double value); /* of every learner's policy, now and later: how many took it */
-void hak_ace_phase(uint32_t mark);                     /* of what the program does, for the events */
+int hak_ace_parameter(const char *name,
+                      double value); /* of all learners, now and later: how many took it, -1: none may */
+void hak_ace_phase(uint32_t mark);   /* of what the program does, for the events */
 
 size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity,
                       uint64_t *lost); /* from *cursor on; 0: all */

@@ -430,6 +430,7 @@ void hak_thread_idle(void)
 /* The child has one thread. Every lock is held across the fork, so what they guard is whole in the child. */
 static void each_lock(void (*verb)(struct lock *))
 {
+    ace_each_lock(verb);
     verb(&start_lock);
     verb(&heap_lock);
     verb(&orphan_lock);

@@ -57,17 +57,13 @@ static ACE_ONLY uint64_t event_pending(void)
 }
 
 /* In a child: what its parent saw is written by its parent. */
-static ACE_ONLY void event_skip(void)
-{
-    lock_reset(&event_writing);
-    event_written = atomic_load(&event_last);
-}
+static ACE_ONLY void event_skip(void) { event_written = atomic_load(&event_last); }
 
 static int event_header(char *text, size_t room)
 {
-    int n = snprintf(
-        text, room,
-        "number,time_ns,learner,block_size,threads,phase,policy,reason,arm,next_arm,setting,pulls,reward,mean,bonus,");
+    int n = snprintf(text, room,
+                     "number,time_ns,learner,block_size,threads,phase,policy,reason,arm,next_arm,setting,pulls,reward,"
+                     "told,price,mean,bonus,");
     for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += snprintf(text + n, room - (size_t)n, "index_%d,", arm);
     return n +
            snprintf(text + n, room - (size_t)n,
@@ -79,9 +75,10 @@ static int event_header(char *text, size_t room)
 static int event_row(char *text, size_t room, const hak_event_t *e)
 {
     const hak_window_t *w = &e->window;
-    int n = snprintf(text, room, "%llu,%llu,%d,%u,%u,%u,%d,%d,%d,%d,%lld,%llu,%.17g,%.9g,%.9g,", U(e->number),
-                     U(e->time_ns), e->learner, e->block_size, e->threads, e->phase, e->policy, e->reason, e->arm,
-                     e->next_arm, (long long)e->setting, U(e->pulls), e->reward, e->mean, e->bonus);
+    int n =
+        snprintf(text, room, "%llu,%llu,%d,%u,%u,%u,%d,%d,%d,%d,%lld,%llu,%.17g,%.17g,%.17g,%.9g,%.9g,", U(e->number),
+                 U(e->time_ns), e->learner, e->block_size, e->threads, e->phase, e->policy, e->reason, e->arm,
+                 e->next_arm, (long long)e->setting, U(e->pulls), e->reward, e->told, e->price, e->mean, e->bonus);
     for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += snprintf(text + n, room - (size_t)n, "%.9g,", e->index[arm]);
     return n + snprintf(text + n, room - (size_t)n,
                         "%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu\n", U(w->begin_ns),

@@ -22,7 +22,7 @@
     X(idle_return,          "bool",        1,       0,        1,   1, "give everything aged back when the program is idle, whatever the batch") \
     X(background,           "bool",        1,       0,        1,   0, "a helper thread may be started once much is free: purges without waiting for a call") \
     X(background_bytes,     "bytes",  16 * MIB,     0, 1024 * MIB, 0, "free bytes that start the helper thread") \
-    X(huge_pages,           "bool",        1,       0,        1,   1, "ask for huge pages once the heap has grown: fewer faults and TLB misses, whole 2 MiB resident") \
+    X(huge_pages,           "bool",        1,       0,        1,   0, "ask for huge pages once the heap has grown: fewer faults and TLB misses, whole 2 MiB resident") \
     X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, "heap size from which huge pages are asked for") \
     X(growth_windows,       "bool",        1,       0,        1,   0, "a block that grows past 32 KiB gets address space to grow in place") \
     X(placement,            "policy",      0,       0,        3,   0, "node of new memory: 0 no request, 1 local, 2 interleaved, 3 bound to placement_node") \
@@ -34,9 +34,9 @@
     X(ace_log_level,        "level",       0,       0,        3,   0, "0 silent, 1 start and stop, 2 decisions, 3 windows; on stderr") \
     X(ace_fast_interval_ms, "ms",        500,       1,    60000,   0, "window of the fast loop: magazines") \
     X(ace_slow_interval_ms, "ms",      30000,       1,  3600000,   0, "window of the slow loop: superslabs, purging, the large threshold") \
-    X(ace_policy,           "policy",     20,       0,       63,   0, "row of the policy table for magazines; HAKMEM_ACE_POLICY takes its name") \
-    X(ace_slow_policy,      "policy",     20,       0,       63,   0, "row of the policy table for the slow loop; HAKMEM_ACE_SLOW_POLICY takes its name") \
-    X(ace_arm,              "arm",         5,       0,       15,   0, "highest arm at which magazines begin, from the capacity in force: 0 is 16 blocks, 5 is 512") \
+    X(ace_policy,           "policy",     20,       0,       20,   0, "row of the policy table for magazines; HAKMEM_ACE_POLICY takes its name") \
+    X(ace_slow_policy,      "policy",     20,       0,       20,   0, "row of the policy table for the slow loop; HAKMEM_ACE_SLOW_POLICY takes its name") \
+    X(ace_arm,              "arm",         5,       0,        5,   0, "highest arm at which magazines begin, from the capacity in force: 0 is 16 blocks, 5 is 512") \
     X(ace_price_ppm,        "ppm",     10000,       0,  1000000,   0, "what a cached byte per resident byte costs of the reward") \
     X(ace_shuffled,         "bool",        0,       0,        1,   0, "placebo: the policy is told the reward of another window") \
     X(ace_seed,             "number",      1,       0, INT32_MAX,  0, "seed of the policies that draw") \
@@ -130,7 +130,7 @@ static COLD void knob_complain(const char *variable, size_t length, const char *
     line_text(&line, "hakmem: HAKMEM_");
     line_bytes(&line, variable, length);
     line_text(&line, "=");
-    line_text(&line, value);
+    line_quote(&line, value);
     line_text(&line, " is not taken; allowed: ");
     line_number(&line, knob_rows[row].minimum);
     line_text(&line, " to ");
@@ -153,7 +153,7 @@ static COLD void knob_complain_profile(const char *name)
 {
     struct line line = {0};
     line_text(&line, "hakmem: HAKMEM_PROFILE=");
-    line_text(&line, name);
+    line_quote(&line, name);
     line_text(&line, " is not known; allowed: default");
     const char *last = "";
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {

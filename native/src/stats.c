@@ -81,7 +81,7 @@ static ALWAYS_INLINE uint64_t stat_shared_read(enum shared_stat row)
 /* --- lines: text without stdio, which would allocate -------------------------------------------------------------- */
 
 struct line {
-    char text[480];
+    char text[640];
     size_t length;
 };
 
@@ -93,6 +93,15 @@ static void line_bytes(struct line *line, const char *text, size_t length)
 }
 
 static void line_text(struct line *line, const char *text) { line_bytes(line, text, strlen(text)); }
+
+/* What somebody else wrote: its beginning, on one line. */
+static void line_quote(struct line *line, const char *text)
+{
+    const size_t shown = 100;
+    for (size_t i = 0; text[i] != 0 && i < shown; i++)
+        line_bytes(line, (unsigned char)text[i] < ' ' ? "?" : text + i, 1);
+    if (strlen(text) > shown) line_text(line, "...");
+}
 
 static void line_digits(struct line *line, uint64_t n, unsigned base)
 {

@@ -2,35 +2,62 @@
  * ring of events overruns it and when the program ends. Calls loop.c and events.c, and nothing else. */
 
 static _Atomic bool ace_on;
-static const char *ace_history; /* HAKMEM_ACE_EVENTS: where the events go; %p becomes the process number */
+static char ace_history[4096]; /* HAKMEM_ACE_EVENTS: where the events go; %p becomes the process number. "": nowhere */
+
+#define HISTORY_NS UINT64_C(5000000000) /* a program that is killed loses no more of its history */
+
+static void ace_complain_history(const char *path)
+{
+    struct line line = {0};
+    line_text(&line, "hakmem: ace: the history cannot be written to ");
+    line_quote(&line, path);
+    line_text(&line, "; set HAKMEM_ACE_EVENTS to a file in a folder that can be written");
+    line_end(&line);
+    ace_history[0] = 0; /* said once */
+}
+
+/* Kept as an absolute name, and as a copy: programs change their directory, and some write over their environment. */
+static void ace_history_set(const char *name)
+{
+    size_t n = 0, room = sizeof ace_history - 1;
+    if (name == NULL || *name == 0) return;
+    if (*name != '/' && getcwd(ace_history, room - 1) != NULL) {
+        n = strlen(ace_history);
+        ace_history[n++] = '/';
+    }
+    if (strlen(name) > room - n) ace_complain_history(name);
+    else memcpy(ace_history + n, name, strlen(name) + 1);
+}
 
 static void ace_write_history(void)
 {
-    char path[512];
+    char path[sizeof ace_history + 24];
     size_t n = 0;
-    if (ace_history == NULL) return;
+    if (ace_history[0] == 0) return;
     for (const char *at = ace_history; *at != 0 && n < sizeof path - 24; at++) {
         if (at[0] != '%' || at[1] != 'p') path[n++] = *at;
         else n += (size_t)snprintf(path + n, 24, "%d", (int)getpid()), at++;
     }
     path[n] = 0;
-    if (hak_event_write(path) >= 0) return;
-    ace_history = NULL; /* said once */
-    struct line line = {0};
-    line_text(&line, "hakmem: ace: the history cannot be written to ");
-    line_text(&line, path);
-    line_text(&line, "; set HAKMEM_ACE_EVENTS to a file in a folder that can be written");
-    line_end(&line);
+    if (hak_event_write(path) < 0) ace_complain_history(path);
 }
 
-/* Called by the helper between its rounds: nanoseconds until the next step, 0 while ACE is off. */
+/* Called by the helper between its rounds: nanoseconds until the next step, 0 while ACE is off. While the program
+ * sleeps the fast loop waits twice as long each time, so that ACE sleeps with it. */
 static uint64_t ace_round(uint64_t now)
 {
+    static int doublings;
+    static uint64_t written_ns;
     if (!atomic_load_explicit(&ace_on, memory_order_relaxed)) return 0;
     lock_take(&ace_lock);
-    if (atomic_load(&ace_on)) ace_step(now); /* who stops it waits for the lock, then puts the knobs back */
+    if (now >= ace_due[0]) doublings = ace_idle(now) ? doublings + (doublings < IDLE_DOUBLINGS) : 0;
+    if (atomic_load(&ace_on)) ace_step(now, doublings); /* who stops it waits for the lock, then puts the knobs back */
     lock_drop(&ace_lock);
-    if (event_pending() > EVENT_ROWS / 2) ace_write_history();
+    uint64_t pending = event_pending();
+    if (pending > EVENT_ROWS / 2 || (pending != 0 && now > written_ns + HISTORY_NS)) {
+        ace_write_history();
+        written_ns = now;
+    }
     uint64_t due = ace_due[0] < ace_due[1] ? ace_due[0] : ace_due[1];
     return due > now ? due - now : 1;
 }
@@ -84,7 +111,7 @@ static void ace_complain_policy(const char *variable, size_t length, const char 
     line_text(&line, "hakmem: HAKMEM_");
     line_bytes(&line, variable, length);
     line_text(&line, "=");
-    line_text(&line, name);
+    line_quote(&line, name);
     line_text(&line, " is not a policy; allowed:");
     for (int i = 0; i < POLICIES; i++) {
         line_text(&line, " ");
@@ -115,18 +142,21 @@ static bool ace_is_second(void)
 static void ace_begin(void)
 {
     if (ace_is_second()) return;
-    ace_history = getenv("HAKMEM_ACE_EVENTS");
+    ace_history_set(getenv("HAKMEM_ACE_EVENTS"));
     if (knob(KNOB_ace_enabled)) hak_ace_start();
 }
 
-/* The child keeps what its parent had learned; its history is its own, its helper starts with its first slow path. */
-static void ace_child(void)
+/* Across a fork: learning and the history stand still, so that both are whole in the child. */
+static void ace_each_lock(void (*verb)(struct lock *))
 {
-    lock_reset(&ace_lock);
-    event_skip();
+    verb(&ace_lock);
+    verb(&event_writing);
 }
+
+/* The child keeps what its parent had learned; its history is its own, its helper starts with its first slow path. */
+static void ace_child(void) { event_skip(); }
 
 __attribute__((destructor)) static void ace_end(void)
 {
-    if (learners != NULL) ace_write_history();
+    if (learners != NULL || atomic_load(&ace_on)) ace_write_history();
 }

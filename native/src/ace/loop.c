@@ -9,7 +9,8 @@ struct learner {
     int64_t settings[HAK_BANDIT_ARMS];
     int64_t given; /* slow: what the knob said before it was learned */
     uint64_t windows, seed;
-    double reward, kept_reward, kept_price;
+    double reward, told, price; /* of the last window; what the policy was told of them */
+    double kept_reward, kept_price;
     hak_window_t before; /* counts when the window began */
     uint64_t state;      /* fast: of the magazines then */
     hak_bandit_t bandit;
@@ -20,12 +21,14 @@ struct learner {
 
 enum { IDLE_SHARE = 32, IDLE_DOUBLINGS = 4 }; /* idle: less than 1/32 of a core used; then up to 16 intervals */
 enum {
-    LEARNERS_SLOW = 3,
+    LEARNERS_SLOW = 4,
+    LEARNER_IDLE_RETURN = 3,
     LEARNERS_MAX = LEARNERS_SLOW + CLASSES,
     TRAFFIC_MIN = 4
 }; /* refills, spills and swaps that make a learner */
 
 static const int64_t arms_magazine[] = {16, 32, 64, 128, 256, 512};
+static const int64_t arms_idle[] = {1, 0}; /* as of all resources, the arm that takes more of it comes later */
 static const int64_t arms_superslab[] = {SUPERSLAB_SMALL, SUPERSLAB_LARGE};
 static const int64_t arms_delay[] = {50, 100, 250, 500, 1000, 2000, 5000, 10000};
 static const int64_t arms_threshold[] = {512 * KIB, 768 * KIB, 1 * MIB, 1536 * KIB, 2 * MIB,  3 * MIB,
@@ -54,10 +57,10 @@ static void learner_settle(struct learner *learner, int arm)
 
 static int learner_arm_of(const struct learner *learner, int64_t setting)
 {
-    int best = 0;
+    int near = 0;
     for (int arm = 1; arm < learner->arms; arm++)
-        if (learner->settings[arm] <= setting) best = arm;
-    return best;
+        if (llabs(learner->settings[arm] - setting) <= llabs(learner->settings[near] - setting)) near = arm;
+    return near;
 }
 
 static void learner_teach(struct learner *learner)
@@ -81,6 +84,7 @@ static int learner_add(enum knob row, unsigned class, const int64_t *settings, i
     bool fast = row == KNOB_magazine_blocks;
     hak_bandit_init(&learner->bandit, chosen < POLICIES ? chosen : 0, arms, learner->seed);
     learner->arm = learner_arm_of(learner, fast ? magazine_capacity(class) : knob(row));
+    if (!fast) learner->settings[learner->arm] = knob(row); /* what was asked for is an arm, so it is not lost */
     if (fast && knob(KNOB_ace_arm) < learner->arm) learner->arm = (int)knob(KNOB_ace_arm);
     hak_bandit_set(&learner->bandit, "arm", learner->arm);
     learner_teach(learner);
@@ -96,6 +100,7 @@ static bool learners_ready(uint64_t now)
     learner_add(KNOB_superslab_bytes, 0, arms_superslab, COUNT(arms_superslab), KNOB_ace_slow_policy);
     learner_add(KNOB_purge_delay_ms, 0, arms_delay, COUNT(arms_delay), KNOB_ace_slow_policy);
     learner_add(KNOB_large_threshold, 0, arms_threshold, COUNT(arms_threshold), KNOB_ace_slow_policy);
+    learner_add(KNOB_idle_return, 0, arms_idle, COUNT(arms_idle), KNOB_ace_slow_policy);
     for (int i = 0; i < LEARNERS_SLOW; i++) learners[i].before = whole_read(now);
     costs_measure();
     return true;
@@ -146,6 +151,8 @@ static void decision_record(int number, const hak_window_t *window, int arm, int
                          .setting = learner->settings[arm],
                          .pulls = hak_bandit_pulls(&learner->bandit, arm),
                          .reward = learner->reward,
+                         .told = learner->told,
+                         .price = learner->price,
                          .mean = hak_bandit_mean(&learner->bandit, arm),
                          .bonus = hak_bandit_bonus(&learner->bandit, arm),
                          .window = *window,
@@ -165,6 +172,20 @@ static void decision_record(int number, const hak_window_t *window, int arm, int
     line_number(&line, learner->settings[learner->arm]);
     line_text(&line, ", reward ppm ");
     line_number(&line, (int64_t)(event.reward * 1e6));
+    if (knob(KNOB_ace_log_level) >= 3) {
+        const struct {
+            const char *name;
+            uint64_t n;
+        } counts[] = {{"cpu ns", window->cpu_ns},       {"refills", window->refills},     {"spills", window->spills},
+                      {"swaps", window->swaps},         {"contended", window->contended}, {"faults", window->faults},
+                      {"purged", window->purged_bytes}, {"cached", window->cached_bytes}};
+        for (int i = 0; i < COUNT(counts); i++) {
+            line_text(&line, ", ");
+            line_text(&line, counts[i].name);
+            line_text(&line, " ");
+            line_number(&line, (int64_t)counts[i].n);
+        }
+    }
     line_end(&line);
 }
 
@@ -176,13 +197,15 @@ static void learner_decide(int number, const hak_window_t *window, int arm, uint
     uint64_t visits = window->refills + window->spills, restarts = learner->bandit.restarts;
     learner->reward = window_reward(window, rss);
     learner->windows++;
-    double price = window_price(window, rss), told = learner->reward, told_price = price;
+    double price = learner->price = window_price(window, rss);
+    learner->told = learner->reward;
     if (knob(KNOB_ace_shuffled)) { /* of some earlier window: what there is to learn is gone, the rest is the same */
-        if (learner->windows > 1) told = learner->kept_reward, told_price = learner->kept_price;
+        if (learner->windows > 1) learner->told = learner->kept_reward, learner->price = learner->kept_price;
         if (learner->windows % 7 != 0) learner->kept_reward = learner->reward, learner->kept_price = price;
     }
-    hak_bandit_price(&learner->bandit, arm, told_price);
-    hak_bandit_update_busy(&learner->bandit, arm, told, visits != 0 ? (double)window->contended / (double)visits : 0.0);
+    double busy = visits != 0 ? (double)window->contended / (double)visits : 0.0;
+    hak_bandit_price(&learner->bandit, arm, learner->price);
+    hak_bandit_update_busy(&learner->bandit, arm, learner->told, busy);
     if (learner->outside) reason = HAK_REASON_OUTSIDE;
     else if (knob(KNOB_ace_frozen)) reason = HAK_REASON_FROZEN;
     else learner_settle(learner, hak_bandit_select(&learner->bandit));
@@ -239,18 +262,20 @@ static int slow_step(uint64_t now)
     return decisions;
 }
 
-/* From one step to the next; while the program sleeps twice as long each time, so that ACE sleeps with it. */
-static uint64_t ace_interval(int slow, uint64_t now)
+/* Does the program sleep? By the process's CPU time since this was asked the last time. Whether what it has freed goes
+ * back is then as it was before ACE: a sleeping program gives a policy nothing to weigh it by. */
+static bool ace_idle(uint64_t now)
 {
     static uint64_t then, cpu_then;
-    static int doublings;
-    if (slow) return (uint64_t)knob(KNOB_ace_slow_interval_ms) * 1000000u;
     uint64_t cpu = os_cpu_ns();
-    bool idle = cpu - cpu_then < (now - then) / IDLE_SHARE;
-    doublings = !idle ? 0 : doublings < IDLE_DOUBLINGS ? doublings + 1 : doublings;
+    bool idle = then != 0 && cpu - cpu_then < (now - then) / IDLE_SHARE;
     then = now;
     cpu_then = cpu;
-    return (uint64_t)knob(KNOB_ace_fast_interval_ms) * 1000000u << doublings;
+    if (idle && learners != NULL && !knob(KNOB_ace_frozen)) {
+        struct learner *learner = &learners[LEARNER_IDLE_RETURN];
+        if (!learner->outside) learner_settle(learner, learner_arm_of(learner, learner->given));
+    }
+    return idle;
 }
 
 /* The first window begins now, whatever was before. */
@@ -267,9 +292,11 @@ static void windows_begin(int slow, uint64_t now)
     }
 }
 
-/* What is due at this time. Under ACE's lock. */
-static int ace_step(uint64_t now)
+/* What is due at this time. `doublings`: of the fast interval. Under ACE's lock. */
+static int ace_step(uint64_t now, int doublings)
 {
+    const uint64_t interval[] = {(uint64_t)knob(KNOB_ace_fast_interval_ms) * 1000000u << doublings,
+                                 (uint64_t)knob(KNOB_ace_slow_interval_ms) * 1000000u};
     int decisions = 0;
     if (!learners_ready(now)) return 0;
     for (int slow = 0; slow < 2; slow++) {
@@ -279,7 +306,7 @@ static int ace_step(uint64_t now)
             decisions += slow ? slow_step(now) : fast_step(now);
             ace_fired[slow]++;
         }
-        ace_due[slow] = now + ace_interval(slow, now);
+        ace_due[slow] = now + interval[slow];
     }
     return decisions;
 }
@@ -295,7 +322,8 @@ static void learners_apply(bool on)
             learner_settle(learner, learner->arm);
         } else if (number >= LEARNERS_SLOW)
             atomic_store_explicit(&class_capacity[learner->class], 0, memory_order_relaxed);
-        else knob_write(learner->knob, learner->given);
+        else if (knob(learner->knob) == learner->settings[learner->arm]) /* else the program has set it meanwhile */
+            knob_write(learner->knob, learner->given);
     }
     ace_due[0] = ace_due[1] = 0;
 }
@@ -303,7 +331,7 @@ static void learners_apply(bool on)
 int hak_ace_step(uint64_t now)
 {
     lock_take(&ace_lock);
-    int decisions = ace_step(now);
+    int decisions = ace_step(now, 0);
     lock_drop(&ace_lock);
     return decisions;
 }
@@ -377,11 +405,11 @@ int hak_ace_observe(int number, uint64_t now, hak_window_t *window, double *rewa
 
 int hak_ace_parameter(const char *name, double value)
 {
-    int took = 0;
+    int took = 0, id = 0;
+    while (id < P_COUNT && strcmp(bandit_parameters[id].name, name) != 0) id++;
+    if (id == P_COUNT || !(value >= bandit_parameters[id].minimum && value <= bandit_parameters[id].maximum)) return -1;
     lock_take(&ace_lock);
-    for (int id = 0; id < P_COUNT; id++)
-        if (strcmp(bandit_parameters[id].name, name) == 0)
-            ace_parameters[id].value = value, ace_parameters[id].set = true;
+    ace_parameters[id].value = value, ace_parameters[id].set = true;
     for (int i = 0; i < atomic_load(&learner_count); i++) took += hak_bandit_set(&learners[i].bandit, name, value) == 0;
     lock_drop(&ace_lock);
     return took;

@@ -240,6 +240,7 @@ static const struct policy policies[] = {
 };
 /* clang-format on */
 #define POLICIES ((int)(sizeof policies / sizeof *policies))
+_Static_assert(POLICIES == 21, "the knobs ace_policy and ace_slow_policy allow 0 to 20");
 
 /* --- verbs -------------------------------------------------------------------------------------------------------- */
 

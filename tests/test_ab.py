@@ -1,0 +1,196 @@
+"""Comparisons of ways of running: sides, what they must have learned, verdicts, settings that take turns."""
+
+import json
+import math
+import sys
+
+import pandas as pd
+import pytest
+
+from hakmem_py import ab, ceiling, cli, contest, peers, turns
+
+AB = ["ab", "--workload", "bursts", "--blocks", "2", "--sides", "off", "on", "fixed:64"]
+
+
+# ---------------------------------------------------------------- hakmem ab
+
+
+def test_ab_prints_intervals_verdicts_and_firings(capsys):
+    assert cli.main([*AB, "--scale", "20", "--fast-interval-ms", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "2 blocks" in lines[0] and "firings" in lines[1]
+    assert {line.split()[0] for line in lines[2:4]} == {"on", "fixed:64"}
+
+
+def test_ab_refuses_what_has_not_learned(capsys):
+    assert cli.main(AB) == 1
+    told = capsys.readouterr().err
+    assert "below 100" in told and "--fast-interval-ms" in told
+    assert cli.main([*AB, "--allow-few"]) == 0
+    assert "FEW FIRINGS" in capsys.readouterr().out
+
+
+def test_ab_takes_any_program(capsys):
+    code = "for _ in range(60): [str(i) for i in range(20000)]"
+    options = ["--blocks", "2", "--fast-interval-ms", "1", "--allow-few", "--sides", "off", "random"]
+    assert cli.main(["ab", *options, "--", "env", "PYTHONMALLOC=malloc", sys.executable, "-c", code]) == 0
+    assert capsys.readouterr().out.startswith("env: cpu time")
+
+
+def test_ab_compares_a_program_under_several_allocators():
+    """Who answers malloc is asked inside; the memory is the program's own, not that of who started it."""
+    code = "import sys; sys.exit(NAME not in open('/proc/self/maps').read())"
+    libraries = {name: f"lib{name}" for name in ("hakmem", *peers.KNOWN)} | {"system": "libc.so"}
+    for name, library in libraries.items():
+        if name in peers.KNOWN and peers.find(name).path is None:
+            continue
+        target = ab.program(sys.executable, "-c", code.replace("NAME", repr(library)))
+        row, _ = ab.record(target, ab.side(name))
+        assert row["status"] == "ok" and 0 < row["peak_rss_bytes"] < 30e6
+    large = ab.program(sys.executable, "-c", "block = bytearray(90 << 20); import time; time.sleep(0.05)")
+    assert 90e6 < ab.record(large, ab.side("hakmem"))[0]["peak_rss_bytes"] < 130e6
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--workload", "nothing"], "random_mixed"),
+        (["--workload", "bursts", "--sides", "off", "clever"], "ucb1-tuned"),
+        (["--workload", "bursts", "--sides", "off", "fixed:65"], "fixed:64"),
+        (["--workload", "bursts", "--sides", "off"], "two sides"),
+        (["--workload", "bursts", "--sides", "off", "magazine_block=64"], "magazine_blocks"),
+        (["--workload", "bursts", "--sides", "off", "magazine_blocks=9999"], "16 to 512"),
+        (["--workload", "bursts", "--sides", "off", "ace_enabled=1,ace_policy=clever"], "ucb1-tuned"),
+        (["--workload", "bursts", "--fast-interval-ms", "0"], "1 to 60000"),
+        (["--workload", "bursts", "--scale", "0"], "scale"),
+        (["--workload", "frag", "--sides", "off", "ace_enabled=1"], "below 100"),
+        (["--workload", "lifo", "--sides", "off", "on", "--fast-interval-ms", "1"], "little to learn"),
+        ([], "--workload NAME"),
+        (["--", "no-such-program"], "no-such-program"),
+        (["--sides", "off", "on", "--", "false"], "ended with status 1"),
+    ],
+)
+def test_ab_refuses_in_one_line(words, said, capsys):
+    assert cli.main(["ab", *words]) == 1
+    told = capsys.readouterr().err
+    assert said in told and len(told.splitlines()) == 1
+
+
+# ---------------------------------------------------------------- what is said of runs
+
+
+def test_sides_that_take_the_same_time_are_equivalent():
+    blocks = range(30)
+    times = {"off": 10.0, "on": 10.05, "slow": 10.5}
+    rows = [
+        {"allocator": name, "case": "w", "block": block, "status": "ok", "error": "", "load1": 0.0}
+        | {"cpu_ns_per_op": time * (1 + 0.001 * (block % 7)), "peak_rss_bytes": 1e6, "cached_bytes": 0.0}
+        | {"firings": 500, "slow_firings": 0, "settled": 0.9}
+        for name, time in times.items()
+        for block in blocks
+    ]
+    samples = pd.DataFrame(rows)
+    samples.attrs = {"baseline": "off", "loops": {"off": None, "on": "fast", "slow": "fast"}}
+    table = ab.judge(samples).set_index("allocator")
+    assert table.at["on", "tost_p"] < 0.05 < table.at["slow", "tost_p"]
+    assert table.at["on", "settled"] == 0.9
+
+
+def test_settled_is_where_the_last_half_of_the_windows_went():
+    def learner(number, rewards, arms):
+        rows = {"learner": number, "block_size": 64, "arm": arms, "reward": [rewards[arm] for arm in arms]}
+        return pd.DataFrame(rows)
+
+    found = learner(3, [0.5, 0.9, 0.99, 1.0], [0, 1, 2, 3, 3, 2, 3, 1])  # 0.99 is as good as 1, 0.9 not
+    assert ab.settled(found) == 0.75
+    two = pd.concat([found, learner(4, [0.5, 1.0], [1, 0, 0, 0]), found.assign(block_size=0)])
+    assert ab.settled(two) == 0.5  # 3 of 4 and 0 of 2; slow learners do not count
+    assert math.isnan(ab.settled(found.iloc[:0]))
+
+
+def test_recovery_counts_the_windows_from_a_change_to_a_capacity_as_good_as_the_best():
+    marks = [{"name": name, "start_ns": at} for name, at in (("a", 0), ("b", 100), ("a", 200), ("b", 300))]
+    arms = {0: [1, 1, 1], 100: [1, 1, 2], 200: [2, 1, 1], 300: [2, 2, 2]}
+    reward = {("a", 1): 1.0, ("a", 2): 0.99, ("b", 1): 0.5, ("b", 2): 0.9}
+    rows = [
+        (64, begin + 10 + 20 * k, arm, reward["ab"[begin // 100 % 2], arm])
+        for begin, played in arms.items()
+        for k, arm in enumerate(played)
+    ]
+    table = pd.DataFrame(rows, columns=["block_size", "begin_ns", "arm", "reward"])
+    found = contest.recovery({"extra": json.dumps({"phases": marks})}, table)
+    assert found["phase"].to_list() == ["b", "a", "b"]
+    assert found["windows"].to_list() == [3, 3, 3] and found["until"].to_list() == [2, 0, 0]
+
+
+def test_a_run_of_phases_takes_the_geometric_mean_of_their_times():
+    target = ab.phased("phases4", 0.1, 2)
+    row = contest.run_bench(target.arguments, "hakmem", {}, 60.0)
+    seen = pd.DataFrame(json.loads(row["extra"])["phases"]).groupby("name")[["cpu_ns", "ops"]].sum()
+    times = seen["cpu_ns"] / seen["ops"]
+    assert len(times) == 4 and row["cpu_ns_per_op"] == pytest.approx(times.prod() ** 0.25)
+    steady = contest.run_bench(ab.workload("lifo").arguments, "hakmem", {}, 60.0)
+    assert steady["cpu_ns_per_op"] == pytest.approx(steady["cpu_ns"] / steady["ops"])
+
+
+def test_kept_tables_know_where_they_were_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(ab.store, "REFERENCE", tmp_path)
+    table = pd.DataFrame({"ratio": [1.5], "extra": ["{}"]})
+    table.attrs["baseline"] = "off"
+    ab.keep("mine", contest=table, again=table)
+    kept = ab.kept("mine", "contest")
+    assert kept.attrs["baseline"] == "off" and list(kept) == ["ratio"]
+    (facts,) = ab.kept_facts("mine")
+    assert facts["machine"] == ab.provenance.machine() and facts["experiment"] == "mine"
+    assert "commit of others" not in repr(ab.provenance.footer(facts=facts, further=[facts]))
+    assert "commit of others" in repr(ab.provenance.footer(facts=facts, further=[facts | {"commit": "0"}]))
+
+
+# ---------------------------------------------------------------- two settings in one process
+
+
+def test_a_knob_that_takes_turns_is_in_force_at_its_turn():
+    """Magazines of 16 blocks make bursts of 400 half as slow again; bursts do not feel the other knob."""
+    target = ab.workload("bursts", "--scale", "2")
+    small = ab.judge(turns.compare(target, "magazine_blocks", (512, 16), blocks=3)).iloc[0]
+    none = ab.judge(turns.compare(target, "large_threshold", (32 << 20, 16 << 20), blocks=6)).iloc[0]
+    assert small["allocator"] == "magazine_blocks=16" and small["ratio"] > 1.15
+    assert none["n"] == 6 and 0.75 < none["ratio"] < 1.3
+
+
+def test_phases_that_take_turns_are_compared_phase_by_phase():
+    target = ab.workload("phases", "--phase-ms", "10", "--iterations", "12")
+    table, costs = turns.sweep(target, "magazine_blocks", (512, 16, 32), blocks=4, chunks=12)
+    table = table.set_index(["case", "setting"])
+    assert set(table.index) == {(phase, arm) for phase in ("bursts", "prodcons") for arm in (16, 32)}
+    assert table.loc[("bursts", 16), "ratio"] > 1.1
+    best = ceiling.oracle(costs).iloc[0]
+    assert best["best_fixed"] != "16" and best["gain"] >= 1
+    assert best["low"] <= best["held_out"] <= best["high"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("ace_enabled=1", "KNOB=A,B"),
+        ("magazine_block=16,32", "no such knob"),
+        ("magazine_blocks=16,1024", "out of the knob's range"),
+        ("magazine_blocks=64,64", "must differ"),
+        ("ace_policy=0,1", "when a learner begins"),
+        ("ace_frozen=0,1", "while ACE is off"),
+        ("ace_enabled=1,0", "below 100"),
+    ],
+)
+def test_turns_are_refused_in_one_line(asked, said, capsys):
+    assert cli.main(["toggle", asked, "--workload", "bursts"]) == 1
+    told = capsys.readouterr().err
+    assert said in told and len(told.splitlines()) == 1
+    with pytest.raises(ab.AbError, match="no chunks"):
+        turns.compare(ab.program("true"), "magazine_blocks", (16, 32))
+
+
+def test_ace_takes_turns_with_itself(capsys):
+    words = ["toggle", "ace_enabled=0,1", "--workload", "frag", "--scale", "20", "--blocks", "2"]
+    assert cli.main([*words, "--fast-interval-ms", "1"]) == 0
+    line = capsys.readouterr().out.splitlines()[2].split()
+    assert line[0] == "ace_enabled=1" and int(line[-3]) >= 100
