@@ -50,7 +50,7 @@ UNIMPORTABLE = ("asan", "tsan")  # their runtime must come first in a process: p
 BENCH = (
     "-std=gnu11", "-O2", "-fno-builtin", "-pthread", "-DHAK_BENCH_DIRECT", "-Wall", "-Wextra",
 )  # fmt: skip
-HARDEN = ("-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack")
+HARDEN = ("-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack", "-Wl,-z,nodelete")
 LAYOUT_STEP = 80  # bytes: shifts cache lines and, over some steps, pages
 PAD = """.section .text.unlikely, "ax", @progbits
 .skip {bytes}, 0x90

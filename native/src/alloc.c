@@ -43,6 +43,8 @@ static COLD void start(void)
                : knob(KNOB_canaries) || knob(KNOB_quarantine) ? MODE_GUARDED
                                                               : MODE_CACHED;
         slabs_inspected = mode == MODE_GUARDED;
+        heap_last = helper_poke;
+        heaps_init();
         atomic_store_explicit(&started, true, memory_order_release);
     }
     lock_drop(&start_lock);
@@ -61,7 +63,7 @@ static COLD void scrape(struct heap *heap)
 {
     uint64_t now = os_now_ns();
     if (heap != NULL) heap_flush(heap, now);
-    depots_trim(now, true);
+    give_all_back(now);
 }
 
 static COLD void *refuse(void)
@@ -234,6 +236,22 @@ static NOINLINE void free_slow(struct heap *heap, struct span *span, uintptr_t b
     errno = saved;
 }
 
+/* The heap of a thread that frees before it has allocated. It may be one that ends: the tables of stacks are freed
+ * after the last hook that could end a heap. So the first few frees of a thread, far more than those, need none. */
+static struct heap *heap_of_free(void)
+{
+    const uint32_t few = 64;
+    if (front.heap != NULL) return front.heap;
+    if (front.state == FRONT_NEW && atomic_load_explicit(&started, memory_order_acquire) && front.early_frees < few) {
+        front.early_frees++;
+        return NULL;
+    }
+    int saved = errno;
+    struct heap *heap = heap_here();
+    errno = saved;
+    return heap;
+}
+
 /* No tiny block, no short run, or one for which there is no room. */
 static NOINLINE void free_rest(void *p)
 {
@@ -245,7 +263,7 @@ static NOINLINE void free_rest(void *p)
         if (span->kind == SPAN_SLAB && span->class >= FRONT_CLASSES && LIKELY(wide_free(heap, span, block))) return;
         if (run_is_live(span, block) && span->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, span)) return;
     } else {
-        heap = heap_here();
+        heap = heap_of_free();
         if (UNLIKELY(mode == MODE_LIBC)) {
             __libc_free(p);
             return;
@@ -322,7 +340,7 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     helper_offer();
     struct span *window = window_take(heap, size, false);
     if (window == NULL) return NULL;
-    memcpy((void *)run_block(window), (void *)run_block(run), run->size);
+    memcpy((void *)run_block(window), (void *)run_block(run), size_min(span_usable(run, run_block(run)), size));
     window->site = run->site;
     site_grew(run->site);
     run_free(heap, run, run_block(run));
@@ -367,7 +385,7 @@ void *hak_realloc(void *p, size_t size)
         void *there = grow_small(front.heap, p, classes[span->class].size, size);
         if (there != NULL) return there;
     }
-    return reallocate_by_copy(p, span->kind == SPAN_SLAB ? classes[span->class].size : span->size, size);
+    return reallocate_by_copy(p, span_usable(span, (uintptr_t)p), size);
 }
 
 /* Alignment above the granule: a class whose blocks lie so, else a run, which lies on a unit, else one cut to fit. */
@@ -416,8 +434,7 @@ size_t hak_purge(void)
 {
     uint64_t now = os_now_ns();
     if (front.heap != NULL) heap_flush(front.heap, now);
-    depots_trim(now, true);
-    return purge_aged(now + 1, true);
+    return give_all_back(now);
 }
 
 void hak_thread_idle(void)
@@ -431,6 +448,8 @@ void hak_thread_idle(void)
 static void each_lock(void (*verb)(struct lock *))
 {
     ace_each_lock(verb);
+    verb(&pools.lock);
+    verb(&round_lock);
     verb(&start_lock);
     verb(&heap_lock);
     verb(&orphan_lock);
@@ -472,6 +491,7 @@ static void fork_child(void)
     each_lock(lock_reset);
     if (_IO_list_resetlock != NULL) _IO_list_resetlock();
     helper_child();
+    lanes_child();
     uint32_t alive = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
         if (heap == front.heap) alive++;
@@ -483,10 +503,9 @@ static void fork_child(void)
 __attribute__((constructor)) static void constructor(void)
 {
     if (!atomic_load(&started)) start();
+    pthread_atfork(fork_prepare, fork_parent, fork_child);
     if (mode == MODE_LIBC) return;
     heap_here();
-    heaps_init();
-    pthread_atfork(fork_prepare, fork_parent, fork_child);
     ace_begin();
 }
 

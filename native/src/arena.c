@@ -133,7 +133,28 @@ static bool arena_collides(uintptr_t base, size_t bytes)
     return false;
 }
 
-/* Reserves an arena of at least `bytes`; false where address space or the window has no room. */
+/* Address space for an arena; NULL where there is none that can live with the others. What collides stays reserved for
+ * as long as it is looked for, so that the kernel answers with another place. */
+static void *arena_reserve(size_t bytes)
+{
+    void *refused[8];
+    int n = 0;
+    void *base = os_reserve(bytes, SUPERSLAB_LARGE);
+    while (base != NULL && arena_collides((uintptr_t)base, bytes)) {
+        refused[n++] = base;
+        base = n < (int)(sizeof refused / sizeof *refused) ? os_reserve(bytes, SUPERSLAB_LARGE) : NULL;
+    }
+    while (n > 0) os_unmap(refused[--n], bytes);
+    return base;
+}
+
+static size_t arena_table_bytes(size_t bytes)
+{
+    return (bytes >> UNIT_SHIFT) * sizeof(struct span) + bytes / SUPERSLAB_SMALL * sizeof(struct superslab);
+}
+
+/* Reserves an arena of at least `bytes`, half as much each time that address space, or memory for its tables, is
+ * refused; false where neither will do. */
 static bool arena_add(size_t bytes)
 {
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
@@ -142,22 +163,14 @@ static bool arena_add(size_t bytes)
     size_t least = size_max(align_up(bytes, SUPERSLAB_LARGE), ARENA_BYTES_MIN);
     if (count == ARENAS_MAX || least > WINDOW_BYTES) return false;
     void *base = NULL;
-    for (wish = size_max(wish, least); base == NULL && wish >= least;
-         wish = wish == least ? 0 : size_max(wish / 2, least)) {
-        base = os_reserve(wish, SUPERSLAB_LARGE);
-        if (base != NULL && arena_collides((uintptr_t)base, wish)) {
-            os_unmap(base, wish);
-            base = NULL;
-        }
-        if (base != NULL) break;
+    char *tables = NULL;
+    for (wish = size_max(wish, least);; wish = align_down(size_max(wish / 2, least), SUPERSLAB_LARGE)) {
+        base = arena_reserve(wish);
+        if (base != NULL && (tables = os_map(arena_table_bytes(wish))) != NULL) break;
+        if (base != NULL) os_unmap(base, wish);
+        if (wish == least) return false;
     }
-    if (base == NULL) return false;
-    size_t units = wish >> UNIT_SHIFT, regions = wish / SUPERSLAB_SMALL;
-    char *tables = os_map(units * sizeof(struct span) + regions * sizeof(struct superslab));
-    if (tables == NULL) {
-        os_unmap(base, wish);
-        return false;
-    }
+    size_t units = wish >> UNIT_SHIFT;
     arenas[count] = (struct arena){.base = (uintptr_t)base,
                                    .bytes = wish,
                                    .units = (uint32_t)units,
@@ -165,6 +178,17 @@ static bool arena_add(size_t bytes)
                                    .superslabs = (struct superslab *)(tables + units * sizeof(struct span))};
     atomic_store_explicit(&arena_count, count + 1, memory_order_release);
     return true;
+}
+
+/* Undoes the latest arena_add: nothing of that arena was ever handed out. */
+static void arena_drop(void)
+{
+    uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed) - 1;
+    struct arena dropped = arenas[count];
+    atomic_store_explicit(&arena_count, count, memory_order_release);
+    arenas[count] = (struct arena){0};
+    os_unmap((void *)dropped.base, dropped.bytes);
+    os_unmap(dropped.spans, arena_table_bytes(dropped.bytes));
 }
 
 /* Makes the arena writable up to a unit; step by step, so that few calls are needed and little is charged. */
@@ -206,6 +230,7 @@ static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t 
     if (gap != 0) free_insert(arena, hole, (uint32_t)gap, true, 0);
     struct span *span = &arena->spans[start];
     span_shape(span, SPAN_RUN, units);
+    span->life = RUN_FREE; /* until its caller says otherwise: who looks at the heap meanwhile sees nobody's run */
     span->zeroed = 1;
     return span;
 }
@@ -229,6 +254,7 @@ static struct span *span_cut(struct span *span, uint32_t units, uint32_t alignme
     free_unlink(span);
     struct span *piece = span + before;
     span_shape(piece, SPAN_RUN, units); /* shaped first, so that the rests do not grow together over it */
+    piece->life = RUN_FREE;
     piece->zeroed = zeroed;
     if (after != 0) free_insert(arena, piece + units, after, zeroed, since);
     if (before != 0) free_insert(arena, span, before, zeroed, since);
@@ -274,8 +300,10 @@ static struct span *arena_take(uint32_t units, uint32_t alignment)
     if (span == NULL) span = span_find(CLEAN, units, alignment);
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
     for (uint32_t i = 0; span == NULL && i < count; i++) span = arena_advance(&arenas[i], units, alignment);
-    if (span == NULL && arena_add(((size_t)units + alignment) << UNIT_SHIFT))
+    if (span == NULL && arena_add(((size_t)units + alignment) << UNIT_SHIFT)) {
         span = arena_advance(&arenas[atomic_load_explicit(&arena_count, memory_order_relaxed) - 1], units, alignment);
+        if (span == NULL) arena_drop();
+    }
     return span != NULL ? arena_taken(span, units) : NULL;
 }
 
@@ -344,6 +372,7 @@ static size_t arena_purge(uint64_t horizon, size_t keep)
     for (struct span *span = dirty_oldest; span != NULL && span->freed_ns <= horizon; span = dirty_oldest) {
         if (atomic_load_explicit(&dirty_units, memory_order_relaxed) <= keep) break;
         free_unlink(span);
+        span->life = RUN_FREE;
         span_shape(span, SPAN_RUN, span->units); /* nobody's, and no neighbour may grow into it meanwhile */
         lock_drop(&arena_lock);
         bool gone = os_purge((void *)span->address, span_bytes(span));

@@ -45,12 +45,13 @@ static size_t guard_size(const struct span *span, uintptr_t block)
 static uintptr_t guard_allocate(size_t alignment, size_t size)
 {
     if (size > SIZE_LIMIT - alignment - 2 * GRANULE) return 0;
-    size_t rounded = align_up(size + sizeof(uint64_t), alignment > GRANULE ? alignment : GRANULE);
+    size_t needed = align_up(size + sizeof(uint64_t), GRANULE),
+           rounded = align_up(needed, size_max(alignment, GRANULE));
     uintptr_t block;
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) {
         block = orphan_allocate(small_class(rounded));
     } else {
-        struct span *run = orphan_run(size_max(rounded, L2_MAX + 1), (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
+        struct span *run = orphan_run(size_max(needed, L2_MAX + 1), (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
         block = run != NULL ? run->address : 0;
     }
     if (block == 0) return 0;

@@ -9,7 +9,8 @@
 
 static struct heap *_Atomic heaps; /* newest first */
 static _Atomic uint32_t heaps_alive;
-static struct lock heap_lock; /* guards the list's head, reuse, and observers' look at fronts */
+static void (*heap_last)(void); /* called when the last thread has gone */
+static struct lock heap_lock;   /* guards the list's head, reuse, and observers' look at fronts */
 static pthread_key_t heap_key;
 static _Atomic bool heap_key_made;
 
@@ -87,17 +88,16 @@ static void heap_end(void *argument)
     lock_take(&heap_lock); /* when it is dropped, no observer looks at this thread's front any more */
     heap->front = NULL;
     atomic_store(&heap->state, HEAP_FREE);
-    atomic_fetch_sub(&heaps_alive, 1);
+    bool last = atomic_fetch_sub(&heaps_alive, 1) == 1;
     lock_drop(&heap_lock);
+    if (last && heap_last != NULL) heap_last();
     for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin){.head = LIST_END};
 }
 
-/* Once, at start: from here on threads are told when they end. */
+/* Once, at start, before there is a heap: threads are told when they end. */
 static void heaps_init(void)
 {
-    if (pthread_key_create(&heap_key, heap_end) != 0) return;
-    atomic_store_explicit(&heap_key_made, true, memory_order_release);
-    if (front.heap != NULL) pthread_setspecific(heap_key, front.heap);
+    if (pthread_key_create(&heap_key, heap_end) == 0) atomic_store_explicit(&heap_key_made, true, memory_order_release);
 }
 
 /* --- what a thread without a cache uses --------------------------------------------------------------------------- */
@@ -133,8 +133,9 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
     lock_drop(&arena_lock);
     if (run == NULL) return NULL;
     run->start = 0;
-    run->place = 0;
+    run->place = RUN_SETTLED;
     run_begin(run, size, run_units(size));
+    atomic_fetch_add_explicit(&run_units_out, run->units, memory_order_relaxed);
     return run;
 }
 
@@ -157,6 +158,17 @@ static size_t purge_aged(uint64_t horizon, bool all)
 }
 
 static _Atomic uint64_t tidied_ns;
+static struct lock round_lock; /* held while memory goes back: what is on its way is in no list, and a fork waits */
+
+/* Everything idle goes back, magazines in depots too. The caller holds no lock. Result: bytes. */
+static size_t give_all_back(uint64_t now)
+{
+    lock_take(&round_lock);
+    depots_trim(now, true);
+    size_t bytes = purge_aged(now + 1, true);
+    lock_drop(&round_lock);
+    return bytes;
+}
 
 /* A round of tidying, by whoever comes first, at most twice in a purge delay: magazines nobody asked for since the last
  * round go home, what is old goes back. Result: ns until the next. */
@@ -166,8 +178,10 @@ static uint64_t tidy(uint64_t now)
     uint64_t last = atomic_load_explicit(&tidied_ns, memory_order_relaxed);
     if (now >= last + pause && atomic_compare_exchange_strong(&tidied_ns, &last, now)) {
         last = now;
+        lock_take(&round_lock);
         depots_trim(now, false);
         purge_aged(now > delay ? now - delay : 0, false);
+        lock_drop(&round_lock);
     }
     return last + pause - now;
 }

@@ -25,6 +25,8 @@ static uint64_t helper_round(uint64_t now)
     uint64_t pause = 0;
     if (pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8 && knob(KNOB_idle_return))
         pause = tidy(now);
+    if (atomic_load_explicit(&os_purge_refused, memory_order_relaxed))
+        pause = 0; /* locked memory: no use to come back */
     uint64_t ace = helper_ace != NULL ? helper_ace(now) : 0;
     return ace != 0 && (pause == 0 || ace < pause) ? ace : pause;
 }
@@ -51,6 +53,15 @@ static void helper_child(void)
     atomic_store(&fetched_units, 0);
 }
 
+extern size_t __pthread_get_minstack(const pthread_attr_t *) __attribute__((weak)); /* glibc */
+
+/* Bytes: static TLS lies in the stack and may be most of it. */
+static size_t helper_stack(const pthread_attr_t *attributes)
+{
+    size_t least = __pthread_get_minstack != NULL ? __pthread_get_minstack(attributes) : (size_t)PTHREAD_STACK_MIN;
+    return least + 128 * 1024;
+}
+
 /* Starts the thread; harmless where that fails. The caller holds no lock. */
 static void helper_start(void)
 {
@@ -63,7 +74,7 @@ static void helper_start(void)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, size_max((size_t)PTHREAD_STACK_MIN, 128 * 1024));
+    pthread_attr_setstacksize(&attributes, helper_stack(&attributes));
     bool started = pthread_create(&thread, &attributes, helper_main, NULL) == 0;
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -10,8 +10,9 @@
 static struct span *windows;        /* free ones, last freed first; under arena_lock */
 static struct span *windows_live;   /* those with a caller; under arena_lock */
 static _Atomic size_t window_units; /* in free windows, units that may hold pages */
+static size_t windows_reserved;     /* bytes of address space in windows; under arena_lock */
 
-static ALWAYS_INLINE bool large_is_window(const struct span *run) { return run->units == GROWTH_UNITS; }
+static ALWAYS_INLINE bool large_is_window(const struct span *run) { return run->place == RUN_WINDOW; }
 
 static bool window_try(struct span *window)
 {
@@ -35,12 +36,18 @@ static void window_release(struct span *window, uint32_t life)
     __atomic_store_n(&window->life, life, __ATOMIC_RELEASE);
 }
 
-/* A new window; its first 2 MiB have small pages, for blocks that stay small. Under arena_lock. */
+/* A new window; its first 2 MiB have small pages, for blocks that stay small. NULL where windows have their share of
+ * the address space, a quarter: then blocks that grow are copied. Under arena_lock. */
 static struct span *window_new(void)
 {
+    static size_t share;
+    if (share == 0) share = size_min(WINDOW_BYTES, os_address_space()) / 4;
+    if (windows_reserved + ((size_t)GROWTH_UNITS << UNIT_SHIFT) > share) return NULL;
     struct span *window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES);
     if (window == NULL) return NULL;
     window->start = window->wanted = 0;
+    window->place = RUN_WINDOW;
+    windows_reserved += span_bytes(window);
     if (knob(KNOB_huge_pages))
         os_huge((void *)(window->address + SUPERSLAB_LARGE), span_bytes(window) - SUPERSLAB_LARGE, true);
     return window;
@@ -55,7 +62,7 @@ static void window_want(struct span *window, size_t units)
 static struct span *window_take(struct heap *heap, size_t size, bool warm)
 {
     size_t units = run_units(size);
-    if (units > GROWTH_UNITS || !knob(KNOB_growth_windows)) return NULL;
+    if (size > SIZE_LIMIT || units > GROWTH_UNITS || !knob(KNOB_growth_windows)) return NULL;
     if (warm && PEEK(windows) == NULL) return NULL;
     lock_take(&arena_lock);
     struct span *window = windows;
@@ -135,6 +142,7 @@ static size_t windows_purge(uint64_t horizon)
         bool gone = length == 0 || os_purge((void *)window->address, length);
         if (gone) bytes += length;
         lock_take(&arena_lock);
+        windows_reserved -= span_bytes(window);
         arena_give(window, gone ? 0 : window->touched, horizon);
         at = &windows;
     }
@@ -174,9 +182,11 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
     if (units < run->units / 2) return false;
     if (units > run->units) {
         lock_take(&arena_lock);
+        uint32_t had = run->units;
         bool extended = arena_extend(run, (uint32_t)units);
         lock_drop(&arena_lock);
         if (!extended) return false;
+        atomic_fetch_add_explicit(&run_units_out, run->units - had, memory_order_relaxed);
     }
     run_resize(heap, run, size, units);
     return true;

@@ -143,15 +143,18 @@ static void run_huge(const struct span *run)
     os_huge((void *)begin, size_min(end, arena->base + PEEK(arena->writable)) - begin, true);
 }
 
-static _Atomic bool large_dense; /* this program uses most of the large blocks it asks for */
+static _Atomic size_t large_dense;   /* bytes of the longest large block of which this program used most */
+static _Atomic size_t run_units_out; /* units of runs that the arena has given to threads, windows left out */
 
 /* A large run is freed for the first time. If its caller used most of it, it gets huge pages from now on, and so do all
- * that come later. Not before, or blocks of which little is touched would cost 2 MiB each. */
+ * that come later and are at most twice as long. Not before, or blocks of which little is touched would cost 2 MiB
+ * each. */
 static NOINLINE void run_settle(struct span *run)
 {
-    run->place = 0;
+    run->place = RUN_SETTLED;
     if (!os_dense((void *)run->address, run->size, 12)) return;
-    atomic_store_explicit(&large_dense, true, memory_order_relaxed);
+    if (run->size > atomic_load_explicit(&large_dense, memory_order_relaxed))
+        atomic_store_explicit(&large_dense, run->size, memory_order_relaxed);
     if (os_purge((void *)run->address, span_bytes(run))) run_huge(run);
 }
 
@@ -169,6 +172,7 @@ static NOINLINE void region_collapse(void)
 static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
 {
     if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
+    atomic_fetch_sub_explicit(&run_units_out, run->units, memory_order_relaxed);
     lock_take(&arena_lock);
     arena_give(run, run->touched, now);
     lock_drop(&arena_lock);
@@ -204,19 +208,22 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
-    bool dense = atomic_load_explicit(&large_dense, memory_order_relaxed);
-    run->place = huge && run->zeroed && !dense;
+    bool dense = size / 2 <= atomic_load_explicit(&large_dense, memory_order_relaxed);
+    run->place = huge && run->zeroed && !dense ? RUN_UNSETTLED : RUN_SETTLED;
     if (huge && run->zeroed && dense) run_huge(run);
     run_colour(heap, run);
     run_begin(run, size, units);
     heap->run_held += run_touched_bytes(run);
+    atomic_fetch_add_explicit(&run_units_out, run->units, memory_order_relaxed);
     return run;
 }
 
-/* Bytes of runs that the thread may keep: three times what its callers have, and always a little. */
+/* Bytes of runs that the thread may keep: three times what its callers have, and always a little. Of runs that other
+ * threads freed it does not know, so it has no more than there are. */
 static ALWAYS_INLINE size_t mid_allowance(const struct heap *heap)
 {
-    return size_max((size_t)knob(KNOB_run_cache_bytes), heap->run_held / 4 * 3);
+    size_t out = atomic_load_explicit(&run_units_out, memory_order_relaxed) << UNIT_SHIFT;
+    return size_max((size_t)knob(KNOB_run_cache_bytes), size_min(heap->run_held, out) / 4 * 3);
 }
 
 /* What lay idle for a whole round goes back: a thread that needs less than it did keeps less. */

@@ -24,7 +24,7 @@ static uint32_t slab_out(const struct span *slab)
 static uint32_t bin_blocks(struct heap *heap, struct bin *bin, unsigned class)
 {
     int32_t blocks = (int32_t)PEEK(heap->capacity[class]) - (int32_t)(PEEK(bin->room) / BIN_ONE);
-    return PEEK(heap->capacity[class]) != 0 && blocks > 0 ? (uint32_t)blocks : 0;
+    return PEEK(bin->head) != LIST_END && PEEK(heap->capacity[class]) != 0 && blocks > 0 ? (uint32_t)blocks : 0;
 }
 
 static uint32_t spare_blocks(const struct heap *heap, unsigned class)

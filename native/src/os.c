@@ -63,13 +63,18 @@ static bool os_commit(void *p, size_t bytes)
     return mprotect(p, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
+static _Atomic bool os_purge_refused; /* by the kernel, the last time it was asked */
+
 /* The pages go back; the range reads zero when it is next touched. False, and nothing is done, where the kernel refuses
  * (locked memory) or the range is not of whole pages, for the kernel would take the rest of the last one too. */
 static bool os_purge(void *p, size_t bytes)
 {
     if ((((uintptr_t)p | bytes) & (os_page - 1)) != 0) return false;
     stat_shared(STAT_sys_madvise, 1);
-    if (madvise(p, bytes, MADV_DONTNEED) != 0) return false;
+    bool gone = madvise(p, bytes, MADV_DONTNEED) == 0;
+    if (atomic_load_explicit(&os_purge_refused, memory_order_relaxed) == gone)
+        atomic_store_explicit(&os_purge_refused, !gone, memory_order_relaxed);
+    if (!gone) return false;
     stat_shared(STAT_purges, 1);
     stat_shared(STAT_purged_bytes, bytes);
     return true;
@@ -160,7 +165,9 @@ static void os_futex_wake(_Atomic uint32_t *word, int threads)
 static void os_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
 {
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    int saved = errno; /* a lock may be waited for within free */
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, ns != 0 ? &t : NULL, 0, 0);
+    errno = saved;
 }
 
 /* Set while this thread forks and holds every lock: handlers of others that run meanwhile may allocate. */

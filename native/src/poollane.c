@@ -40,21 +40,13 @@ static NOINLINE unsigned lane_enter(void)
     return lane_number = number;
 }
 
-static void pools_before_fork(void) { lock_take(&pools.lock); }
-static void pools_after_fork(void) { lock_drop(&pools.lock); }
-
 /* The child has one thread; lanes of the others are inherited by threads to come. */
-static void pools_in_child(void)
+static void lanes_child(void)
 {
-    lock_reset(&pools.lock);
     atomic_store_explicit(&lanes_taken, UINT64_C(1) | UINT64_C(1) << lane_number, memory_order_relaxed);
 }
 
-static void lanes_init(void)
-{
-    pthread_key_create(&lane_key, lane_leave);
-    pthread_atfork(pools_before_fork, pools_after_fork, pools_in_child);
-}
+static void lanes_init(void) { pthread_key_create(&lane_key, lane_leave); }
 
 static void lane_count(_Atomic uint64_t *counter)
 {

@@ -15,6 +15,7 @@ EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
     return hak_posix_memalign(block, alignment, size);
 }
 EXPORT size_t malloc_usable_size(void *block) { return hak_usable_size(block); }
+EXPORT int malloc_trim(size_t keep) { return (void)keep, hak_purge() != 0; }
 EXPORT void cfree(void *block) { release(block); }
 EXPORT void free_sized(void *block, size_t size) { (void)size, release(block); }
 EXPORT void free_aligned_sized(void *block, size_t alignment, size_t size)

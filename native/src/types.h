@@ -102,6 +102,7 @@ struct chain {
 
 enum span_kind { SPAN_UNBORN, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB, SPAN_INSIDE };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL };
+enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW }; /* unsettled: large, and not yet freed once */
 
 /* A run is with a caller, then its word of life is the mark of its block (mid.c), or it is not; a window is held for
  * the moment in which its owner grows it or its tail is purged. */
@@ -113,7 +114,7 @@ struct span {
         uint8_t class; /* slab: its class */
         uint8_t bin;   /* run: the bin of short ones that it goes back to; 0: to none */
     };
-    uint8_t place;     /* slab: enum slab_place; run: 1 until a large one is freed for the first time */
+    uint8_t place;     /* enum slab_place, or enum run_place */
     uint8_t zeroed;    /* run, free span: never written since the kernel gave it */
     uint32_t back;     /* units to the span's first one; kept in every unit of a slab, else in the last one */
     uint32_t units;    /* length in units, in the first descriptor */
@@ -249,7 +250,8 @@ struct front {
     uintptr_t key;                  /* copy for code inlined into programs */
     const struct owners *owners;
     struct heap *heap;
-    uint32_t state; /* enum front_state */
+    uint32_t state;       /* enum front_state */
+    uint32_t early_frees; /* served before the thread had a heap */
 };
 
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&

@@ -249,6 +249,51 @@ PROMISE(realloc_keeps_the_content_between_all_sizes) {
     }
 }
 
+PROMISE(realloc_keeps_what_is_usable) {
+    for (size_t size = 100; size < 4 * MIB; size = size * 5 / 4) {
+        char *block = malloc(size), *beside = malloc(size);
+        size_t usable = malloc_usable_size(block);
+        memset(block, 0x5a, usable);
+        block = realloc(block, 3 * usable);
+        for (size_t i = 0; i < usable; i++) HOLDS(block[i] == 0x5a);
+        free(block);
+        free(beside);
+    }
+}
+
+PROMISE(realloc_to_an_impossible_size_is_refused) {
+    free(realloc(malloc(1 * MIB), 40 * MIB)); /* leaves room in which blocks grow */
+    for (size_t had = 100; had < 4 * MIB; had *= 8) {
+        char *block = malloc(had);
+        block[had - 1] = 7;
+        for (size_t less = 0; less < 200000; less = less * 3 + 1) {
+            errno = 0;
+            HOLDS(realloc(block, opaque(SIZE_MAX) - less) == NULL && errno == ENOMEM && block[had - 1] == 7);
+        }
+        free(block);
+    }
+}
+
+/* A block of just the length that one which grows is given, between others of its kind. */
+PROMISE(a_block_of_64_mib_is_like_any_other) {
+    enum { LARGE = 100 * MIB };
+    for (size_t size = 62 * (size_t)MIB; size <= 66 * (size_t)MIB; size += MIB / 2) {
+        char *first = malloc(LARGE), *between = malloc(200000), *second = malloc(LARGE), *end = malloc(200000);
+        free(first);
+        free(second);
+        char *middle = malloc(size), *beside = malloc(LARGE);
+        for (size_t at = 0; at < LARGE; at += 4096) beside[at] = 0x5a;
+        free(middle);
+        char *grown = realloc(malloc(1 * MIB), 40 * MIB);
+        malloc_trim(0);
+        free(grown);
+        for (size_t at = 0; at < LARGE; at += 4096) HOLDS(beside[at] == 0x5a);
+        free(beside);
+        free(between);
+        free(end);
+    }
+}
+
 PROMISE(realloc_grows_step_by_step) {
     unsigned char *block = NULL, *wedge = NULL;
     size_t filled = 0;

@@ -45,6 +45,26 @@ PROMISE(growth_moves_no_live_object) {
     hak_pool_destroy(pool);
 }
 
+static void *make_and_destroy(void *unused) {
+    for (;;) hak_pool_destroy(hak_pool_new(32, 8));
+    return unused;
+}
+
+PROMISE(a_fork_while_pools_are_made_leaves_a_child_that_makes_some) {
+    pthread_t thread;
+    for (int i = 0; i < 3; i++) pthread_create(&thread, NULL, make_and_destroy, NULL);
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(10);
+            hak_pool_destroy(hak_pool_new(32, 8));
+            _exit(0);
+        }
+        int status;
+        HOLDS(waitpid(child, &status, 0) == child && status == 0);
+    }
+}
+
 PROMISE(the_last_object_freed_is_the_first_allocated) {
     hak_pool_t *pool = hak_pool_new(64, 16);
     void *a = hak_pool_allocate(pool), *b = hak_pool_allocate(pool);

@@ -76,6 +76,69 @@ PROMISE(after_exhaustion_by_threads_every_size_is_served_again) {
     keep_in_new_process("limited_threads_share_what_is_left", limit, environ);
 }
 
+/* Vectors that cannot grow where they lie, while address space is scarce: 800 of them, a quarter of it in all. */
+STEP(limited_many_vectors_grow) {
+    enum { VECTORS = 800 };
+    static char *vectors[VECTORS];
+    for (size_t size = 20000; size < 600 * KIB; size *= 2)
+        for (int i = 0; i < VECTORS; i++) HOLDS((vectors[i] = realloc(vectors[i], size)) != NULL);
+    for (int i = 0; i < VECTORS; i++) free(vectors[i]);
+}
+
+static void limit_to_2_gb(void) {
+    HOLDS(setrlimit(RLIMIT_AS, &(struct rlimit){2000000000, 2000000000}) == 0);
+}
+
+PROMISE(many_vectors_grow_in_little_address_space) {
+    keep_in_new_process("limited_many_vectors_grow", limit_to_2_gb, environ);
+}
+
+/* Half of what is free has gone back to the kernel and half has not: together it is enough. */
+STEP(limited_free_halves_serve_one_block) {
+    enum { PIECES = 800 };
+    static char *pieces[PIECES];
+    int count = 0;
+    while (count < PIECES && (pieces[count] = malloc(1 * MIB)) != NULL) memset(pieces[count++], 1, 1 * MIB);
+    for (int i = 0; i < count; i += 2) free(pieces[i]);
+    for (int i = 0; i < 12; i++) {
+        usleep(150000);
+        free(malloc(40000));
+    }
+    for (int i = 1; i < count; i += 2) free(pieces[i]);
+    char *whole = malloc(120 * MIB);
+    HOLDS(whole != NULL);
+    free(whole);
+}
+
+PROMISE(what_is_free_serves_a_large_block) {
+    keep_in_new_process("limited_free_halves_serve_one_block", limit_to_2_gb, environ);
+}
+
+static void limit_data(void) {
+    HOLDS(setrlimit(RLIMIT_DATA, &(struct rlimit){700 * MIB, 700 * MIB}) == 0);
+}
+
+STEP(limited_refusals_cost_nothing) {
+    for (int i = 0; i < 8; i++) HOLDS(malloc(opaque(800 * MIB)) == NULL);
+    char *block = malloc(500 * MIB);
+    HOLDS(block != NULL);
+    free(block);
+}
+
+PROMISE(a_refusal_leaves_the_limit_as_it_was) {
+    keep_in_new_process("limited_refusals_cost_nothing", limit_data, environ);
+}
+
+static void limit_data_to_64_mib(void) {
+    HOLDS(setrlimit(RLIMIT_DATA, &(struct rlimit){64 * MIB, 64 * MIB}) == 0);
+}
+
+STEP(limited_data_starts) { serve_every_size(NULL); }
+
+PROMISE(a_program_starts_with_little_data) {
+    keep_in_new_process("limited_data_starts", limit_data_to_64_mib, environ);
+}
+
 static int mappings(void) {
     static char text[64 * KIB];
     int lines = 0, maps = open("/proc/self/maps", O_RDONLY);

@@ -99,6 +99,44 @@ PROMISE(only_touched_memory_is_resident) {
     free(grown);
 }
 
+PROMISE(sparse_blocks_stay_small_after_a_full_one) {
+    char *full = memset(malloc(4 * MIB), 1, 4 * MIB);
+    free(full);
+    char *sparse = calloc(1, 1024 * (size_t)MIB);
+    long before = resident_bytes();
+    for (size_t at = 0; at < 1024 * (size_t)MIB; at += 2 * MIB) sparse[at + 5000] = 1;
+    HOLDS(resident_bytes() - before < 16 * MIB);
+    free(sparse);
+}
+
+/* Blocks that another thread frees are not this one's any more: it keeps no more of its own for them. */
+static void *_Atomic handed;
+
+static void *free_what_is_handed(void *count) {
+    for (long left = (long)count; left > 0;) {
+        void *block = __atomic_exchange_n((void **)&handed, NULL, __ATOMIC_ACQ_REL);
+        if (block) free(block), left--;
+        else sched_yield();
+    }
+    return NULL;
+}
+
+PROMISE(a_peak_goes_back_after_blocks_were_handed_over) {
+    enum { HANDED = 20000 };
+    pthread_t other;
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    pthread_create(&other, NULL, free_what_is_handed, (void *)(long)HANDED);
+    for (int i = 0; i < HANDED; i++) {
+        void *block = malloc(100 * KIB);
+        while (__atomic_load_n((void **)&handed, __ATOMIC_ACQUIRE)) sched_yield();
+        __atomic_store_n((void **)&handed, block, __ATOMIC_RELEASE);
+    }
+    pthread_join(other, NULL);
+    peak_of(100 * KIB);
+    expect_given_back(before);
+}
+
 PROMISE(many_barely_touched_blocks_stay_small) {
     enum { BLOCKS = 400 };
     long before = resident_bytes();

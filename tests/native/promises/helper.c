@@ -1,6 +1,7 @@
 /* Promise 8: a background thread, if there is one, is nobody's concern. Each promise first does what may start one. */
 #include "../serve.h"
 #include <dirent.h>
+#include <dlfcn.h>
 #include <sys/syscall.h>
 
 /* 128 MiB of every kind come and go: whatever wakes a helper has happened. */
@@ -88,6 +89,46 @@ PROMISE(the_process_ends_when_main_leaves_alone) {
     alarm(20);
     wake_helper();
     pthread_exit(NULL);
+}
+
+PROMISE(the_process_ends_when_main_leaves_after_a_rest) {
+    wake_helper();
+    sleep(3); /* the helper has nothing to do and sleeps without end */
+    alarm(10);
+    pthread_exit(NULL);
+}
+
+/* Threads that never allocate: libc frees the tables of old stacks in a thread that is past all its hooks. */
+static void *rest(void *microseconds) {
+    usleep((unsigned)(size_t)microseconds);
+    return NULL;
+}
+
+PROMISE(threads_that_end_detached_leave_nothing_behind) {
+    enum { ROUNDS = 15, THREADS = 200 };
+    pthread_t thread;
+    pthread_attr_t detached;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    long before = 0;
+    for (size_t round = 0; round < ROUNDS; round++) {
+        for (size_t i = 0; i < THREADS; i++) HOLDS(pthread_create(&thread, &detached, rest, (void *)(100 * i)) == 0);
+        usleep(150000);
+        if (round == 2) before = resident_bytes();
+    }
+    HOLDS(resident_bytes() - before < 4 * MIB);
+    int (*read_stats)(void *, int) = (int (*)(void *, int))dlsym(RTLD_DEFAULT, "hak_stat_read");
+    static char rows[64][256]; /* more than they take; what is read of ended threads must be there */
+    if (read_stats) HOLDS(read_stats(rows, 64) > 0);
+}
+
+/* A library with so much static thread-local memory leaves little of a small stack. */
+static __thread char much[100 * KIB];
+
+PROMISE(the_helper_has_a_stack_beside_thread_local_memory) {
+    much[opaque(5)] = 1;
+    wake_helper();
+    serve_in_threads();
 }
 
 PROMISE(exit_does_not_wait_for_the_helper) {

@@ -23,6 +23,36 @@ static void *use_both(void *argument) {
     return argument;
 }
 
+static void *use_theirs(void *take) {
+    memset(((void *(*)(size_t))take)(100), 1, 100);
+    usleep(300000); /* beyond the end of the library */
+    return NULL;
+}
+
+PROMISE(a_running_program_can_close_the_library) {
+    enum { BLOCKS = 20000 };
+    static char *blocks[BLOCKS];
+    const char *library = getenv("LIBRARY");
+    if (library == NULL) UNTRIED("LIBRARY names no library");
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    HOLDS(handle != NULL);
+    void *(*take)(size_t) = (void *(*)(size_t))dlsym(handle, "malloc");
+    void (*give)(void *) = (void (*)(void *))dlsym(handle, "free");
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < BLOCKS; i++) memset(blocks[i] = take(4000), 1, 4000);
+        for (int i = 0; i < BLOCKS; i++) give(blocks[i]);
+    }
+    pthread_t thread;
+    pthread_create(&thread, NULL, use_theirs, (void *)take);
+    usleep(100000);
+    HOLDS(dlclose(handle) == 0);
+    pthread_join(thread, NULL);
+    pid_t child = fork();
+    if (child == 0) exit(0);
+    wait_for(child);
+    usleep(700000);
+}
+
 PROMISE(a_running_program_can_load_the_library) {
     const char *library = getenv("LIBRARY");
     if (library == NULL) UNTRIED("LIBRARY names no library");
