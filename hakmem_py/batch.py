@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from statistics import median
 
-from . import ROOT, notebook
+from . import ROOT, notebook, store
 from .calibration import calibration_note
 
 START_S = 6  # a kernel's start: the guess for a notebook that never ran here
@@ -173,7 +173,7 @@ def _record_path(run, folder):
 def _earlier(run, folder):
     """The record of this name's last run, or {}."""
     path = _record_path(run, folder)
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return store.read_json(path) if path.exists() else {}
 
 
 def _is_current(run, folder):

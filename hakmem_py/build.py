@@ -386,4 +386,4 @@ def add_build(subparsers):
 def _run(args):
     for variant in args.variants:
         done = build(variant)
-        print(f"{variant:12} {done.hash}  {os.path.relpath(done.folder, Path.cwd())}", file=sys.stdout)
+        print(f"{variant:12} {done.hash}  {os.path.relpath(done.library, Path.cwd())}", file=sys.stdout)

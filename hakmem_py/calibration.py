@@ -290,7 +290,7 @@ def _said(x):
 
 
 def _recorded():
-    return json.loads(FILE.read_text()) if FILE.exists() else {}
+    return store.read_json(FILE) if FILE.exists() else {}
 
 
 def _machine():

@@ -136,11 +136,15 @@ def verdict(table):
     if table.empty:
         return True, "native/ is the same on both sides, nothing to measure"
     slower = table.loc[table["verdict"] == "NO-GO", "case"].tolist()
+    untimed = table.loc[table["n"].fillna(0) < 2, "case"].tolist() if "n" in table else []
     longer = table.loc[table["more"] > NOISE, "case"].tolist()
     broken = table.loc[table["status"] != "ok", "case"].tolist()
     faults = [("failed", broken), ("slower", slower), ("more instructions", longer)]
     said = [f"{what} in {', '.join(cases)}" for what, cases in faults if cases]
-    return not said, "; ".join(said) or "no slower for certain, and no instruction more"
+    timed = (
+        f"time not measured in {', '.join(untimed)}: more --blocks" if untimed else "no slower for certain"
+    )
+    return not said, "; ".join(said) or f"{timed}, and no instruction more"
 
 
 def add_check(subparsers):

@@ -26,6 +26,8 @@ COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "readme": ("showcase", "redraw the README's figures from the reference, its table from the build"),
 }
 
+RESUMED = ("run", "campaign", "decide", "soak", "report")  # they store what they measure and go on from there
+
 
 def parser(names):
     """The parser with these subcommands; importing only their owners keeps `report` free of the compiler."""
@@ -46,9 +48,9 @@ def main(argv=None):
     try:
         return args.run(args) or 0
     except KeyboardInterrupt:
-        print(
-            "hakmem: stopped; what was measured is kept, the same command goes on from there", file=sys.stderr
-        )
+        kept = args.command in RESUMED
+        said = "; what was measured is kept, the same command goes on from there" if kept else ""
+        print(f"hakmem: stopped{said}", file=sys.stderr)
         return 130
     except (
         OSError,

@@ -143,7 +143,20 @@ def program(*arguments):
     found = shutil.which(arguments[0])
     if found is None:
         raise AbError(f"there is no program {arguments[0]!r}: give a path, or a name that the shell finds")
+    if _is_static(found):
+        raise AbError(
+            f"{found} is linked statically: it takes no preloaded library, so there is nothing to compare"
+        )
     return Target((found, *arguments[1:]), False, Path(found).name)
+
+
+def _is_static(path):
+    """An ELF file that names no loader."""
+    with Path(path).open("rb") as file:
+        if file.read(4) != b"\x7fELF":
+            return False
+    said = subprocess.run(["readelf", "-lW", path], capture_output=True, text=True).stdout
+    return "LOAD" in said and "INTERP" not in said
 
 
 def record(target, chosen, env=(), timeout_s=TIMEOUT_S):
@@ -355,8 +368,10 @@ def show(target, samples, args):
     table = judge(samples, metric)
     said = f"{args.metric} time of each side / that of {baseline}"
     base = samples[samples["allocator"] == baseline].median(numeric_only=True)
+    peak = base["peak_rss_bytes"] / 1e6
+    peak = f"peak {peak:.4g} MB" if peak == peak else "ended too soon for a peak"
     time_said = f"{base[metric]:.4g} ns an operation" if target.bench else f"{base[metric] / 1e6:.4g} ms"
-    print(f"{target.label}: {said} ({time_said}, peak {base['peak_rss_bytes'] / 1e6:.4g} MB), ", end="")
+    print(f"{target.label}: {said} ({time_said}, {peak}), ", end="")
     print(f"{args.blocks} blocks, seed {args.seed}")
     print(
         table[[*SHOWN, "firings", "peak_rss_mb", "cached_kb"]].to_string(

@@ -19,7 +19,7 @@ from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from plotly.offline import get_plotlyjs
 from traitlets.config import Config
 
-from . import thumbnail
+from . import store, thumbnail
 from .notebook import HEADLINE, PLOTLY
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -248,7 +248,7 @@ def failure(record):
 def write_index(reports, machine):
     """reports/index.html from all records in reports/executed. Returns its path."""
     executed = reports / "executed"
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(executed.glob("*.json"))]
+    records = [record for path in sorted(executed.glob("*.json")) if (record := store.read_json(path))]
     cards = [_card(record, executed / f"{record['name']}.ipynb") for record in records]
     parts = list(dict.fromkeys(card["part"] for card in cards))  # in the order of the notebooks
     template = Environment(loader=FileSystemLoader(TEMPLATES / "hakmem")).get_template("site.html.j2")

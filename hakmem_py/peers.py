@@ -74,6 +74,8 @@ class Peer:
 @functools.cache
 def find(name):
     """The Peer called name (mimalloc, jemalloc, tcmalloc)."""
+    if name not in KNOWN:
+        raise ValueError(f"{name!r} is no peer; allowed: {', '.join(KNOWN)}")
     known = KNOWN[name]
     path = next((path for folder in _folders() for path in sorted(folder.glob(known.pattern))), None)
     if path is None:

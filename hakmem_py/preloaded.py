@@ -9,15 +9,19 @@ import threading
 import time
 from pathlib import Path
 
+from .worker import refusal
+
 LOOK_S = 0.005  # between two looks at a program's memory
 
 
 def run(command, preload="", env=(), timeout_s=600.0):
     """Runs a program once: {status, error, elapsed_ns, cpu_ns, peak_rss_bytes}; the first two where it fails.
 
-    preload: value of LD_PRELOAD. env: further variables. What the program prints is not kept.
+    preload: value of LD_PRELOAD. env: further variables; HAKMEM_ ones of the caller are not handed on. What
+    the program prints is not kept. Peak memory is that of the program itself, without its children; nan where
+    it ended before anybody could look.
     """
-    own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_ACE_")}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
     with tempfile.TemporaryFile() as said:
         start = time.monotonic_ns()
         child = subprocess.Popen(
@@ -26,20 +30,26 @@ def run(command, preload="", env=(), timeout_s=600.0):
         )  # fmt: skip
         alarm = threading.Timer(timeout_s, child.kill)
         alarm.start()
-        with _peak_rss(child.pid) as peak:
-            _, status, usage = os.wait4(child.pid, 0)
-            wall_ns = time.monotonic_ns() - start
-        alarm.cancel()
+        try:
+            with _peak_rss(child.pid) as peak:
+                _, status, usage = os.wait4(child.pid, 0)
+                wall_ns = time.monotonic_ns() - start
+        except BaseException:  # stopped by the user: nothing of it may go on
+            child.kill()
+            raise
+        finally:
+            alarm.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
     if child.returncode:
         name, last = Path(command[0]).name, lines[-1] if lines else ""
         return {"status": "error", "error": f"{name} ended with status {child.returncode}: {last}"}
-    if refused := [line for line in lines if "cannot be preloaded" in line]:
+    refused = [line for line in lines if "cannot be preloaded" in line] + [refusal("\n".join(lines))]
+    if refused[0]:
         return {"status": "error", "error": refused[0]}
     cpu_ns = round(1e9 * (usage.ru_utime + usage.ru_stime))
-    row = {"elapsed_ns": wall_ns, "cpu_ns": cpu_ns, "peak_rss_bytes": max(peak, default=0)}
+    row = {"elapsed_ns": wall_ns, "cpu_ns": cpu_ns, "peak_rss_bytes": max(peak, default=0) or float("nan")}
     return row | {"status": "ok", "error": ""}
 
 

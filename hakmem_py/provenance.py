@@ -132,7 +132,8 @@ def save(folder, facts):
     text = json.dumps(facts, sort_keys=True, default=str)
     identity = hashlib.sha256(text.encode()).hexdigest()[:12]
     name = f"provenance-{identity}.json"
-    if not (Path(folder) / name).exists():
+    path = Path(folder) / name
+    if not path.exists() or not store.read_json(path):
         store.save_json(folder, name, facts)
     return identity
 
@@ -140,7 +141,8 @@ def save(folder, facts):
 def read(folder, identities):
     """The saved facts of these IDs, those that are there."""
     paths = [Path(folder) / f"provenance-{identity}.json" for identity in identities]
-    return [json.loads(path.read_text()) for path in paths if path.exists()]
+    found = [store.read_json(path) for path in paths if path.exists()]
+    return [facts for facts in found if facts]
 
 
 def footer(samples=None, facts=None, further=(), **parameters):

@@ -92,16 +92,16 @@ def _command(plan, side, chunk_ops, chunks):
 
 
 def _probe(plan):
-    """Live bytes of the workload, and the operations of a chunk that lasts a quarter of a turn."""
+    """Live bytes of the workload, and the iterations of a chunk that lasts a quarter of a turn."""
     subject = next(iter(plan.sides.values()))
-    command = _command(
-        plan, subject, runner.workloads(subject.bench)[plan.case.workload]["iterations"] / 20, 5
-    )
+    once = max(1, int(runner.workloads(subject.bench)[plan.case.workload]["iterations"] / 20))
+    command = _command(plan, subject, once, 5)
     row = worker.run(command, subject.preload, subject.expect)
     if row["status"] != "ok":
         raise RuntimeError(f"the soak's workload does not run: {row['error']}")
     chunk_s = max(_turn_s(plan) / 4, plan.minutes * 60 / MOST_CHUNKS)
-    return row["live_peak_bytes"], chunk_s * 1e9 / row["cpu_ns_per_op"]
+    iteration_ns = row["cpu_ns_per_op"] * row["ops"] / (5 * once)
+    return row["live_peak_bytes"], max(1, chunk_s * 1e9 / iteration_ns)
 
 
 def _turn_s(plan):

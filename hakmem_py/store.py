@@ -182,7 +182,7 @@ def _read(path, wanted):
             there = set(file.schema_arrow.names)
             large = file.metadata.num_rows > 10_000  # threads cost a small file more than they save
             table = file.read([name for name in wanted.names if name in there], use_threads=large)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError, MemoryError):  # of which the file is not to blame
         raise
     except (pa.ArrowException, OSError) as error:
         _move_aside(path, str(error).splitlines()[0])
@@ -197,6 +197,19 @@ def _column(table, field):
     if field.name not in table.column_names:
         return pa.nulls(len(table), field.type)
     return table[field.name].cast(field.type)
+
+
+def read_json(path):
+    """The dict that a JSON file holds. A damaged file is named on stderr and passed over: {}."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+        reason = "it holds no object"
+    except ValueError as error:  # JSON's and Unicode's are
+        reason = str(error)
+    print(f"hakmem: {path} is damaged ({reason}) and was passed over: delete it", file=sys.stderr)
+    return {}
 
 
 def _move_aside(path, reason):

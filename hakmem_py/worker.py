@@ -44,12 +44,20 @@ def run(command, preload="", expect=None, env=(), timeout_s=60.0):
     return _outcome(done, expect, wall_ns) | {"wall_ns": wall_ns}
 
 
+def refusal(said):
+    """The first line in which the library says that it does not take a setting; "" for none."""
+    lines = [line for line in said.splitlines() if line.startswith("hakmem: HAKMEM_") and " allowed:" in line]
+    return lines[0].removeprefix("hakmem: ") if lines else ""
+
+
 def _outcome(done, expect, wall_ns):
     last = done.stderr.strip().rpartition("\n")[2]
     if done.returncode < 0:
         return {"status": "crashed", "error": f"{signal.Signals(-done.returncode).name}: {last}".rstrip(": ")}
     if done.returncode:
         return {"status": "error", "error": last or f"exit status {done.returncode}"}
+    if refused := refusal(done.stderr):
+        return {"status": "error", "error": refused}
     try:
         result = json.loads(done.stdout)
     except ValueError:

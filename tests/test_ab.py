@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 import sys
 
 import pandas as pd
@@ -49,6 +50,27 @@ def test_ab_compares_a_program_under_several_allocators():
         assert row["status"] == "ok" and 0 < row["peak_rss_bytes"] < 30e6
     large = ab.program(sys.executable, "-c", "block = bytearray(90 << 20); import time; time.sleep(0.05)")
     assert 90e6 < ab.record(large, ab.side("hakmem"))[0]["peak_rss_bytes"] < 130e6
+
+
+def test_a_program_gets_the_settings_of_its_side_alone(monkeypatch):
+    monkeypatch.setenv("HAKMEM_CANARIES", "1")
+    code = "import os, sys; sys.exit('HAKMEM_CANARIES' in os.environ)"
+    assert ab.record(ab.program(sys.executable, "-c", code), ab.side("hakmem"))[0]["status"] == "ok"
+
+
+def test_a_setting_that_the_library_refuses_is_no_result():
+    for target in (ab.workload("lifo"), ab.program("true")):
+        row, _ = ab.record(target, ab.side("hakmem"), {"HAKMEM_MAGAZINE_BLOCKS": "5"})
+        assert row["status"] == "error" and "16 to 512" in row["error"]
+
+
+def test_a_static_program_is_refused(tmp_path):
+    source, program = tmp_path / "main.c", tmp_path / "main"
+    source.write_text("int main(void) { return 0; }")
+    if subprocess.run(["gcc", "-static", source, "-o", program], capture_output=True).returncode:
+        pytest.skip("no static C library")
+    with pytest.raises(ab.AbError, match="statically"):
+        ab.program(str(program))
 
 
 @pytest.mark.parametrize(
@@ -177,6 +199,7 @@ def test_phases_that_take_turns_are_compared_phase_by_phase():
         ("magazine_blocks=16,1024", "out of the knob's range"),
         ("magazine_blocks=64,64", "must differ"),
         ("ace_policy=0,1", "when a learner begins"),
+        ("canaries=0,1", "when a process starts"),
         ("ace_frozen=0,1", "while ACE is off"),
         ("ace_enabled=1,0", "below 100"),
     ],

@@ -52,8 +52,9 @@ def test_peers_are_listed():
 def test_a_build_is_named_with_its_hash():
     done = hakmem("build", "release")
     assert done.returncode == 0
-    folder = ROOT / done.stdout.split()[-1]
-    assert json.loads((folder / "build.json").read_text())["hash"] in done.stdout
+    library = ROOT / done.stdout.split()[-1]
+    assert library.name == "libhakmem.so" and library.exists()
+    assert json.loads((library.parent / "build.json").read_text())["hash"] in done.stdout
 
 
 @pytest.mark.parametrize("target", ["report", "bench"])

@@ -179,3 +179,10 @@ def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
 def test_the_readme_describes_every_column():
     described = (store.ROOT / "data" / "README.md").read_text()
     assert [name for name in store.SCHEMA.names if f"`{name}`" not in described] == []
+
+
+@pytest.mark.parametrize("text", ['{"t', "[]", "\ufeff", ""])
+def test_a_damaged_json_file_is_named_and_passed_over(tmp_path, capsys, text):
+    path = tmp_path / "provenance-0.json"
+    path.write_text(text)
+    assert store.read_json(path) == {} and str(path) in capsys.readouterr().err

@@ -177,6 +177,14 @@ size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
 
 /* --- HAKMEM_SS_OS_STATS=1 ----------------------------------------------------------------------------------------- */
 
+static int observe_stderr = STDERR_FILENO;
+
+/* Many programs close their stderr before libraries' destructors run. */
+static void observe_begin(void)
+{
+    if (knob(KNOB_ss_os_stats)) observe_stderr = os_keep_open(STDERR_FILENO);
+}
+
 __attribute__((destructor)) static void observe_exit(void)
 {
     if (!knob(KNOB_ss_os_stats)) return;
@@ -188,5 +196,5 @@ __attribute__((destructor)) static void observe_exit(void)
         line_text(&line, "=");
         line_number(&line, (int64_t)stat_shared_read(row));
     }
-    line_end(&line);
+    line_write(&line, observe_stderr);
 }

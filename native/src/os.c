@@ -154,6 +154,14 @@ static bool os_write(int file, const char *text, size_t length)
 
 static void os_close(int file) { close(file); }
 
+/* A number under which the file stays open, out of the way of the program's own and closed by exec. */
+static int os_keep_open(int file)
+{
+    const int far = 200;
+    int kept = fcntl(file, F_DUPFD_CLOEXEC, far);
+    return kept >= 0 ? kept : file;
+}
+
 /* --- sleeping ----------------------------------------------------------------------------------------------------- */
 
 static void os_futex_wake(_Atomic uint32_t *word, int threads)

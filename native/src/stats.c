@@ -123,11 +123,13 @@ static void line_address(struct line *line, uintptr_t address)
     line_digits(line, address, 16);
 }
 
-static void line_end(struct line *line)
+static void line_write(struct line *line, int file)
 {
     line->text[line->length++] = '\n';
-    if (write(STDERR_FILENO, line->text, line->length) < 0) return; /* a closed stderr is nobody's fault */
+    if (write(file, line->text, line->length) < 0) return; /* a closed stderr is nobody's fault */
 }
+
+static void line_end(struct line *line) { line_write(line, STDERR_FILENO); }
 
 /* The heap is damaged: one line, then the end. Never returns. */
 static COLD __attribute__((noreturn)) void fatal(const char *crime, uintptr_t address)
