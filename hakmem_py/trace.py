@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .build import BUILDS, NATIVE, BuildError, compiler, compiler_version
+from .build import BUILDS, NATIVE, BuildError, build, compiler, compiler_version
 
 SUFFIX = ".haktrace"
 SHOWN = 10  # of the traces of one recording, the longest
@@ -94,6 +94,6 @@ def _run(args):
     if traces[SHOWN:]:
         print(f"and {len(traces) - SHOWN} shorter ones in {args.out}")
     if traces:
-        print(f"replay: bench --replay {traces[0].path}")
+        print(f"replay: {os.path.relpath(build().bench)} --replay {traces[0].path}")
         return status
     raise RuntimeError("nothing was recorded: a static or setuid program takes no preloaded library")
