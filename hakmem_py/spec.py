@@ -173,6 +173,11 @@ def read_spec(tables, where="spec"):
         raise SpecError(
             f"{where}: table {unknown[0]!r} is unknown; allowed: experiment, [[allocator]], [[case]]"
         )
+    for name, table in tables.items():
+        rows = [table] if name == "experiment" else table if isinstance(table, list) else [None]
+        if not all(isinstance(row, dict) for row in rows):
+            form = "[experiment], once" if name == "experiment" else f"[[{name}]], in double brackets"
+            raise SpecError(f"{where}: {name} must be a table {form}")
     head = _checked(tables.get("experiment", {}), "experiment", f"{where}: [experiment]", Experiment)
     sides = tables.get("allocator", [])
     allocators = tuple(_allocator(row, f"{where}: [[allocator]] {i}") for i, row in enumerate(sides, 1))

@@ -92,3 +92,17 @@ def test_narrowing_keeps_the_baseline_and_the_order_within_a_case(tiny):
 def test_narrowing_to_what_is_not_there_is_refused(tiny, choice):
     with pytest.raises(SpecError):
         narrow(load_spec(tiny()), **choice)
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"allocator": {"label": "a"}}, r"\[\[allocator\]\]"),
+        ({"case": {"workload": "lifo"}}, r"\[\[case\]\]"),
+        ({"experiment": [{"name": "a"}]}, r"\[experiment\], once"),
+        ({"experiment": "a"}, r"\[experiment\], once"),
+    ],
+)
+def test_brackets_that_are_wrong_are_named(tables, said):
+    with pytest.raises(SpecError, match=said):
+        spec.read_spec(tables)
