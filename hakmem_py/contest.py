@@ -7,7 +7,6 @@ there is no result unless one is asked for. How runs are arranged is for others:
 """
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -71,7 +70,7 @@ def side(name, arm=None):
 
 
 def _set(name):
-    """The Side of KNOB=VALUE[,...]; the library itself says which values it takes."""
+    """The Side of KNOB=VALUE[,...]. Whether it takes a value the library itself says: else a run fails."""
     pairs = [pair.partition("=") for pair in name.split(",")]
     known = {"profile", *native.knobs().index}
     env = {}
@@ -80,10 +79,6 @@ def _set(name):
         if knob not in known:
             raise AbError(f"side {name}: there is no knob {knob!r}; allowed: {', '.join(sorted(known))}")
         env[f"HAKMEM_{knob.upper()}"] = value
-    trial = {**os.environ, **env, "LD_PRELOAD": str(build.build().library)}
-    said = subprocess.run(["true"], env=trial, capture_output=True, text=True).stderr.splitlines()
-    if refused := [line for line in said if "; allowed: " in line or " is not a policy; allowed:" in line]:
-        raise AbError(f"side {name}: {refused[0].removeprefix('hakmem: ')}")
     on = env.get("HAKMEM_ACE_ENABLED") == "1" or env.get("HAKMEM_PROFILE") == "learning"
     still = env.get("HAKMEM_ACE_POLICY") == "fixed" or env.get("HAKMEM_ACE_FROZEN") == "1"
     return Side(name, env, "fast" if on and not still else None)
@@ -304,18 +299,20 @@ def judge(samples, metric="cpu_ns_per_op"):
     table = stats.compare(samples, baseline, metric)
     good = samples[samples["status"] == "ok"]
     paired = good.pivot(index="block", columns="allocator", values=metric).reindex(columns=[*loops])
+    least = {
+        label: min(_fired(row, loop) for row in samples[samples["allocator"] == label].to_dict("records"))
+        for label, loop in loops.items()
+        if loop
+    }
     for i, label in table["allocator"].items():
         rows = samples[samples["allocator"] == label]
         pairs = paired[[label, baseline]].dropna()
         table.loc[i, "tost_p"] = stats.tost(pairs[label], pairs[baseline], EQUIVALENT) if len(pairs) else None
         table.loc[i, "settled"] = rows["settled"].median()
-        fired = [_fired(row, loops[label]) for row in rows.to_dict("records")]
-        base = samples[samples["allocator"] == baseline].to_dict("records")
-        least = [min(_fired(row, loops[baseline]) for row in base)] if loops[baseline] else []
-        table.loc[i, "firings"] = min(fired) if loops[label] else None
+        table.loc[i, "firings"] = least.get(label)
         table.loc[i, "peak_rss_mb"] = rows["peak_rss_bytes"].median() / 1e6
         table.loc[i, "cached_kb"] = rows["cached_bytes"].median() / 1e3
-        if min([*least, *(fired if loops[label] else [])], default=FIRINGS) < FIRINGS:
+        if min(least.get(side, FIRINGS) for side in (label, baseline)) < FIRINGS:
             table.loc[i, "verdict"] = "FEW FIRINGS"
     return table
 

@@ -86,8 +86,8 @@ def _plan(minutes, workload, beside):
     return Plan(minutes, case, found, max(os.sched_getaffinity(0)))
 
 
-def _command(plan, side, chunk_ops, chunks):
-    fixed = ["--chunks", chunks, "--iterations", int(chunk_ops) * chunks, "--cpu", plan.core]
+def _command(plan, side, chunk_iterations, chunks):
+    fixed = ["--chunks", chunks, "--iterations", int(chunk_iterations) * chunks, "--cpu", plan.core]
     return list(map(str, [side.bench.bench, *side.arguments, *plan.case.arguments(1.0), *fixed]))
 
 
@@ -111,13 +111,14 @@ def _turn_s(plan):
 # ---------------------------------------------------------------- running
 
 
-def _run(plan, file, chunk_ops, done):
+def _run(plan, file, chunk_iterations, done):
     """Lets the sides take turns and appends what each chunk reports, until the soak is as long as planned."""
     file.parent.mkdir(parents=True, exist_ok=True)
     segment, start, said = f"{time.time():.0f}", time.monotonic(), 0.0
     with contextlib.ExitStack() as stack:
         living = {
-            label: stack.enter_context(_living(plan, side, chunk_ops)) for label, side in plan.sides.items()
+            label: stack.enter_context(_living(plan, side, chunk_iterations))
+            for label, side in plan.sides.items()
         }
         while (passed := time.monotonic() - start) + done < plan.minutes * 60:
             for label, process in living.items():
@@ -132,10 +133,10 @@ def _run(plan, file, chunk_ops, done):
 
 
 @contextlib.contextmanager
-def _living(plan, side, chunk_ops):
+def _living(plan, side, chunk_iterations):
     """The bench as a stopped process that reports its chunks as they end; killed at the end."""
     env = worker.ENVIRONMENT | ({"LD_PRELOAD": side.preload} if side.preload else {})
-    command = [*_command(plan, side, chunk_ops, MOST_CHUNKS), "--stream"]
+    command = [*_command(plan, side, chunk_iterations, MOST_CHUNKS), "--stream"]
     process = subprocess.Popen(
         command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=_end_with_parent
     )

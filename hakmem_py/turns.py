@@ -42,7 +42,8 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
     rows = []
     with runner.bench_slot(f"turns of {target.label}", wait_s):
         tried, _ = contest.record(contest.Target(command, True, target.label), contest.side("off"), env)
-        contest.refuse(target, max(sides, key=lambda one: one.loop or ""), tried, allow_few, env)
+        for one in sides:
+            contest.refuse(target, one, tried, allow_few, env)
         seen = {name: tried[name] for name in ("settled", "cached_bytes")}
         progress = runner.Progress(f"turns of {target.label}", blocks)
         for block in range(blocks):

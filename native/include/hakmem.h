@@ -322,8 +322,8 @@ uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
 /* ACE, the Adaptive Cache Engine, plays one bandit a learner. The fast loop has a learner for every size class with
  * traffic (its arms: blocks a magazine holds); the slow loop has one each for the size of superslabs, the purge delay,
  * the threshold of large blocks and the return of idle memory. A setting in force that is no arm takes the nearest
- * one's place. A step observes the window that ends, rewards the arm that was in force, and puts
- * the next arm into force; heaps take it up at their next refill or spill.
+ * one's place. A step observes the window that ends, rewards the arm that was in force, and puts the next arm into
+ * force; heaps take it up at their next refill or spill.
  *
  * Reward of a window, without unit, at most 1:
  *     1 - (refills r + spills s + swaps w + contentions c + faults f + system calls y + bytes purged z) / CPU time
@@ -398,9 +398,9 @@ int hak_ace_observe(int learner, uint64_t now_ns, hak_window_t *window,
  * its own policy. 0, or -1: no such learner or arm. */
 int hak_ace_choose(int learner, int arm);
 int hak_ace_learner_of(uint32_t block_size); /* of its class, made if need be; -1: no class, or one without a choice */
-int hak_ace_parameter(const char *name,
-                      double value); /* of all learners, now and later: how many took it, -1: none may */
-void hak_ace_phase(uint32_t mark);   /* of what the program does, for the events */
+/* Of every learner's policy, now and later: how many took it, or -1: no policy has it, or not such a value. */
+int hak_ace_parameter(const char *name, double value);
+void hak_ace_phase(uint32_t mark); /* of what the program does, for the events */
 
 size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity,
                       uint64_t *lost); /* from *cursor on; 0: all */

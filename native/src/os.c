@@ -142,6 +142,9 @@ static ACE_ONLY uint64_t os_rss(void)
     return at != NULL ? strtoull(at, NULL, 10) * os_page : 0;
 }
 
+/* The program's folder, and the length of its name; 0 where the room is too small or there is none. */
+static ACE_ONLY size_t os_folder(char *name, size_t room) { return getcwd(name, room) != NULL ? strlen(name) : 0; }
+
 static int os_open_append(const char *path) { return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666); }
 static bool os_file_is_empty(int file) { return lseek(file, 0, SEEK_END) == 0; }
 

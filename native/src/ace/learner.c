@@ -21,10 +21,7 @@ static void ace_history_set(const char *name)
 {
     size_t n = 0, room = sizeof ace_history - 1;
     if (name == NULL || *name == 0) return;
-    if (*name != '/' && getcwd(ace_history, room - 1) != NULL) {
-        n = strlen(ace_history);
-        ace_history[n++] = '/';
-    }
+    if (*name != '/' && (n = os_folder(ace_history, room - 1)) != 0) ace_history[n++] = '/';
     if (strlen(name) > room - n) ace_complain_history(name);
     else memcpy(ace_history + n, name, strlen(name) + 1);
 }
