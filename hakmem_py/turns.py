@@ -131,26 +131,32 @@ def steady(names, knob, values, seconds, blocks=10, env=()):
     """`judge` of `compare` a workload, processes of about so many seconds; few firings allowed."""
     tables = []
     for name in names:
-        target = _lasting(seconds, name)
+        target = lasting(seconds, contest.workload(name))
         tables.append(contest.judge(compare(target, knob, values, blocks, env=env, allow_few=True)))
     return pd.concat(tables, ignore_index=True)
 
 
-def _lasting(seconds, name):
-    """The Target of a bench workload at the scale at which, by trials, a run takes so many seconds or more.
+def lasting(seconds, target):
+    """The Target, a workload of the bench, at the scale at which, by trials, a run takes so many seconds.
 
     The last trial takes TRIAL_S at least. The scale is a whole number: iterations are not divisible, and half
-    of two is one.
+    of two is one. Raises AbError.
     """
+
+    def scaled(scale):
+        return contest.Target((*target.arguments, "--scale", str(scale)), True, target.label)
+
+    if not 0 < seconds < contest.TIMEOUT_S:
+        raise contest.AbError(f"{seconds} seconds a run: must be above 0 and below {contest.TIMEOUT_S:.0f}")
     scale, took, enough = 1, 0.0, min(seconds, TRIAL_S)
-    with runner.bench_slot(f"trial of {name}"):
+    with runner.bench_slot(f"trial of {target.label}"):
         while took < enough:
             scale = ceil(scale * enough / took) if took else scale
-            trial, _ = contest.record(contest.workload(name, "--scale", scale), contest.side("off"))
+            trial, _ = contest.record(scaled(scale), contest.side("off"))
             if trial["status"] != "ok":
-                raise contest.AbError(f"workload {name}: {trial['error']}")
+                raise contest.AbError(f"workload {target.label}: {trial['error']}")
             took = trial["elapsed_ns"] / 1e9
-    return contest.workload(name, "--scale", ceil(scale * seconds / took))
+    return scaled(ceil(scale * seconds / took))
 
 
 # ---------------------------------------------------------------- command line
@@ -161,6 +167,7 @@ def add_toggle(subparsers):
     sub.add_argument("turns", metavar="KNOB=A,B", help="two whole numbers; for ACE ace_enabled=0,1")
     contest.add_common(sub)
     sub.add_argument("--workload", required=True, help="of the bench")
+    sub.add_argument("--seconds", type=float, help="of a run, sized by trials, in place of --scale")
     sub.set_defaults(run=_run)
     return sub
 
@@ -172,10 +179,12 @@ def _run(args):
         raise contest.AbError(
             f"{args.turns}: must be KNOB=A,B, a knob and two whole numbers, and at least one block"
         )
+    if args.seconds is not None and args.scale is not None:
+        raise contest.AbError("--scale and --seconds both say how long a run is: give one")
     target = contest.chosen_workload(args, runner.workloads(build.build()))
+    if args.seconds is not None:
+        target = lasting(args.seconds, target)
     numbers = [int(value) for value in values]
-    contest.show(
-        target,
-        compare(target, knob, numbers, args.blocks, args.seed, contest.intervals(args), args.allow_few),
-        args,
-    )
+    env = contest.intervals(args)
+    samples = compare(target, knob, numbers, args.blocks, args.seed, env, args.allow_few)
+    contest.show(target, samples, args)

@@ -217,3 +217,12 @@ def test_ace_takes_turns_with_itself(capsys):
     assert cli.main([*words, "--fast-interval-ms", "1"]) == 0
     line = capsys.readouterr().out.splitlines()[2].split()
     assert line[0] == "ace_enabled=1" and int(line[-3]) >= 100
+
+
+def test_a_run_is_as_long_as_was_asked(capsys):
+    words = ["toggle", "ace_enabled=0,1", "--workload", "frag", "--blocks", "1", "--fast-interval-ms", "1"]
+    assert cli.main([*words, "--seconds", "3"]) == 0  # 1.5 s with ACE
+    assert 300 < int(capsys.readouterr().out.splitlines()[2].split()[-3]) < 6000
+    for length, said in ((["0"], "above 0"), (["nan"], "above 0"), (["2", "--scale", "9"], "give one")):
+        assert cli.main([*words, "--seconds", *length]) == 1
+        assert said in capsys.readouterr().err

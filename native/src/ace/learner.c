@@ -4,7 +4,7 @@
 static _Atomic bool ace_on;
 static char ace_history[4096]; /* HAKMEM_ACE_EVENTS: where the events go; %p becomes the process number. "": nowhere */
 
-#define HISTORY_NS UINT64_C(5000000000) /* a program that is killed loses no more of its history */
+#define HISTORY_NS UINT64_C(500000000) /* a program that is killed loses no more of its history */
 
 static void ace_complain_history(const char *path)
 {
