@@ -23,6 +23,7 @@ from .contest import (  # noqa: F401  the whole of it is the face of this module
     chosen_workload,
     intervals,
     judge,
+    learner,
     phased,
     program,
     record,

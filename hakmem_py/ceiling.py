@@ -68,7 +68,8 @@ def _held_out(cube, chance):
 def share_won(samples, side, free, metric="cpu_ns_per_op"):
     """What a side saves of the baseline's time over what `free` saves: share, low, high (95 %, bootstrap).
 
-    samples: of `ab.compare`; free: the label of a side that need not learn. By medians over the blocks.
+    samples: of `ab.compare`; free: the label of a side that need not learn. By medians over the blocks; of
+    one block there is no interval (nan).
     """
     good = samples[samples["status"] == "ok"]
     wide = good.pivot(index="block", columns="allocator", values=metric)
@@ -78,12 +79,11 @@ def share_won(samples, side, free, metric="cpu_ns_per_op"):
         return (1 - np.median(learner)) / (1 - np.median(ceiling))
 
     columns = (pair[side].to_numpy(), pair[free].to_numpy())
-    drawn = sps.bootstrap(columns, share, paired=True, vectorized=False, method="percentile", rng=1)
-    return {
-        "share": share(*columns),
-        "low": drawn.confidence_interval.low,
-        "high": drawn.confidence_interval.high,
-    }
+    low = high = float("nan")
+    if len(pair) > 1:
+        how = {"paired": True, "vectorized": False, "method": "percentile", "rng": 1}
+        low, high = sps.bootstrap(columns, share, **how).confidence_interval
+    return {"share": share(*columns), "low": low, "high": high}
 
 
 def regret(history):

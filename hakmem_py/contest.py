@@ -69,6 +69,14 @@ def side(name, arm=None):
     return special.get(name) or Side(name, on | _policy("HAKMEM_ACE_POLICY", name), "fast")
 
 
+def learner(name, arm=None):
+    """The Side of on or of a row of the policy table. Raises AbError for every other side."""
+    known = ("on", *bandits.policies().index)
+    if name not in known:
+        raise AbError(f"{name!r} is no policy; allowed: {', '.join(known)}")
+    return side(name, arm)
+
+
 def _set(name):
     """The Side of KNOB=VALUE[,...]. Whether it takes a value the library itself says: else a run fails."""
     pairs = [pair.partition("=") for pair in name.split(",")]

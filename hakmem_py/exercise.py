@@ -26,7 +26,12 @@ def check(prediction, answer, hint="", tolerance=0.0):
         return Checked(
             None, "No prediction yet: replace None in the cell above by yours, then run both cells again."
         )
-    if _matches(prediction, answer, tolerance):
+    try:
+        right = _matches(prediction, answer, tolerance)
+    except TypeError:
+        kind = "a list" if isinstance(answer, list | tuple) else "a number"
+        return Checked(None, f"{prediction!r} cannot be compared with the answer, which is {kind}.")
+    if right:
         return Checked(True, f"Right: {_words(answer)}.")
     return Checked(False, f"Not {_words(prediction)}. {hint}".strip())
 

@@ -551,6 +551,7 @@ export function mount(host, options) {
     const value = element("output", {}, String(show(settings[key])));
     input.addEventListener("input", () => {
       settings[key] = input.type === "range" || input.type === "number" ? Number(input.value) : input.value;
+      if (key === "seed") settings.seed = Math.abs(Math.trunc(settings.seed)); // while somebody types, it may be any number
       value.textContent = String(show(settings[key]));
       replay();
     });

@@ -62,6 +62,8 @@ def explorer(
             raise BanditError(f"policy {name!r} cannot be explored; allowed: {', '.join(CHOICES)}")
     if drift not in range(len(DRIFTS)):
         raise BanditError(f"drift {drift!r} is not known; allowed: 0 to {len(DRIFTS) - 1}")
+    if not isinstance(seed, int) or seed < 0:
+        raise BanditError(f"seed {seed!r} is not allowed; allowed: whole numbers from 0")
     kind, deviation = parse_rewards(rewards)
     options = {
         "policy": CHOICES[policy],

@@ -256,7 +256,8 @@ def curves(table, x, y, by, low=None, high=None, title="", x_title="", y_title="
         title,
         380,
         xaxis={"title_text": x_title or x} | (log_axis(table[x]) if x_log else {}),
-        yaxis={"title_text": y_title or y} | (log_axis(table[low or y], table[high or y]) if y_log else {}),
+        yaxis={"title_text": y_title or y}
+        | (log_axis(*(table[name] for name in (y, low, high) if name)) if y_log else {}),
         hovermode="x unified",
     )
 

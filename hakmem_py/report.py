@@ -21,7 +21,7 @@ from .notebook import compared, headline, table  # noqa: F401  what notebooks ca
 NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT_S = 900  # no cell of the quick mode needs a tenth of it
 FULL_CELL_TIMEOUT_S = 6 * 3600
-RUN_KEYS = {"notebook", "name", "parameters", "grid"}
+RUN_KEYS = {"notebook": str, "name": str, "parameters": dict, "grid": dict}
 
 
 class ReportError(Exception):
@@ -106,14 +106,29 @@ def read_runs(file, values, full):
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ReportError(f"cannot read {file}: {error}") from None
     entries = table.pop("run", [])
+    tables = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
+    if not entries or not tables or any("notebook" not in entry for entry in entries):
+        raise ReportError(f"{file}: needs [[run]] tables, each with the name of a notebook")
     unknown = [*table, *(key for entry in entries for key in entry if key not in RUN_KEYS)]
     if unknown:
         raise ReportError(
             f"{file}: unknown key {unknown[0]}; allowed: [[run]] with {', '.join(sorted(RUN_KEYS))}"
         )
-    if not entries or any("notebook" not in entry for entry in entries):
-        raise ReportError(f"{file}: needs [[run]] tables, each with the name of a notebook")
+    for entry in entries:
+        _check_kinds(file, entry)
     return [run for entry in entries for run in _multiplied(entry, values, full)]
+
+
+def _check_kinds(file, entry):
+    words = {str: "a text", dict: "a table"}
+    for key, value in entry.items():
+        if not isinstance(value, RUN_KEYS[key]):
+            raise ReportError(f"{file}: {key} = {value!r}: must be {words[RUN_KEYS[key]]}")
+    for name, value in entry.get("grid", {}).items():
+        if not isinstance(value, list):
+            raise ReportError(
+                f"{file}: grid: {name} = {value!r}: must be a list, a run for each of its values"
+            )
 
 
 def _multiplied(entry, values, full):
@@ -177,6 +192,8 @@ def report(args):
     """Exit status 0: all pages made; 1: something failed, the rest is made; 2: nothing was started."""
     executed, shown = args.out / "executed", args.out / "html"
     try:
+        if args.jobs < 1:
+            raise ReportError(f"--jobs {args.jobs}: must be at least 1")
         runs = plan(args.notebooks, args.parameter, args.runs, args.full)
         _writable(executed)
         _writable(shown)

@@ -13,6 +13,9 @@ def calibrate(quick=True, **choice):
 
     With reference=True those of the machine that made the reference samples, and nothing is recorded.
     """
+    blocks = choice.get("blocks")
+    if blocks and blocks <= calibration.LEAST_BLOCKS:
+        raise ValueError(f"blocks = {blocks}: a calibration needs more than {calibration.LEAST_BLOCKS}")
     samples = runner.ensure(EXPERIMENT, quick=quick, **choice)
     result = calibration.judge(samples)
     if not choice.get("reference"):

@@ -157,7 +157,7 @@ def log_axis(*columns):
     """Settings of a logarithmic axis for the given columns of numbers: ticks at 1, 2, 5, or powers of 10."""
     known = np.concatenate([np.asarray(column, float) for column in columns])
     known = known[np.isfinite(known) & (known > 0)]
-    span = known.max() / known.min()
+    span = known.max() / known.min() if known.size else 1.0
     if span < NEAR:
         return {"type": "log"}
     powers = range(int(np.floor(np.log10(known.min()))), int(np.ceil(np.log10(known.max()))) + 1)

@@ -219,6 +219,13 @@ def test_ace_takes_turns_with_itself(capsys):
     assert line[0] == "ace_enabled=1" and int(line[-3]) >= 100
 
 
+def test_what_learns_is_a_policy():
+    assert ab.learner("on") == ab.side("on") and ab.learner("ucb1", arm=0) == ab.side("ucb1", arm=0)
+    for name in ("off", "system", "fixed:64", "ucb7", "MAGAZINE_BLOCKS=64"):
+        with pytest.raises(ab.AbError, match=f"{name!r} is no policy; allowed: on, ucb1"):
+            ab.learner(name)
+
+
 def test_a_run_is_as_long_as_was_asked(capsys):
     words = ["toggle", "ace_enabled=0,1", "--workload", "frag", "--blocks", "1", "--fast-interval-ms", "1"]
     assert cli.main([*words, "--seconds", "3"]) == 0  # 1.5 s with ACE

@@ -94,3 +94,15 @@ def test_memory_after_a_peak():
     extra = {"rss_at_peak_bytes": 100, "idle_ms": [0, 500], "idle_rss_bytes": [80, 5]}
     samples = pd.DataFrame([{"allocator": "x", "status": "ok", "extra": json.dumps(extra)}])
     assert list(ceiling.after_peak(samples)["share"]) == [0.8, 0.05]
+
+
+def test_one_block_has_a_share_and_no_interval():
+    samples = pd.DataFrame({"block": [0] * 3, "allocator": ["old", "on", "free"], "status": "ok"})
+    samples = samples.assign(cpu_ns_per_op=[10.0, 6.0, 5.0])
+    samples.attrs = {"baseline": "old"}
+    won = ceiling.share_won(samples, "on", "free")
+    assert won["share"] == pytest.approx(0.8) and np.isnan([won["low"], won["high"]]).all()
+    table = pd.DataFrame(
+        {"x": [1, 10], "y": [3.0, 300.0], "of": "a", "low": float("nan"), "high": float("nan")}
+    )
+    assert figures.curves(table, "x", "y", "of", "low", "high", y_log=True).layout.yaxis.type == "log"

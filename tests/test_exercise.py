@@ -15,6 +15,8 @@ from hakmem_py.exercise import check
         (0.4, 0.25, False),
         ("UCB1", "ucb1", True),
         ([1, 2], (1, 2), True),
+        ("five", 5, None),
+        (5, [1, 2], None),
     ],
 )
 def test_predictions_are_judged(prediction, answer, right):

@@ -122,6 +122,23 @@ def test_a_runs_file_is_multiplied_out_and_read_strictly(tmp_path):
         report.plan([], [], tmp_path / "runs.toml")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[run]\nnotebook = "04"', r"needs \[\[run\]\]"),
+        ("run = [4]", r"needs \[\[run\]\]"),
+        ("[[run]]\nnotebook = 4", "notebook = 4: must be a text"),
+        ('[[run]]\nnotebook = "04"\nparameters = ["quick"]', "must be a table"),
+        ('[[run]]\nnotebook = "04"\ngrid = { blocks = 6 }', "grid: blocks = 6: must be a list"),
+    ],
+)
+def test_a_wrong_runs_file_is_one_line(tmp_path, text, said):
+    (tmp_path / "runs.toml").write_text(text)
+    with pytest.raises(report.ReportError, match=said) as caught:
+        report.plan([], [], tmp_path / "runs.toml")
+    assert "\n" not in str(caught.value)
+
+
 def test_the_full_mode_has_hours_for_a_cell():
     told = [report.plan(["06_pools"], [f"quick={word}"])[0] for word in ("true", "false")]
     limits = [run.cell_timeout_s() for run in (*told, *report.plan(["06_pools"], [], full=True))]

@@ -1,7 +1,7 @@
 /* numa.c: which memory node serves new pages. Owns the translation from our policies to the kernel's.
  *
- * Raw system calls, so nothing is linked for it. A refusal is remembered nowhere: placement is a request, made once per
- * region on the slowest path, and memory that could not be placed is as good as any. Called by superslab.c and
+ * Raw system calls, so nothing is linked for it. Placement is a request, made once per region on the slowest path, and
+ * memory that could not be placed is as good as any. Called by superslab.c and
  * stackpool.c for what they map, and by programs through hak_place. */
 
 #include <linux/mempolicy.h>
@@ -60,11 +60,20 @@ static int numa_request(void *pages, size_t size, int policy, int node)
     return refused ? -errno : 0;
 }
 
-/* For a region just mapped: the policy that the knobs choose, none by default. */
+/* For a region just mapped: the policy that the knobs choose, none by default. A node that is not there is named once;
+ * a kernel that places nothing is not worth a line. */
 static void numa_place(void *pages, size_t size)
 {
-    int policy = (int)knob(KNOB_placement);
-    if (UNLIKELY(policy != HAK_PLACE_DEFAULT)) numa_request(pages, size, policy, (int)knob(KNOB_placement_node));
+    static _Atomic bool said;
+    int policy = (int)knob(KNOB_placement), node = (int)knob(KNOB_placement_node);
+    if (LIKELY(policy == HAK_PLACE_DEFAULT)) return;
+    bool missing = numa_request(pages, size, policy, node) == -EINVAL && policy == HAK_PLACE_BIND;
+    if (!missing || atomic_exchange(&said, true)) return;
+    struct line line = {0};
+    line_text(&line, "hakmem: placement_node ");
+    line_number(&line, node);
+    line_text(&line, " is not a node that this process may use; memory is placed as without a request");
+    line_end(&line);
 }
 
 int hak_node_count(void)

@@ -170,10 +170,10 @@ static double window_price(const hak_window_t *w, uint64_t rss)
 }
 
 /* 1, less the share of CPU time that the allocator's events cost, less the price of what it caches: a number without a
- * unit, 1 at most. ns over ns, for a window's allocations are nobody's to count: a malloc and a free that both hit leave
- * no trace, so from the slow paths alone a window without a visit may hold none or millions. Of one program the share
- * c a / T falls with the cost c of an allocation, at any rate of them a / T; and unlike c it weighs a size by how much
- * the program uses it. */
+ * unit, 1 at most. ns over ns, for a window's allocations are nobody's to count: a malloc and a free that both hit
+ * leave no trace, so from the slow paths alone a window without a visit may hold none or millions. Of one program the
+ * share c a / T falls with the cost c of an allocation, at any rate of them a / T; and unlike c it weighs a size by how
+ * much the program uses it. */
 static double window_reward(const hak_window_t *w, uint64_t rss)
 {
     double cost = (double)w->refills * ace_costs.refill + (double)w->spills * ace_costs.spill +
