@@ -34,6 +34,7 @@ from .contest import (  # noqa: F401  the whole of it is the face of this module
     side,
     workload,
 )
+from .progress import Progress
 
 # ---------------------------------------------------------------- the comparison
 
@@ -49,7 +50,7 @@ def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.
         for one in sides:
             row, _ = record(target, one, env)
             refuse(target, one, row, allow_few, env)
-        progress = runner.Progress(f"ab of {target.label}", blocks * len(sides))
+        progress = Progress(f"ab of {target.label}", blocks * len(sides))
         for block in range(blocks):
             for one in order.sample(sides, len(sides)):
                 row, _ = record(target, one, env)
@@ -123,7 +124,7 @@ def add_ab(subparsers):
     )
     sub.add_argument("--arm", type=int, help="number of the capacity that policies start from")
     add_common(sub)
-    sub.add_argument("--workload", help="of the bench, instead of a program")
+    sub.add_argument("--workload", help="of the bench, or a trace's path, instead of a program")
     sub.add_argument("program", nargs="*", help="the program and its arguments, after --")
     sub.set_defaults(run=_run)
     return sub

@@ -18,6 +18,7 @@ from statistics import median
 
 from . import ROOT, notebook, store
 from .calibration import calibration_note
+from .progress import clock
 
 START_S = 6  # a kernel's start: the guess for a notebook that never ran here
 HEARTBEAT_S = 10
@@ -182,10 +183,6 @@ def _is_current(run, folder):
     return record.get("status") == "ok" and executed.exists() and record["key"] == content_key(run)
 
 
-def _clock(seconds):
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
 def _say(text):
     print(text, file=sys.stderr, flush=True)
 
@@ -231,7 +228,7 @@ def run_all(runs, folder, jobs, timeout, resume=False):
         for record in _side_by_side(group, folder, width, timeout):
             records.append(record)
             del left[record["name"]]
-            rest = f", about {_clock(sum(left.values()) / width)} left" if left else ""
-            took = f"{record['status']} in {_clock(record['seconds'])}"
+            rest = f", about {clock(sum(left.values()) / width)} left" if left else ""
+            took = f"{record['status']} in {clock(record['seconds'])}"
             _say(f"[{len(records)}/{len(due)}] {record['name']}: {took}{rest}")
     return records

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from . import build, peers, provenance, runner, store
+from .progress import Progress
 from .spec import load_spec, narrow, schedule
 
 SLOT_WAIT_S = 24 * 3600.0  # a worker may wait for its machine's other workers
@@ -153,7 +154,7 @@ def _measured(client, experiment, quick, blocks):
         ): block
         for block in blocks
     }
-    progress = runner.Progress(experiment.name, len(tasks), "blocks")
+    progress = Progress(experiment.name, len(tasks), "blocks")
     for task in as_completed(list(tasks)):
         block, result = tasks.pop(task), task.exception() or task.result()
         task.release()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from . import ROOT, build, instructions, runner, spec, stats, store, timeline
+from .progress import Progress
 
 GATE = {  # workload -> iterations of the two counted runs; their difference is steady state
     "lifo": (200, 1_000),
@@ -91,7 +92,7 @@ def history(since, workloads=tuple(GATE)):
     preloaded into the tree's bench. A commit that does not build is named on stderr and left out.
     """
     later = _git("log", "--reverse", "--format=%h", f"{since}..HEAD", "--", "native").decode().split()
-    bench, rows, progress = build.build().bench, [], runner.Progress("history", len(later) + 2, "commits")
+    bench, rows, progress = build.build().bench, [], Progress("history", len(later) + 2, "commits")
     for i, commit in enumerate([since, *later, None]):
         try:
             with tempfile.TemporaryDirectory(prefix="hakmem-base-") as scratch:

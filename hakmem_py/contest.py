@@ -17,7 +17,8 @@ from statistics import geometric_mean
 
 import pandas as pd
 
-from . import ace, bandits, build, native, peers, preloaded, stats, worker
+from . import ace, bandits, build, native, peers, preloaded, stats, trace, worker
+from .spec import TRACE_SUFFIX
 
 TIMEOUT_S = 3600.0  # of one run: more than the longest that a notebook asks for
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
@@ -129,9 +130,10 @@ class Target:
 
 
 def workload(name, *options):
-    """The Target of a bench workload. The learning is in the measured interval: there is no warm-up."""
-    command = [str(build.build().bench), "--workload", name, "--warmup", "0", *map(str, options)]
-    return Target(tuple(command), True, name)
+    """The Target of a bench workload, or of a trace's path. The learning is measured: there is no warm-up."""
+    source = "--replay" if name.endswith(TRACE_SUFFIX) else "--workload"
+    command = [str(build.build().bench), source, name, "--warmup", "0", *map(str, options)]
+    return Target(tuple(command), True, Path(name).name.removesuffix(TRACE_SUFFIX))
 
 
 def phased(name, seconds, window_ms, *options):
@@ -357,9 +359,14 @@ def intervals(args):
 
 
 def chosen_workload(args, known):
-    """The Target that the options name. known: names of workloads. Raises AbError."""
-    if args.workload not in known:
-        raise AbError(f"workload {args.workload!r} is unknown; the bench has {', '.join(known)}")
+    """The Target that the options name. known: names of workloads. Raises AbError, ValueError of a trace."""
+    if args.workload.endswith(TRACE_SUFFIX):
+        trace.read_header(Path(args.workload))
+        if args.size or args.threads or args.slots:
+            raise AbError("a trace has sizes, threads and slots of its own: leave them out")
+    elif args.workload not in known:
+        there = f"{', '.join(known)}, and replays the path of a {TRACE_SUFFIX}"
+        raise AbError(f"workload {args.workload!r} is unknown; the bench has {there}")
     given = {name: getattr(args, name) for name in ("scale", "size", "threads", "slots")}
     return workload(
         args.workload,

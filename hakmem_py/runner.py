@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import __version__, build, peers, provenance, stats, store, worker
+from . import __version__, build, peers, provenance, stats, store, trace, worker
+from .progress import Progress
 from .spec import SpecError, load_spec, narrow, schedule, stem
 
 SLOT = Path("/tmp/hakmem-bench.lock")  # one bench at a time on a machine, whoever starts it
-PROGRESS_S = 0.5  # between two lines of progress
 SHOWN = [
     "case", "allocator", "ratio", "low", "high", "n", "p_adjusted", "cv", "autocorrelation", "load",
     "median_ns", "verdict", "needs_n", "status",
@@ -120,7 +120,10 @@ def find_contenders(experiment, builds=None):
     made = build.build_all(["release", *(side.variant for side in sides)])
     builds = {side.label: made[side.variant] for side in sides} | (builds or {})
     bench = made["release"]
-    unknown = sorted({case.workload for case in experiment.cases} - set(workloads(bench)))
+    for case in experiment.cases:
+        if case.trace:
+            trace.read_header(Path(case.trace))
+    unknown = sorted({case.workload for case in experiment.cases if not case.trace} - set(workloads(bench)))
     if unknown:
         known = ", ".join(workloads(bench))
         raise SpecError(f"{experiment.name}: workload {unknown[0]!r} is unknown; the bench has {known}")
@@ -214,7 +217,8 @@ def identify(runs, contenders, host):
 
 def _bits(run, contenders):
     """What defines a run by itself; its place in the block does not."""
-    return contenders[run.allocator.label].digest, replace(run, position=0)
+    bits = contenders[run.allocator.label].digest, replace(run, position=0)
+    return (*bits, trace.digest(Path(run.case.trace))) if run.case.trace else bits
 
 
 def _digest(*parts):
@@ -288,7 +292,7 @@ def run_block(experiment, quick, block, contenders, runs):
 
 def _sample(run, contenders, timeout_s):
     found, case = contenders[run.allocator.label], run.case
-    listed = workloads(found.bench)[case.workload]
+    listed = trace.REPLAY if case.trace else workloads(found.bench)[case.workload]
     cpu = _core(run) if (case.threads or listed["threads"]) == 1 else -1
     row = found.facts | {
         "block": run.block,
@@ -351,32 +355,6 @@ def _locked(lock):
     except BlockingIOError:
         return False
     return True
-
-
-class Progress:
-    """One line on stderr, rewritten: how far, and how long it will still take."""
-
-    def __init__(self, name, total, unit="runs"):
-        self.name, self.total, self.unit, self.done = name, total, unit, 0
-        self.start, self.shown = time.monotonic(), 0.0
-
-    def step(self, block):
-        self.done += 1
-        now = time.monotonic()
-        if now - self.shown >= PROGRESS_S or self.done == self.total:
-            self.shown = now
-            left = (now - self.start) / self.done * (self.total - self.done)
-            done = f"{self.done} of {self.total} {self.unit}"
-            text = f"{self.name}: {done}, block {block + 1}, {_clock(left)} left"
-            print(f"\r{text:70}", end="", file=sys.stderr, flush=True)
-
-    def end(self):
-        if self.done:
-            print(file=sys.stderr)
-
-
-def _clock(seconds):
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
 # ---------------------------------------------------------------- command line

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from . import runner, stats, store, timeline, worker
+from . import progress, runner, stats, store, timeline, worker
 from .spec import Allocator, Case, Experiment
 
 WINDOWS = 30  # points of a short soak at least; windows are a minute where that gives as many
@@ -125,7 +125,7 @@ def _run(plan, file, chunk_iterations, done):
                 rows = _turn(process, _turn_s(plan), label)
                 stamp = {"segment": segment, "label": label, "seconds": time.monotonic() - start}
                 store.append_lines(file, [row | stamp for row in rows])
-            if passed - said > runner.PROGRESS_S:
+            if passed - said > progress.EVERY_S:
                 said = passed
                 text = f"soak: {(done + passed) / 60:.1f} of {plan.minutes:g} minutes"
                 print(f"\r{text:60}", end="", file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ import itertools
 import random
 import re
 import tomllib
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 
 from . import ROOT
@@ -14,6 +14,7 @@ SPECS = ROOT / "data" / "specs"
 USES = ("hakmem", "system", "mimalloc", "jemalloc", "tcmalloc", "floor", "direct")
 METRICS = ("cpu_ns_per_op", "ns_per_op", "min_cpu_ns_per_op", "min_ns_per_op")
 FAMILIES = ("holm", "bh")
+TRACE_SUFFIX = ".haktrace"
 
 
 class SpecError(ValueError):
@@ -33,9 +34,9 @@ class Allocator:
 
 @dataclass(frozen=True)
 class Case:
-    """One workload at one point. None leaves the workload's own default."""
+    """One workload, or one recorded trace, at one point. None leaves the workload's own default."""
 
-    workload: str
+    workload: str  # a row of the bench's table, or the name of a trace's file
     size: int | None = None  # bytes
     threads: int | None = None
     slots: int | None = None
@@ -43,11 +44,12 @@ class Case:
     quick_scale: float = 1.0  # the same, quick mode; 0: in the full mode only
     options: tuple[tuple[str, str], ...] = ()  # further arguments of the bench, sorted
     label: str | None = None
+    trace: str | None = field(default=None, repr=False)  # absolute path; what counts is the file's content
 
     @property
     def name(self):
         """ "lifo-32", "larson-4t", "random_mixed": how tables and figures call the case."""
-        parts = [self.label or self.workload, self.size]
+        parts = [self.label or self.workload.removesuffix(TRACE_SUFFIX), self.size]
         parts += [
             f"{value}{unit}" for value, unit in ((self.threads, "t"), (self.slots, "s")) if (value or 0) > 1
         ]
@@ -55,7 +57,8 @@ class Case:
 
     def arguments(self, scale):
         """The bench's arguments for this case; scale is a factor on the workload's own iterations."""
-        named = {"workload": self.workload, "size": self.size, "threads": self.threads, "slots": self.slots}
+        named = {"replay": self.trace} if self.trace else {"workload": self.workload}
+        named |= {"size": self.size, "threads": self.threads, "slots": self.slots}
         named |= {"scale": f"{scale:g}", **dict(self.options)}
         return [
             text for key, value in named.items() if value is not None for text in (f"--{key}", str(value))
@@ -158,7 +161,7 @@ def load_spec(name):
         raise SpecError(f"no specification {path.name}; there are {known}") from None
     except (OSError, ValueError) as error:
         raise SpecError(f"{path.name}: cannot be read: {error}") from None
-    experiment = read_spec(tables, path.name)
+    experiment = read_spec(tables, path.name, path.parent)
     if experiment.name != path.stem:
         raise SpecError(
             f"{path.name}: [experiment] name = {experiment.name!r} must be the file's {path.stem!r}"
@@ -166,8 +169,9 @@ def load_spec(name):
     return experiment
 
 
-def read_spec(tables, where="spec"):
-    """The Experiment of parsed tables. where: what an error calls them. Raises SpecError."""
+def read_spec(tables, where="spec", folder="."):
+    """The Experiment of parsed tables. where: what an error calls them. folder: paths of traces are relative
+    to it. Raises SpecError."""
     unknown = sorted(set(tables) - set(RULES))
     if unknown:
         raise SpecError(
@@ -182,7 +186,9 @@ def read_spec(tables, where="spec"):
     sides = tables.get("allocator", [])
     allocators = tuple(_allocator(row, f"{where}: [[allocator]] {i}") for i, row in enumerate(sides, 1))
     rows = tables.get("case", [])
-    cases = tuple(case for i, row in enumerate(rows, 1) for case in _cases(row, f"{where}: [[case]] {i}"))
+    cases = tuple(
+        case for i, row in enumerate(rows, 1) for case in _cases(row, f"{where}: [[case]] {i}", Path(folder))
+    )
     _one_each([a.label for a in allocators], f"{where}: [[allocator]] label")
     _one_each([c.name for c in cases], f"{where}: [[case]] (give one of them a label)")
     if head["baseline"] not in [a.label for a in allocators]:
@@ -214,12 +220,22 @@ def _allocator(row, where):
     return Allocator(**checked | {"env": _pairs(row.get("env"))})
 
 
-def _cases(row, where):
+def _cases(row, where, folder):
     """The cases of one table: every key that holds a list is multiplied out, the last key fastest."""
     lists = {key: value if isinstance(value, list) else [value] for key, value in row.items()}
     for values in itertools.product(*lists.values()):
         point = _checked(dict(zip(lists, values, strict=True)), "case", where, Case)
-        yield Case(**point | {"options": _pairs(row.get("options"))})
+        yield _found(Case(**point | {"options": _pairs(row.get("options"))}), where, folder)
+
+
+def _found(case, where, folder):
+    """The case itself; where it is a trace, with its path."""
+    if not case.workload.endswith(TRACE_SUFFIX):
+        return case
+    if case.size or case.threads or case.slots:
+        raise SpecError(f"{where}: a trace has sizes, threads and slots of its own: leave them out")
+    path = (folder / case.workload).resolve()
+    return replace(case, workload=path.name, trace=str(path))
 
 
 def _pairs(table):

@@ -1,5 +1,6 @@
 """Records what a program allocates, one trace a process, for `bench --replay`."""
 
+import functools
 import hashlib
 import os
 import struct
@@ -10,8 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .build import BUILDS, NATIVE, BuildError, build, compiler, compiler_version
+from .spec import TRACE_SUFFIX
 
-SUFFIX = ".haktrace"
+REPLAY = {
+    "threads": None,
+    "backends": ("malloc", "direct"),
+}  # as in the table of workloads; as many as it has
 SHOWN = 10  # of the traces of one recording, the longest
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-builtin", "-pthread")
 _SOURCES = ("trace.c", "trace.h", "bench.h")
@@ -38,12 +43,12 @@ def record(command: Sequence[str], folder: Path, records: int | None = None) -> 
     if records is not None and records < 1:
         raise ValueError(f"records must be at least 1, not {records}")
     folder.mkdir(parents=True, exist_ok=True)
-    before = set(folder.glob(f"*{SUFFIX}"))
+    before = set(folder.glob(f"*{TRACE_SUFFIX}"))
     env = {**os.environ, "LD_PRELOAD": str(recorder()), "HAKMEM_TRACE_DIR": str(folder.resolve())}
     if records:
         env["HAKMEM_TRACE_RECORDS"] = str(records)
     status = subprocess.run(command, env=env).returncode
-    traces = map(read_header, set(folder.glob(f"*{SUFFIX}")) - before)
+    traces = map(read_header, set(folder.glob(f"*{TRACE_SUFFIX}")) - before)
     status = status if status >= 0 else 128 - status  # killed by a signal
     return status, sorted(traces, key=lambda trace: trace.records, reverse=True)
 
@@ -66,13 +71,27 @@ def recorder(native: Path = NATIVE) -> Path:
 
 
 def read_header(path: Path) -> Trace:
-    """What a trace says of itself. Raises ValueError where it is none."""
-    with path.open("rb") as file:
-        head = file.read(_HEADER.size)
+    """What a trace says of itself. Raises ValueError where it is none or cannot be read."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEADER.size)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; record a trace with hakmem trace -- PROGRAM") from None
     if len(head) < _HEADER.size or not head.startswith(b"HAKTRACE"):
         raise ValueError(f"{path} is not a trace: record one with hakmem trace -- PROGRAM")
     _, _, _, drawn, limit, lost, _, _, program = _HEADER.unpack(head)
     return Trace(path, program.rstrip(b"\0").decode(errors="replace"), min(drawn, limit), lost)
+
+
+def digest(path: Path) -> str:
+    """Hash of the whole file."""
+    return _digest(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _digest(path, _written_ns):
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def add_trace(subparsers):

@@ -15,6 +15,7 @@ from math import ceil
 import pandas as pd
 
 from . import build, contest, provenance, runner, stats
+from .progress import Progress
 
 AT_START = ("canaries", "quarantine", "force_libc_alloc", "ss_os_stats")  # knobs that a process reads once
 BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs that a learner reads once
@@ -45,7 +46,7 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
         for one in sides:
             contest.refuse(target, one, tried, allow_few, env)
         seen = {name: tried[name] for name in ("settled", "cached_bytes")}
-        progress = runner.Progress(f"turns of {target.label}", blocks)
+        progress = Progress(f"turns of {target.label}", blocks)
         for block in range(blocks):
             row = contest.run_bench((*command, "--seed", str(seed + block)), "hakmem", env, contest.TIMEOUT_S)
             row |= seen | {"case": target.label, "block": block, "load1": provenance.load1()}
@@ -166,7 +167,7 @@ def add_toggle(subparsers):
     sub = subparsers.add_parser("toggle")
     sub.add_argument("turns", metavar="KNOB=A,B", help="two whole numbers; for ACE ace_enabled=0,1")
     contest.add_common(sub)
-    sub.add_argument("--workload", required=True, help="of the bench")
+    sub.add_argument("--workload", required=True, help="of the bench, or the path of a trace")
     sub.add_argument("--seconds", type=float, help="of a run, sized by trials, in place of --scale")
     sub.set_defaults(run=_run)
     return sub

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from hakmem_py import native, peers, runner, store, worker
+from hakmem_py import cli, native, peers, runner, store, trace, worker
 from hakmem_py.spec import SpecError
 
 CAMPAIGN = """
@@ -175,6 +175,35 @@ def test_hakmem_itself_answers_when_preloaded_and_when_linked(tiny, tmp_path):
 def test_an_unknown_workload_names_those_there_are(tiny):
     with pytest.raises(SpecError, match=r"'livo' is unknown.*lifo"):
         runner.ensure(tiny('workload = "lifo"', 'workload = "livo"'))
+
+
+def test_a_recorded_trace_is_a_case(tiny, tmp_path, capsys):
+    """Told by its content: a new recording is measured anew, in another folder it is the same."""
+
+    def record(program, path):
+        (recorded,) = trace.record([sys.executable, "-c", program], path.parent)[1]
+        recorded.path.rename(path)
+
+    def measure(workload):
+        shape = 'workload = "lifo"\nsize = [16, 64]\nthreads = 1'
+        path = tiny('use = "floor"', 'use = "hakmem"', shape, f'workload = "{workload}"')
+        samples = runner.ensure(path, folder=tmp_path / "samples")
+        assert set(samples["case"]) == {"work"} and set(samples["status"]) == {"ok"} and len(samples) == 4
+        return len(store.load(tmp_path / "samples"))
+
+    first, second = tmp_path / "one" / "work.haktrace", tmp_path / "two" / "work.haktrace"
+    record("[str(i) for i in range(1000)]", first)
+    assert measure("one/work.haktrace") == 4
+    second.parent.mkdir()
+    first.rename(second)
+    assert measure(second) == 4
+    record("[str(i) for i in range(5000)]", first)
+    assert measure("one/work.haktrace") == 8
+    with pytest.raises(ValueError, match=r"none.haktrace: No such file.*hakmem trace"):
+        measure("one/none.haktrace")
+    words = ["ab", "--sides", "off", "system", "--workload", str(first), "--blocks", "2"]
+    assert cli.main(words) == 0 and capsys.readouterr().out.startswith("work: cpu time")
+    assert cli.main([*words, "--size", "16"]) == 1 and "leave them out" in capsys.readouterr().err
 
 
 def test_two_campaigns_on_one_machine_are_refused(tiny, tmp_path):

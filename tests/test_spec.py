@@ -21,6 +21,7 @@ REFUSED = {  # replacement in the tiny spec -> words that the one line must hold
     ("size = [16, 64]", "size = [16, 0]"): ["size = 0", "[[case]] 1"],
     ("size = [16, 64]", 'size = "16"'): ["size = '16'", "whole number"],
     ('workload = "lifo"', ""): ["workload", "missing"],
+    ('workload = "lifo"', 'workload = "a.haktrace"'): ["a trace has sizes", "leave them out"],
     ("[[case]]", "[[cases]]"): ["cases", "unknown"],
     ('name = "tiny"', 'name = "other"'): ["other", "tiny"],
     ("[experiment]", "[experiment"): ["cannot be read"],
