@@ -53,6 +53,7 @@
 #endif
 
 #include "alloc.c"      /* the front door */
+#include "process.c"    /* begin, fork, end */
 
 /* Weak: the builder links who a build is as an object of its own, so that builds can share this one. */
 #ifndef HAK_VARIANT

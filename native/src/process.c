@@ -1,0 +1,73 @@
+/* process.c: a process's life. The library begins before main, or with the first call; every lock stands still across a
+ * fork; the end is told to who has something to say. */
+
+/* The child has one thread. Every lock is held across the fork, so what they guard is whole in the child. */
+static void each_lock(void (*verb)(struct lock *))
+{
+    ace_each_lock(verb);
+    verb(&pools.lock);
+    verb(&round_lock);
+    verb(&start_lock);
+    verb(&heap_lock);
+    verb(&orphan_lock);
+    verb(&guard_lock);
+    for (unsigned class = 0; class < CLASSES; class ++) {
+        verb(&class_slabs[class].lock);
+        for (unsigned part = 0; part < DEPOT_PARTS; part++) verb(&depots[class][part].lock);
+    }
+    verb(&arena_lock);
+}
+
+static void lock_take_out_of_line(struct lock *lock) { lock_take(lock); }
+static void lock_drop_out_of_line(struct lock *lock) { lock_drop(lock); }
+
+/* stdio's list of files, which fork takes after this: a thread that flushes holds it and waits for a file, whose owner
+ * may be waiting for memory. So it is taken first (it is recursive), and nobody waits for us who could stop fork. */
+extern void _IO_list_lock(void) __attribute__((weak));
+extern void _IO_list_unlock(void) __attribute__((weak));
+extern void _IO_list_resetlock(void) __attribute__((weak));
+
+static void fork_prepare(void)
+{
+    if (_IO_list_lock != NULL) _IO_list_lock();
+    each_lock(lock_take_out_of_line);
+    lock_forking = true;
+}
+
+static void fork_parent(void)
+{
+    lock_forking = false;
+    each_lock(lock_drop_out_of_line);
+    if (_IO_list_unlock != NULL) _IO_list_unlock();
+}
+
+/* Other threads' heaps stay behind: their magazines may have been in motion, so they are dropped, not reused. */
+static void fork_child(void)
+{
+    lock_forking = false;
+    each_lock(lock_reset);
+    if (_IO_list_resetlock != NULL) _IO_list_resetlock();
+    helper_child();
+    lanes_child();
+    uint32_t alive = 0;
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
+        if (heap == front.heap) alive++;
+        else if (atomic_load(&heap->state) == HEAP_LIVE) heap->front = NULL;
+    atomic_store(&heaps_alive, alive);
+    ace_child();
+}
+
+__attribute__((constructor)) static void constructor(void)
+{
+    if (!atomic_load(&started)) start();
+    pthread_atfork(fork_prepare, fork_parent, fork_child);
+    observe_begin();
+    if (mode == MODE_LIBC) return;
+    heap_here();
+    ace_begin();
+}
+
+__attribute__((destructor)) static void destructor(void)
+{
+    if (mode == MODE_GUARDED) guard_end();
+}
