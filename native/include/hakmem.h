@@ -455,9 +455,9 @@ static inline void *hak_malloc_inline(size_t size)
     if (__builtin_expect(rounded > HAK_INLINE_MAX, 0)) return hak_malloc(size);
     struct hak_front_t *front = hak_front_inline();
     struct hak_bin_t *bin = &front->bins[rounded / 16];
-    uintptr_t *block = (uintptr_t *)bin->head, next = *block ^ front->key;
-    if (__builtin_expect(next >> 48 != 0, 0)) return hak_malloc(size); /* empty, overwritten, or in use */
-    bin->head = next;
+    uintptr_t *block = (uintptr_t *)bin->head, link = *block;
+    if (__builtin_expect((intptr_t)link < (intptr_t)front->key, 0)) return hak_malloc(size); /* as malloc itself */
+    bin->head = link - front->key;
     bin->room += HAK_INLINE_ONE;
     *block = 0;
     return block;
@@ -475,7 +475,7 @@ static inline void hak_free_inline(void *block)
         return;
     }
     bin->room -= HAK_INLINE_ONE;
-    *(uintptr_t *)block = bin->head ^ front->key;
+    *(uintptr_t *)block = bin->head + front->key;
     bin->head = (uintptr_t)block;
 }
 

@@ -35,7 +35,7 @@ static COLD void start(void)
     lock_take(&start_lock);
     if (!atomic_load(&started)) {
         os_page = (size_t)sysconf(_SC_PAGESIZE);
-        link_key = (os_random() >> 16) | (uintptr_t)LINK_TAG << POINTER_BITS;
+        link_key = LINK_LEAST + (os_random() >> (64 - POINTER_BITS + 1));
         classes_init();
         ace_prepare();
         knobs_init(environment());

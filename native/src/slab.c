@@ -5,14 +5,15 @@
  * blocks are all returned goes back to its superslab. Returned tiny blocks are linked like a magazine; those of L2 are
  * bits in one word, which also shows a block that is given back twice. */
 
-/* Links are stored under it: random, once the heap is there, but for its top 16 bits. */
-static uintptr_t link_key = (uintptr_t)LINK_TAG << POINTER_BITS;
+/* Added to every link: random, once the heap is there, but for its top bits. A word that is less, as signed numbers go,
+ * is no link; of all words one in 2^16 is not. */
+static uintptr_t link_key = LINK_LEAST;
 static const uintptr_t empty_block[2]; /* ends every list; its link is never valid */
 
 static ALWAYS_INLINE uintptr_t *block_words(uintptr_t block) { return (uintptr_t *)block; }
-static ALWAYS_INLINE void link_set(uintptr_t block, uintptr_t next) { block_words(block)[0] = next ^ link_key; }
-static ALWAYS_INLINE bool link_valid(uintptr_t block) { return block_words(block)[0] >> POINTER_BITS == LINK_TAG; }
-static ALWAYS_INLINE uintptr_t link_next(uintptr_t block) { return block_words(block)[0] ^ link_key; }
+static ALWAYS_INLINE void link_set(uintptr_t block, uintptr_t next) { block_words(block)[0] = next + link_key; }
+static ALWAYS_INLINE uintptr_t link_next(uintptr_t block) { return block_words(block)[0] - link_key; }
+static ALWAYS_INLINE bool link_valid(uintptr_t block) { return (intptr_t)block_words(block)[0] >= (intptr_t)link_key; }
 
 /* The next block; ends the program where the link was overwritten or the block is not free. */
 static ALWAYS_INLINE uintptr_t link_follow(uintptr_t block)

@@ -1,7 +1,7 @@
 /* tiny.c: blocks up to 1 KiB, one class every 16 bytes. Owns the thread's front; its hits are the hits of malloc and
  * free. The front also has the bins of the smaller L2 classes, so that a free need not ask which pool a block is of.
  *
- * A hit is thread-local: no lock, no atomic, no knob, no counter but the magazine's own length. Safety costs it seven
+ * A hit is thread-local: no lock, no atomic, no knob, no counter but the magazine's own length. Safety costs it six
  * instructions a pair: a link must decode to an address before its block is handed out, the link is cleared then, so a
  * block that is in two places is noticed the second time, links are stored under a random key, and a freed pointer must
  * be the start of a block of its slab.
@@ -12,7 +12,7 @@
 
 THREAD_LOCAL struct front front __attribute__((used, visibility("hidden"))) = {
     .bins = {[0 ... FRONT_CLASSES - 1] = {.head = LIST_END}},
-    .key = (uintptr_t)LINK_TAG << POINTER_BITS, /* as in every key: nothing has that tag, so no link is valid yet */
+    .key = LINK_LEAST, /* nothing is above it, so no link is valid yet */
     .owners = &owners,
 };
 extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), visibility("default")));
@@ -54,19 +54,17 @@ static ALWAYS_INLINE void front_head_set(struct bin *bin, uintptr_t head)
 }
 
 /* The block under this one in its bin. False where this one may not be handed out: the magazine is empty, or the block
- * was overwritten or is in use. Under the key no link of such a block is an address, which a multiplication by 2^16
- * tells by its overflow, in as many instructions as a look at the tag and without a load of its own. */
+ * was overwritten or is in use: then its link lies below the key, which its decoding tells. */
 static ALWAYS_INLINE bool front_under(uintptr_t block, uintptr_t *next)
 {
 #if FRONT_WRITTEN /* rcx leaves rax to the result */
-    bool overflow;
-    uintptr_t shifted;
+    bool below;
     *next = block_words(block)[0];
-    __asm__("xor %3, %0\n\timul $65536, %0, %1" : "+c"(*next), "=r"(shifted), "=@cco"(overflow) : "m"(link_key));
-    return !overflow;
+    __asm__("sub %2, %0" : "+c"(*next), "=@ccl"(below) : "m"(link_key));
+    return !below;
 #else
     *next = link_next(block);
-    return *next >> POINTER_BITS == 0;
+    return link_valid(block);
 #endif
 }
 

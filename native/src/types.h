@@ -69,8 +69,8 @@
 #define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
 #define FRONTIER_STEP ((size_t)32 << 20) /* reserved space is made writable in steps of this */
 
-#define POINTER_BITS 48  /* of a user address; the rest of a link is its tag */
-#define LINK_TAG 0xA5C3u /* top 16 bits of the link in a free block */
+#define POINTER_BITS 48                               /* of a user address */
+#define LINK_LEAST (UINT64_C(0x7FFE) << POINTER_BITS) /* and 2^47 more: the keys that links are stored under */
 
 _Static_assert(TINY_CLASSES == 65, "the thread's bins are sized for one class every 16 bytes up to 1 KiB");
 _Static_assert(L2_SLAB_BYTES / L2_SMALL_MAX <= 64 && UNIT_BYTES / TINY_MAX <= 64,
