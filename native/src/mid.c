@@ -75,38 +75,55 @@ static struct span *run_pop(struct heap *heap, unsigned bin)
     return run;
 }
 
-/* The bin's first run; NULL where there is none. */
-static ALWAYS_INLINE struct span *short_pop(struct run_bin *bin)
+static ALWAYS_INLINE struct span *short_of(uintptr_t block)
 {
-    if (UNLIKELY(bin->top == 0)) return NULL;
-    struct span *run = &arenas[0].spans[(bin->top - arenas[0].base) >> UNIT_SHIFT];
-    bin->top = run->below;
-    bin->room++;
+    return &arenas[0].spans[(block - arenas[0].base) >> UNIT_SHIFT];
+}
+
+/* Takes out the bin's first run, which is there. */
+static ALWAYS_INLINE struct span *short_pop(struct run_bin *bin, size_t length)
+{
+    struct span *run = short_of(bin->top);
+    if (LIKELY(length <= RUN_LISTED)) {
+        bin->top = run->below;
+        bin->room++;
+    } else {
+        bin->top = 0;
+    }
     return run;
 }
 
 /* A short run of just the length that the size needs, taken and given without accounts; NULL where there is none. The
- * size is above L2_MAX and at most RUN_SHORT_MAX. *block: where the caller's block begins. */
+ * size is above L2_MAX and at most RUN_SHORT_MAX. *block: where the caller's block begins.
+ *
+ * Here and in short_free as few stores as can be: they wait behind those of the program to large blocks, each of which
+ * misses a cache. So where a bin is for one run nothing is counted, and a size is stored where it is another. */
 static ALWAYS_INLINE struct span *short_allocate(struct heap *heap, size_t size, uintptr_t *block)
 {
-    struct run_bin *bin = &heap->shorts[(size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT];
+    size_t length = (size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT;
+    struct run_bin *bin = &heap->shorts[length];
     *block = bin->top;
-    struct span *run = short_pop(bin);
-    if (UNLIKELY(run == NULL)) return NULL;
-    POKE(run->size, size);
+    if (UNLIKELY(*block == 0)) return NULL;
+    struct span *run = short_pop(bin, length);
+    if (LIKELY(length <= RUN_LISTED) || run->size != size) POKE(run->size, size);
     POKE(run->life, run_mark(*block));
     return run;
 }
 
-/* Keeps a live short run; false, and nothing is done, where it is none or there is no room. As few stores as can be: a
- * core that waits for those of the program to large blocks waits for these too. */
+/* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
 static ALWAYS_INLINE bool short_free(struct heap *heap, struct span *run, uintptr_t block)
 {
-    struct run_bin *bin = &heap->shorts[run->bin];
-    if (UNLIKELY(bin->room <= 0)) return false;
-    bin->room--;
+    size_t length = run->bin;
+    struct run_bin *bin = &heap->shorts[length];
+    uintptr_t top = bin->top;
+    if (LIKELY(length <= RUN_LISTED)) {
+        if (UNLIKELY(bin->room <= 0)) return false;
+        bin->room--;
+        run->below = top;
+    } else if (UNLIKELY(top != 0)) {
+        return false;
+    }
     POKE(run->life, RUN_FREE);
-    run->below = bin->top;
     bin->top = block;
     return true;
 }
@@ -115,7 +132,7 @@ static ALWAYS_INLINE bool short_free(struct heap *heap, struct span *run, uintpt
 static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
     for (size_t length = units + 1; length <= RUN_SHORT && run_is_near((unsigned)length - 1, units); length++)
-        if (heap->shorts[length].top != 0) return short_pop(&heap->shorts[length]);
+        if (heap->shorts[length].top != 0) return short_pop(&heap->shorts[length], length);
     unsigned bin = run_bin_ceil(units);
     uint64_t bits = bin < RUN_BINS ? heap->run_bits >> bin : 0;
     if (bits == 0 || !run_is_near(bin + lowest_bit(bits), units)) return NULL;
@@ -183,7 +200,7 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
-        while (heap->shorts[length].top != 0) mid_spill(heap, short_pop(&heap->shorts[length]), now);
+        while (heap->shorts[length].top != 0) mid_spill(heap, short_pop(&heap->shorts[length], length), now);
     while (heap->run_bits != 0 && heap->run_cached > keep)
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
 }

@@ -45,8 +45,9 @@
 #define RUN_STEPS 8u                                                      /* then 8 bins a doubling */
 #define RUN_BINS 64u                                                      /* up to 64 x 16 units = 64 MiB */
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
-#define RUN_SHORT 8u                               /* units; up to here a thread keeps a few runs without accounts */
-#define RUN_SHORT_BYTES ((size_t)512 << 10)        /* of each short length, one run at least */
+#define RUN_SHORT 8u                                  /* units; up to here a thread keeps a few runs without accounts */
+#define RUN_SHORT_BYTES ((size_t)512 << 10)           /* of each short length, one run at least */
+#define RUN_LISTED (RUN_SHORT_BYTES / UNIT_BYTES / 2) /* units; of each longer short run a thread keeps one */
 #define RUN_ROUND 1024u                            /* longer runs freed, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes a run must have to spare for it */
@@ -204,7 +205,7 @@ struct class_slabs {
  * does not wait for a descriptor, which the block's own bytes may have driven out of the cache. */
 struct run_bin {
     uintptr_t top; /* 0: none */
-    int32_t room;
+    int32_t room;  /* runs that may still be kept; not counted above RUN_LISTED */
 };
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
