@@ -18,7 +18,7 @@ from statistics import geometric_mean
 import pandas as pd
 
 from . import ace, bandits, build, native, peers, preloaded, stats, trace, worker
-from .spec import TRACE_SUFFIX
+from .spec import TRACE_SHAPE, TRACE_SUFFIX
 
 TIMEOUT_S = 3600.0  # of one run: more than the longest that a notebook asks for
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
@@ -70,12 +70,12 @@ def side(name, arm=None):
     return special.get(name) or Side(name, on | _policy("HAKMEM_ACE_POLICY", name), "fast")
 
 
-def learner(name, arm=None):
+def learner(name):
     """The Side of on or of a row of the policy table. Raises AbError for every other side."""
     known = ("on", *bandits.policies().index)
     if name not in known:
         raise AbError(f"{name!r} is no policy; allowed: {', '.join(known)}")
-    return side(name, arm)
+    return side(name)
 
 
 def _set(name):
@@ -363,7 +363,7 @@ def chosen_workload(args, known):
     if args.workload.endswith(TRACE_SUFFIX):
         trace.read_header(Path(args.workload))
         if args.size or args.threads or args.slots:
-            raise AbError("a trace has sizes, threads and slots of its own: leave them out")
+            raise AbError(TRACE_SHAPE)
     elif args.workload not in known:
         there = f"{', '.join(known)}, and replays the path of a {TRACE_SUFFIX}"
         raise AbError(f"workload {args.workload!r} is unknown; the bench has {there}")

@@ -551,7 +551,6 @@ export function mount(host, options) {
     const value = element("output", {}, String(show(settings[key])));
     input.addEventListener("input", () => {
       settings[key] = input.type === "range" || input.type === "number" ? Number(input.value) : input.value;
-      if (key === "seed") settings.seed = Math.abs(Math.trunc(settings.seed)); // while somebody types, it may be any number
       value.textContent = String(show(settings[key]));
       replay();
     });
@@ -610,7 +609,7 @@ export function mount(host, options) {
   function one(choice) {
     const [policy, parameters] = CHOICES[choice];
     return simulate({ policy, parameters: { ...parameters, explore: settings.exploration }, pieces: pieces(settings),
-      noise: settings.noise, horizon: settings.horizon, seed: settings.seed });
+      noise: settings.noise, horizon: settings.horizon, seed: Math.abs(Math.trunc(settings.seed)) }); // any number may be typed
   }
 
   function replay() {

@@ -15,6 +15,7 @@ USES = ("hakmem", "system", "mimalloc", "jemalloc", "tcmalloc", "floor", "direct
 METRICS = ("cpu_ns_per_op", "ns_per_op", "min_cpu_ns_per_op", "min_ns_per_op")
 FAMILIES = ("holm", "bh")
 TRACE_SUFFIX = ".haktrace"
+TRACE_SHAPE = "a trace has sizes, threads and slots of its own: leave them out"
 
 
 class SpecError(ValueError):
@@ -233,7 +234,7 @@ def _found(case, where, folder):
     if not case.workload.endswith(TRACE_SUFFIX):
         return case
     if case.size or case.threads or case.slots:
-        raise SpecError(f"{where}: a trace has sizes, threads and slots of its own: leave them out")
+        raise SpecError(f"{where}: {TRACE_SHAPE}")
     path = (folder / case.workload).resolve()
     return replace(case, workload=path.name, trace=str(path))
 

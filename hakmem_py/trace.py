@@ -13,10 +13,8 @@ from pathlib import Path
 from .build import BUILDS, NATIVE, BuildError, build, compiler, compiler_version
 from .spec import TRACE_SUFFIX
 
-REPLAY = {
-    "threads": None,
-    "backends": ("malloc", "direct"),
-}  # as in the table of workloads; as many as it has
+# What the table of workloads would say of a trace; it has as many threads as the program had.
+REPLAY = {"threads": None, "backends": ("malloc", "direct")}
 SHOWN = 10  # of the traces of one recording, the longest
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-builtin", "-pthread")
 _SOURCES = ("trace.c", "trace.h", "bench.h")

@@ -220,7 +220,7 @@ def test_ace_takes_turns_with_itself(capsys):
 
 
 def test_what_learns_is_a_policy():
-    assert ab.learner("on") == ab.side("on") and ab.learner("ucb1", arm=0) == ab.side("ucb1", arm=0)
+    assert ab.learner("on") == ab.side("on") and ab.learner("ucb1") == ab.side("ucb1")
     for name in ("off", "system", "fixed:64", "ucb7", "MAGAZINE_BLOCKS=64"):
         with pytest.raises(ab.AbError, match=f"{name!r} is no policy; allowed: on, ucb1"):
             ab.learner(name)
