@@ -419,12 +419,12 @@ int hak_event_write(const char *path); /* appends what is new as CSV: rows, or -
 #endif
 #define HAK_INLINE_MAX 1024u
 #define HAK_INLINE_MASK (((size_t)1 << 22) - 1)
-#define HAK_INLINE_ONE 65536
+#define HAK_INLINE_BOUND 65536u
 #define HAK_INLINE_BINS (HAK_SLAB_SHIFT >= 16 ? 89 : 65)
 
 struct hak_bin_t {
-    uintptr_t head;
-    uint64_t room;
+    uintptr_t *top;
+    const uintptr_t *limit;
 };
 
 struct hak_owners_t {
@@ -434,7 +434,6 @@ struct hak_owners_t {
 
 struct hak_front_t {
     struct hak_bin_t bins[HAK_INLINE_BINS];
-    uintptr_t key;
     const struct hak_owners_t *owners;
 };
 
@@ -453,13 +452,10 @@ static inline void *hak_malloc_inline(size_t size)
 {
     size_t rounded = (size + 15) & ~(size_t)15;
     if (__builtin_expect(rounded > HAK_INLINE_MAX, 0)) return hak_malloc(size);
-    struct hak_front_t *front = hak_front_inline();
-    struct hak_bin_t *bin = &front->bins[rounded / 16];
-    uintptr_t *block = (uintptr_t *)bin->head, link = *block;
-    if (__builtin_expect((intptr_t)link < (intptr_t)front->key, 0)) return hak_malloc(size); /* as malloc itself */
-    bin->head = link - front->key;
-    bin->room += HAK_INLINE_ONE;
-    *block = 0;
+    struct hak_bin_t *bin = &hak_front_inline()->bins[rounded / 16];
+    uintptr_t *top = bin->top, *block = (uintptr_t *)top[-1];
+    if (__builtin_expect(*block != (uintptr_t)top, 0)) return hak_malloc(size); /* as malloc itself */
+    bin->top = top - 1;
     return block;
 }
 
@@ -470,13 +466,15 @@ static inline void hak_free_inline(void *block)
     size_t offset = owners->bin[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
     uint64_t start = *(const uint64_t *)((const char *)owners->start + offset);
     struct hak_bin_t *bin = (struct hak_bin_t *)((char *)front->bins + offset);
-    if (__builtin_expect(((uintptr_t)block & (((size_t)1 << HAK_SLAB_SHIFT) - 1)) * start >= bin->room, 0)) {
+    uintptr_t *top = bin->top;
+    if (__builtin_expect(((uintptr_t)block & (((size_t)1 << HAK_SLAB_SHIFT) - 1)) * start >= HAK_INLINE_BOUND, 0) ||
+        __builtin_expect(top >= bin->limit, 0)) {
         hak_free(block);
         return;
     }
-    bin->room -= HAK_INLINE_ONE;
-    *(uintptr_t *)block = bin->head + front->key;
-    bin->head = (uintptr_t)block;
+    *top++ = (uintptr_t)block;
+    *(uintptr_t *)block = (uintptr_t)top;
+    bin->top = top;
 }
 
 /* --- inline: stack pool ------------------------------------------------------------------------------------------- */

@@ -168,10 +168,8 @@ static ALWAYS_INLINE void *allocate(size_t size)
 {
     size_t rounded = tiny_round(size);
     if (UNLIKELY(rounded > TINY_MAX)) return allocate_big(size, __builtin_return_address(0));
-    struct bin *bin = front_bin(rounded);
-    uintptr_t block = bin->head, next;
-    if (UNLIKELY(!front_under(block, &next))) return allocate_slow(size);
-    return (void *)front_pop(bin, block, next);
+    uintptr_t block;
+    return LIKELY(front_pop(front_bin(rounded), &block)) ? (void *)block : allocate_slow(size);
 }
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------- */
@@ -212,15 +210,10 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
 {
     unsigned class = slab->class;
     if (UNLIKELY(!class_is_start(class, block - slab->address))) fatal("free of no block's start", block);
-    if (UNLIKELY(heap == NULL)) {
-        orphan_free(class, block);
-    } else if (class < FRONT_CLASSES) {
-        front_spill(heap, class);
-        front_free(block);
-    } else {
-        wide_spill(heap, class);
-        wide_free(heap, slab, block);
-    }
+    bool room = LIKELY(heap != NULL) && (class < FRONT_CLASSES ? front_spill(heap, class) : wide_spill(heap, class));
+    if (UNLIKELY(!room)) orphan_free(class, block);
+    else if (class < FRONT_CLASSES) front_free(block);
+    else wide_free(heap, slab, block);
 }
 
 /* What the thread's caches do not take. */

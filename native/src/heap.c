@@ -24,9 +24,12 @@ static struct heap *heap_find_free(void)
 static struct heap *heap_map(void)
 {
     size_t size = align_up(sizeof(struct heap), CACHE_LINE), counters = HEAP_STAT_COUNT * sizeof(uint64_t);
-    struct heap *heap = os_map(size + counters);
+    size_t whole = align_up(size + counters, CACHE_LINE);
+    struct heap *heap = os_map(whole + SLOTS_BYTES);
     if (heap == NULL) return NULL;
     heap->stats = (_Atomic uint64_t *)((char *)heap + size);
+    heap->slots = (uintptr_t *)((char *)heap + whole);
+    heap->slots_end = heap->slots + SLOTS_BYTES / sizeof(uintptr_t);
     heap->next = atomic_load(&heaps);
     heap->number = heap->next != NULL ? heap->next->number + 1 : 1;
     return heap;
@@ -46,7 +49,7 @@ static struct heap *heap_begin(void)
     if (fresh) heap = heap_map();
     if (heap != NULL) {
         for (unsigned class = FRONT_CLASSES; class < CLASSES; class ++)
-            heap->wide[class - FRONT_CLASSES] = (struct bin){.head = LIST_END};
+            heap->wide[class - FRONT_CLASSES] = (struct bin)NO_BIN;
         heap->front = &front;
         atomic_store(&heap->state, HEAP_LIVE);
         if (fresh) atomic_store(&heaps, heap);
@@ -58,7 +61,6 @@ static struct heap *heap_begin(void)
     for (unsigned length = 1; length <= RUN_SHORT; length++)
         heap->shorts[length] = (struct run_bin){0, (int32_t)size_max(RUN_SHORT_BYTES / (length * UNIT_BYTES), 1)};
     front.heap = heap;
-    front.key = link_key;
     front.state = FRONT_LIVE;
     stat_shared(STAT_threads_seen, 1);
     if (atomic_load_explicit(&heap_key_made, memory_order_acquire)) pthread_setspecific(heap_key, heap);
@@ -91,7 +93,7 @@ static void heap_end(void *argument)
     bool last = atomic_fetch_sub(&heaps_alive, 1) == 1;
     lock_drop(&heap_lock);
     if (last && heap_last != NULL) heap_last();
-    for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin){.head = LIST_END};
+    for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin)NO_BIN;
 }
 
 /* Once, at start, before there is a heap: threads are told when they end. */
@@ -111,7 +113,7 @@ static uintptr_t orphan_allocate(unsigned class)
 {
     lock_take(&orphan_lock);
     orphan_heap.stats = orphan_stats;
-    uintptr_t block = LIST_END;
+    uintptr_t block;
     if (slabs_fill(&orphan_heap, class, 1, &block) == 0) block = 0;
     lock_drop(&orphan_lock);
     if (block != 0) block_words(block)[0] = 0;
@@ -120,8 +122,9 @@ static uintptr_t orphan_allocate(unsigned class)
 
 static void orphan_free(unsigned class, uintptr_t block)
 {
-    link_set(block, LIST_END);
-    slabs_return(class, block, os_now_ns());
+    uintptr_t slot;
+    slot_fill(&slot, block);
+    slabs_return(class, &slot, 1, os_now_ns());
 }
 
 /* A run at an alignment in units; NULL where memory ends. */

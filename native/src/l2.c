@@ -10,12 +10,10 @@ static ALWAYS_INLINE struct bin *wide_bin(struct heap *heap, unsigned class)
 static uintptr_t wide_allocate(struct heap *heap, unsigned class)
 {
     struct bin *bin = wide_bin(heap, class);
-    uintptr_t block = bin->head;
-    if (UNLIKELY(!link_valid(block))) return 0;
-    POKE(bin->head, link_next(block));
-    block_words(block)[0] = 0;
-    POKE(bin->room, bin->room + BIN_ONE);
-    return block;
+    uintptr_t *slot = bin->top - 1;
+    if (UNLIKELY(!slot_is_right(slot))) return 0;
+    POKE(bin->top, slot);
+    return *slot;
 }
 
 static ALWAYS_INLINE uintptr_t l2_allocate(struct heap *heap, unsigned class)
@@ -28,18 +26,18 @@ static ALWAYS_INLINE bool wide_free(struct heap *heap, struct span *slab, uintpt
 {
     struct bin *bin = wide_bin(heap, slab->class);
     if (UNLIKELY(!class_is_start(slab->class, block - slab->address))) fatal("free of no block's start", block);
-    if (UNLIKELY(bin->room == 0)) return false;
-    POKE(bin->room, bin->room - BIN_ONE);
-    link_set(block, bin->head);
-    POKE(bin->head, block);
+    uintptr_t *top = bin->top;
+    if (UNLIKELY(top >= bin->limit)) return false;
+    slot_fill(top, block);
+    POKE(bin->top, top + 1);
     return true;
 }
 
 static bool wide_refill(struct heap *heap, unsigned class)
 {
     struct bin *bin = wide_bin(heap, class);
-    if (bin->head != LIST_END) fatal("free block overwritten, or freed twice,", bin->head);
+    bin_expect_empty(bin);
     return magazine_refill(heap, bin, class);
 }
 
-static void wide_spill(struct heap *heap, unsigned class) { magazine_spill(heap, wide_bin(heap, class), class); }
+static bool wide_spill(struct heap *heap, unsigned class) { return magazine_spill(heap, wide_bin(heap, class), class); }

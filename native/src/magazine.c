@@ -1,11 +1,16 @@
 /* magazine.c: the thread's bounded cache of free blocks of one class, and the depot that trades full ones.
  *
  * The idea is Bonwick and Adams' (USENIX 2001, section 3): a thread works from its loaded magazine, keeps one full one
- * behind it, and trades whole magazines with a depot, so that a block's way between threads costs a pointer a
- * magazine. A magazine here is a list threaded through its blocks, which is shorter code on a hit than an array.
+ * behind it, and trades whole magazines with a depot, so that nothing is locked, or moves between cores, for a block.
  *
- * A block freed by any thread goes into that thread's magazine: nobody is asked who owned it. The first block of a
- * magazine at rest carries, in its second word, the next magazine of the depot and its own length, under the key. */
+ * A magazine is an array of addresses: where the next block lies is known without looking into this one, so a row of
+ * calls does not wait for a chain of loads. Its slots stay with the thread's heap. In the depot a magazine needs none:
+ * it lies in its own blocks. The first block holds the addresses of the next ones, as many as it has words for, the
+ * second block those of the following ones, and so on, all under the key: a tree, so that reading it back waits for few
+ * blocks, and for those that will be used first. The first word of all holds the next magazine of the depot and the
+ * length.
+ *
+ * A block freed by any thread goes into that thread's magazine: nobody is asked who owned it. */
 
 /* A depot has parts: a thread gives to its own and takes from it first, so that what it freed comes back to it, its
  * lines still in its core's cache. Blocks that came from another core cost up to five times as much. */
@@ -22,6 +27,66 @@ static uint32_t magazine_capacity(unsigned class)
     return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(fit, MAGAZINE_MIN));
 }
 
+/* --- a magazine at rest ------------------------------------------------------------------------------------------- */
+
+/* A block's words of the class: how many addresses it can hold. */
+static uint32_t chain_words(unsigned class) { return classes[class].size / (uint32_t)sizeof(uintptr_t); }
+
+static void chain_seal(struct chain chain, uintptr_t below)
+{
+    block_words(chain.head)[0] = (below | (uintptr_t)chain.blocks << POINTER_BITS) ^ link_key;
+}
+
+static struct chain chain_open(uintptr_t head, uintptr_t *below)
+{
+    uintptr_t word = block_words(head)[0] ^ link_key;
+    *below = word & (((uintptr_t)1 << POINTER_BITS) - 1);
+    return (struct chain){head, (uint32_t)(word >> POINTER_BITS)};
+}
+
+/* The blocks of so many slots; the uppermost is the first. Those that hold no addresses hold the key. */
+static struct chain chain_pack(unsigned class, const uintptr_t *slots, uint32_t blocks)
+{
+    const uintptr_t key = link_key;
+    uint32_t words = chain_words(class), word = 1, left = blocks - 1, at = left;
+    for (; left > 0; at--, word = 0) {
+        slot_expect_right(&slots[at]);
+        uintptr_t *to = block_words(slots[at]);
+        uint32_t n = words - word < left ? words - word : left;
+        left -= n;
+        for (uint32_t i = 0; i < n; i++) to[word + i] = slots[left + i] + key;
+    }
+    for (uint32_t i = 0; i <= at; i++) {
+        slot_expect_right(&slots[i]);
+        block_words(slots[i])[0] = key;
+    }
+    return (struct chain){slots[blocks - 1], blocks};
+}
+
+/* The reverse. Ends the program where a block was overwritten or is in use. */
+static void chain_unpack(unsigned class, struct chain chain, uintptr_t *slots)
+{
+    const uintptr_t key = link_key;
+    const char *crime = "free block overwritten, or freed twice,";
+    uint32_t words = chain_words(class), word = 1, left = chain.blocks - 1, at = left;
+    block_words(chain.head)[0] = key;
+    POKE(slots[left], chain.head);
+    for (; left > 0; at--, word = 0) {
+        uintptr_t *from = block_words(slots[at]);
+        uint32_t n = words - word < left ? words - word : left;
+        left -= n;
+        for (uint32_t i = 0; i < n; i++) {
+            if (UNLIKELY((intptr_t)from[word + i] < (intptr_t)key)) fatal(crime, slots[at]);
+            POKE(slots[left + i], from[word + i] - key);
+        }
+        slot_fill(&slots[at], slots[at]);
+    }
+    for (uint32_t i = 0; i <= at; i++) {
+        if (UNLIKELY(block_words(slots[i])[0] != key)) fatal(crime, slots[i]);
+        slot_fill(&slots[i], slots[i]);
+    }
+}
+
 /* --- the depot ---------------------------------------------------------------------------------------------------- */
 
 /* Under the part's lock: what all depots hold is told in portions, so that a visit seldom touches a line of all. */
@@ -32,18 +97,6 @@ static ALWAYS_INLINE void depot_tell(struct depot *depot, unsigned class)
     if (LIKELY(bytes <= told + portion && told <= bytes + portion)) return;
     depot->told = bytes;
     atomic_fetch_add_explicit(&depots_told, bytes - told, memory_order_relaxed);
-}
-
-static void chain_seal(struct chain chain, uintptr_t below)
-{
-    block_words(chain.head)[1] = (below | (uintptr_t)chain.blocks << POINTER_BITS) ^ link_key;
-}
-
-static struct chain chain_open(uintptr_t head, uintptr_t *below)
-{
-    uintptr_t word = block_words(head)[1] ^ link_key;
-    *below = word & (((uintptr_t)1 << POINTER_BITS) - 1);
-    return (struct chain){head, (uint32_t)(word >> POINTER_BITS)};
 }
 
 static void depot_lock(struct depot *depot)
@@ -128,7 +181,9 @@ static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool
     for (; idle > 0; idle--) {
         struct chain chain = depot_pop(depot, class);
         if (chain.head == 0) break;
-        bytes += slabs_return(class, chain.head, now);
+        static uintptr_t slots[MAGAZINE_MAX]; /* rounds of tidying are one at a time */
+        chain_unpack(class, chain, slots);
+        bytes += slabs_return(class, slots, chain.blocks, now);
     }
     lock_take(&depot->lock);
     POKE(depot->low, depot->magazines);
@@ -173,17 +228,71 @@ static size_t depots_trim(uint64_t now, bool all)
 
 /* --- the two verbs of a magazine ---------------------------------------------------------------------------------- */
 
-/* The bin takes a list of at most `capacity` blocks, which is in force from now on. */
-static void bin_load(struct heap *heap, struct bin *bin, unsigned class, struct chain list, uint32_t capacity)
+static uintptr_t no_slots[1] = {LIST_END};
+#define NO_BIN                                                                                                         \
+    {                                                                                                                  \
+        no_slots + 1, no_slots + 1                                                                                     \
+    } /* empty and full: a thread's, until it needs blocks of the class */
+
+static void bin_expect_empty(const struct bin *bin)
 {
-    POKE(heap->capacity[class], (uint16_t)capacity);
-    POKE(bin->head, list.head);
-    POKE(bin->room, (uint64_t)(capacity - list.blocks) * BIN_ONE);
+    if (UNLIKELY(bin->top[-1] != LIST_END)) fatal("free block overwritten, or freed twice,", bin->top[-1]);
 }
 
-static struct chain bin_unload(const struct heap *heap, const struct bin *bin, unsigned class)
+static uint32_t bin_length(const struct bin *bin, const struct magazine *loaded)
 {
-    return (struct chain){bin->head, heap->capacity[class] - (uint32_t)(bin->room / BIN_ONE)};
+    return bin->limit != no_slots + 1 ? (uint32_t)(bin->top - loaded->slots) - 1 : 0;
+}
+
+/* The bin works from the loaded magazine and its blocks, and the capacity is in force from now on. */
+static void bin_load(struct heap *heap, struct bin *bin, unsigned class, uint32_t capacity)
+{
+    struct magazine *loaded = &heap->loaded[class];
+    POKE(heap->capacity[class], (uint16_t)capacity);
+    POKE(bin->top, loaded->slots + 1 + loaded->blocks);
+    POKE(bin->limit, loaded->slots + 1 + size_min(capacity, loaded->room));
+}
+
+/* Has a magazine room for so many blocks? Else it gets other slots, a power of two of them; those it had, fewer than
+ * the new ones, are not used again. So what a program that needs little of many classes touches lies in few pages.
+ * False: no memory, and nothing is done. */
+static bool magazine_widen(struct heap *heap, struct magazine *magazine, uint32_t room)
+{
+    if (LIKELY(magazine->room >= room)) return true;
+    const uint32_t line = CACHE_LINE / sizeof(uintptr_t);
+    uint32_t wider = MAGAZINE_MIN;
+    while (wider < room) wider *= 2;
+    if ((size_t)(heap->slots_end - heap->slots) < 1 + wider + line) {
+        uintptr_t *fresh = os_map(SLOTS_BYTES);
+        if (fresh == NULL) return false;
+        heap->slots = fresh;
+        heap->slots_end = fresh + SLOTS_BYTES / sizeof *fresh;
+    }
+    uintptr_t *slots = heap->slots;
+    heap->slots += 1 + wider + line; /* else all of a size would begin in the same few sets of the first cache */
+    POKE(slots[0], LIST_END);
+    for (uint32_t i = 1; i <= magazine->blocks; i++) {
+        slot_expect_right(&magazine->slots[i]);
+        slot_fill(&slots[i], magazine->slots[i]);
+    }
+    magazine->slots = slots;
+    POKE(magazine->room, wider);
+    return true;
+}
+
+static void magazine_put(struct magazine *place, struct magazine magazine)
+{
+    place->slots = magazine.slots;
+    POKE(place->room, magazine.room);
+    POKE(place->blocks, magazine.blocks);
+}
+
+/* Loaded and spare change places. */
+static void magazine_swap(struct heap *heap, unsigned class)
+{
+    struct magazine loaded = heap->loaded[class];
+    magazine_put(&heap->loaded[class], heap->spare[class]);
+    magazine_put(&heap->spare[class], loaded);
 }
 
 /* Blocks to fetch at once when the depot has none: a page's worth, so that little is touched before it is needed; more
@@ -198,80 +307,87 @@ static uint32_t magazine_batch(const struct heap *heap, unsigned class)
     return (uint32_t)size_max(size_min(bytes / size, half), 1);
 }
 
-/* A magazine from before its class's capacity was lowered: what it has too much becomes the spare, of which there is
- * none. */
-static NOINLINE struct chain magazine_cut(struct heap *heap, unsigned class, struct chain full, uint32_t capacity)
+/* Into the loaded magazine, which is empty: a full one from the depot, or blocks from slabs. False: no memory. */
+static bool magazine_fetch(struct heap *heap, unsigned class)
 {
-    uintptr_t last = full.head;
-    for (uint32_t i = 1; i < capacity; i++) last = link_follow(last);
-    POKE(heap->spare[class].blocks, full.blocks - capacity);
-    POKE(heap->spare[class].head, link_follow(last));
-    link_set(last, LIST_END);
-    return (struct chain){full.head, capacity};
+    struct magazine *loaded = &heap->loaded[class];
+    struct chain full = depot_find(heap, class);
+    uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
+    POKE(heap->refills[class], heap->refills[class] + 1);
+    if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
+        if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);
+        return false;
+    }
+    if (full.blocks != 0) chain_unpack(class, full, loaded->slots + 1);
+    else blocks = slabs_fill(heap, class, blocks, loaded->slots + 1);
+    loaded->blocks = blocks;
+    return blocks != 0;
 }
 
-/* The loaded magazine is empty: take the spare, a full one from the depot, or blocks from slabs. False: no memory. */
+/* The loaded magazine is empty: take the spare, or fetch blocks. False: no memory. */
 static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigned class)
 {
-    struct chain full = heap->spare[class];
-    if (full.head != 0) {
-        POKE(heap->spare[class].head, 0);
+    struct magazine *loaded = &heap->loaded[class];
+    loaded->blocks = 0;
+    if (heap->spare[class].blocks != 0) {
+        magazine_swap(heap, class);
         POKE(heap->swaps[class], heap->swaps[class] + 1);
-    } else {
-        full = depot_find(heap, class);
-        POKE(heap->refills[class], heap->refills[class] + 1);
+    } else if (!magazine_fetch(heap, class)) {
+        return false;
     }
-    if (full.head == 0) {
-        full.head = LIST_END;
-        full.blocks = slabs_fill(heap, class, magazine_batch(heap, class), &full.head);
-        if (full.blocks == 0) return false;
-    }
-    uint32_t capacity = magazine_capacity(class);
-    if (UNLIKELY(full.blocks > capacity)) full = magazine_cut(heap, class, full, capacity);
-    bin_load(heap, bin, class, full, capacity);
+    bin_load(heap, bin, class, magazine_capacity(class));
     stat_add(heap, STAT_refills, 1);
-    stat_add(heap, STAT_refilled_blocks, full.blocks);
-    POKE(heap->moved[class], heap->moved[class] + full.blocks);
+    stat_add(heap, STAT_refilled_blocks, loaded->blocks);
+    POKE(heap->moved[class], heap->moved[class] + loaded->blocks);
     return true;
 }
 
-/* A full magazine leaves the thread: to the depot, or to the slabs where the depot holds enough. */
-static void magazine_give(struct heap *heap, unsigned class, struct chain full)
+/* A magazine's blocks leave the thread: to the depot, or to the slabs where the depot holds enough. */
+static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, bool keep)
 {
-    if (LIKELY(atomic_load_explicit(&depots_told, memory_order_relaxed) < (size_t)knob(KNOB_depot_bytes)))
-        depot_push(depot_own(heap, class), class, full);
-    else slabs_return(class, full.head, os_now_ns());
+    if (LIKELY(keep || atomic_load_explicit(&depots_told, memory_order_relaxed) < (size_t)knob(KNOB_depot_bytes)))
+        depot_push(depot_own(heap, class), class, chain_pack(class, full->slots + 1, full->blocks));
+    else slabs_return(class, full->slots + 1, full->blocks, os_now_ns());
+    POKE(full->blocks, 0);
 }
 
-/* The loaded magazine has no room: it becomes the spare, and the spare goes to the depot. */
-static NOINLINE void magazine_spill(struct heap *heap, struct bin *bin, unsigned class)
+/* The loaded magazine has no room: it gets more, up to its capacity, or it becomes the spare, and what the spare holds
+ * goes to the depot. False: no memory for slots, and still no room. */
+static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned class)
 {
-    struct chain full = bin_unload(heap, bin, class);
-    if (bin->head != LIST_END) {
-        if (heap->spare[class].head != 0) {
-            magazine_give(heap, class, heap->spare[class]);
-            POKE(heap->spills[class], heap->spills[class] + 1);
-        } else POKE(heap->swaps[class], heap->swaps[class] + 1);
-        POKE(heap->spare[class].blocks, full.blocks);
-        POKE(heap->spare[class].head, full.head);
+    struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
+    uint32_t capacity = magazine_capacity(class);
+    loaded->blocks = bin_length(bin, loaded);
+    bool wider = loaded->blocks < capacity && magazine_widen(heap, loaded, loaded->blocks + 1);
+    if (!wider && loaded->blocks != 0) {
         stat_add(heap, STAT_spills, 1);
-        stat_add(heap, STAT_spilled_blocks, full.blocks);
-        POKE(heap->moved[class], heap->moved[class] - full.blocks);
+        stat_add(heap, STAT_spilled_blocks, loaded->blocks);
+        POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
+        if (spare->blocks != 0) {
+            magazine_give(heap, class, spare, false);
+            POKE(heap->spills[class], heap->spills[class] + 1);
+        } else {
+            POKE(heap->swaps[class], heap->swaps[class] + 1);
+        }
+        magazine_swap(heap, class);
+        magazine_widen(heap, loaded, (uint32_t)size_min(spare->room, capacity));
     }
-    bin_load(heap, bin, class, (struct chain){LIST_END, 0}, magazine_capacity(class));
+    if (UNLIKELY(loaded->room == 0)) return false;
+    bin_load(heap, bin, class, capacity);
+    return true;
 }
 
 /* Everything of one class goes to the depot, for a thread that ends, rests or purges, and so does not come back. */
 static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
 {
-    if (bin->head != LIST_END && bin->head != 0) {
-        struct chain loaded = bin_unload(heap, bin, class);
-        POKE(heap->moved[class], heap->moved[class] - loaded.blocks);
-        stat_add(heap, STAT_spilled_blocks, loaded.blocks);
-        depot_push(depot_own(heap, class), class, loaded);
-        bin_load(heap, bin, class, (struct chain){LIST_END, 0}, magazine_capacity(class));
+    struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
+    loaded->blocks = bin_length(bin, loaded);
+    if (loaded->blocks != 0) {
+        POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
+        stat_add(heap, STAT_spilled_blocks, loaded->blocks);
+        magazine_give(heap, class, loaded, true);
+        bin_load(heap, bin, class, heap->capacity[class]);
     }
-    if (heap->spare[class].head != 0) depot_push(depot_own(heap, class), class, heap->spare[class]);
-    POKE(heap->spare[class].head, 0);
+    if (spare->blocks != 0) magazine_give(heap, class, spare, true);
     POKE(depot_own(heap, class)->asked, 0);
 }

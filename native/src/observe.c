@@ -23,14 +23,14 @@ static uint32_t slab_out(const struct span *slab)
 
 static uint32_t bin_blocks(struct heap *heap, struct bin *bin, unsigned class)
 {
-    int32_t blocks = (int32_t)PEEK(heap->capacity[class]) - (int32_t)(PEEK(bin->room) / BIN_ONE);
-    return PEEK(bin->head) != LIST_END && PEEK(heap->capacity[class]) != 0 && blocks > 0 ? (uint32_t)blocks : 0;
+    const uintptr_t *limit = PEEK(bin->limit);
+    if (limit == no_slots + 1) return 0;
+    ptrdiff_t most = (ptrdiff_t)size_min(PEEK(heap->capacity[class]), PEEK(heap->loaded[class].room));
+    ptrdiff_t blocks = most - (limit - PEEK(bin->top));
+    return blocks > 0 && blocks <= (ptrdiff_t)MAGAZINE_MAX ? (uint32_t)blocks : 0; /* of a swap only one may be seen */
 }
 
-static uint32_t spare_blocks(const struct heap *heap, unsigned class)
-{
-    return PEEK(heap->spare[class].head) != 0 ? PEEK(heap->spare[class].blocks) : 0;
-}
+static uint32_t spare_blocks(const struct heap *heap, unsigned class) { return PEEK(heap->spare[class].blocks); }
 
 /* --- levels ------------------------------------------------------------------------------------------------------- */
 

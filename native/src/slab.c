@@ -2,13 +2,13 @@
  *
  * carved = handed out + in magazines + in the depot + returned. A heap carves its current slab without a lock; blocks
  * come back in any order from any thread, under the class lock, into `returned`. A slab that nobody carves and whose
- * blocks are all returned goes back to its superslab. Returned tiny blocks are linked like a magazine; those of L2 are
- * bits in one word, which also shows a block that is given back twice. */
+ * blocks are all returned goes back to its superslab. Returned tiny blocks are linked through their first words; those
+ * of L2 are bits in one word, which also shows a block that is given back twice. */
 
 /* Added to every link: random, once the heap is there, but for its top bits. A word that is less, as signed numbers go,
  * is no link; of all words one in 2^16 is not. */
 static uintptr_t link_key = LINK_LEAST;
-static const uintptr_t empty_block[2]; /* ends every list; its link is never valid */
+static const uintptr_t empty_block[2]; /* ends every list and every magazine; no valid link, in no slot */
 
 static ALWAYS_INLINE uintptr_t *block_words(uintptr_t block) { return (uintptr_t *)block; }
 static ALWAYS_INLINE void link_set(uintptr_t block, uintptr_t next) { block_words(block)[0] = next + link_key; }
@@ -23,6 +23,25 @@ static ALWAYS_INLINE uintptr_t link_follow(uintptr_t block)
 }
 
 #define LIST_END ((uintptr_t)empty_block)
+
+/* A slot holds a free block's address, and the block's first word the address above the slot, which is the top of the
+ * magazine when the block is popped. So of two slots that hold one block, freed twice, only one is right; and a block
+ * that was overwritten, or is in use, is in none. */
+static ALWAYS_INLINE void slot_fill(uintptr_t *slot, uintptr_t block)
+{
+    POKE(*slot, block);
+    block_words(block)[0] = (uintptr_t)(slot + 1);
+}
+
+static ALWAYS_INLINE bool slot_is_right(const uintptr_t *slot)
+{
+    return block_words(*slot)[0] == (uintptr_t)(slot + 1);
+}
+
+static void slot_expect_right(const uintptr_t *slot)
+{
+    if (UNLIKELY(!slot_is_right(slot))) fatal("free block overwritten, or freed twice,", *slot);
+}
 
 static struct class_slabs class_slabs[CLASSES];
 
@@ -107,23 +126,22 @@ static ALWAYS_INLINE size_t slab_index(const struct span *slab, uintptr_t block)
     return (block - slab->address) / classes[slab->class].size;
 }
 
-/* Carves up to `wanted` new blocks and links them before `list`, lowest address first. By the slab's owner. */
-static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *list)
+/* Carves up to `wanted` new blocks into slots, the lowest address on top. By the slab's owner. */
+static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t size = classes[slab->class].size, left = classes[slab->class].slab_blocks - slab->carved;
     uint32_t n = wanted < left ? wanted : left;
     uintptr_t block = slab->address + (size_t)(slab->carved + n) * size;
     for (uint32_t i = 0; i < n; i++) {
         block -= size;
-        link_set(block, *list);
-        *list = block;
+        slot_fill(&slots[i], block);
     }
     POKE(slab->carved, slab->carved + n);
     return n;
 }
 
 /* Takes up to `wanted` blocks of a slab that nobody carves: returned ones, then new ones. Under the class lock. */
-static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *list)
+static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t n = 0;
     for (; n < wanted && slab->returned > 0; n++, POKE(slab->returned, slab->returned - 1)) {
@@ -135,10 +153,9 @@ static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *list)
             block = slab->address + (size_t)lowest_bit(slab->slots) * classes[slab->class].size;
             slab->slots &= slab->slots - 1;
         }
-        link_set(block, *list);
-        *list = block;
+        slot_fill(&slots[n], block);
     }
-    return n + slab_carve(slab, wanted - n, list);
+    return n + slab_carve(slab, wanted - n, slots + n);
 }
 
 /* A block comes home. Under the class lock; true where the slab is now free as a whole and out of every list. */
@@ -180,17 +197,17 @@ static void slab_abandon(struct span *slab, uint64_t now)
     if (whole) slab_delete(slab, now);
 }
 
-/* Returns a list of blocks, each to its slab. Result: bytes. A block that is no block of ours ends the program. */
-static size_t slabs_return(unsigned class, uintptr_t list, uint64_t now)
+/* Returns the blocks in so many slots, each to its slab. Result: bytes. A block that is not free, or none of ours, ends
+ * the program. */
+static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t blocks, uint64_t now)
 {
     struct class_slabs *slabs = &class_slabs[class];
-    size_t blocks = 0;
-    while (list != LIST_END) {
+    for (uint32_t n = 0; n < blocks;) {
         struct span *whole = NULL;
         lock_take(&slabs->lock);
-        for (int i = 0; i < 64 && list != LIST_END && whole == NULL; i++, blocks++) {
-            uintptr_t block = list;
-            list = link_follow(block);
+        for (int i = 0; i < 64 && n < blocks && whole == NULL; i++, n++) {
+            uintptr_t block = slots[n];
+            slot_expect_right(&slots[n]);
             struct span *slab = span_of(block);
             if (UNLIKELY(slab == NULL || slab->kind != SPAN_SLAB || slab->class != class))
                 fatal("free list overwritten", block);
@@ -200,12 +217,12 @@ static size_t slabs_return(unsigned class, uintptr_t list, uint64_t now)
         if (whole != NULL) slab_delete(whole, now);
     }
     stat_shared(STAT_returned_blocks, blocks);
-    return blocks * classes[class].size;
+    return (size_t)blocks * classes[class].size;
 }
 
-/* Fills a list with up to `wanted` blocks: from slabs with returned blocks, then from the heap's current slab, then
- * from a new one. Result: how many, 0 where memory ends. */
-static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, uintptr_t *list)
+/* Fills up to `wanted` slots with blocks: from slabs with returned blocks, then from the heap's current slab, then from
+ * a new one. Result: how many, 0 where memory ends. */
+static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, uintptr_t *slots)
 {
     struct class_slabs *slabs = &class_slabs[class];
     uint32_t n = 0;
@@ -213,7 +230,7 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
         lock_take(&slabs->lock);
         while (n < wanted && slabs->partial != NULL) {
             struct span *slab = slabs->partial;
-            n += slab_take(slab, wanted - n, list);
+            n += slab_take(slab, wanted - n, slots + n);
             if (!slab_has_blocks(slab)) partial_unlink(slabs, slab);
         }
         lock_drop(&slabs->lock);
@@ -231,7 +248,7 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
         slab->place = SLAB_CURRENT;
         POKE(slab->heap, heap->number);
     }
-    n = slab_carve(slab, wanted, list);
+    n = slab_carve(slab, wanted, slots);
     stat_add(heap, STAT_carved_blocks, n);
     return n;
 }

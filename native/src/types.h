@@ -2,7 +2,8 @@
  *
  * The nouns, from small to large:
  *   block      what malloc hands out
- *   magazine   a bounded list of free blocks of one class, private to a thread; two a class: loaded and spare
+ *   magazine   a bounded stack of free blocks' addresses, of one class, private to a thread; two a class: loaded and
+ *              spare
  *   depot      full magazines of one class, shared by all threads
  *   slab       one unit (or four) of address space cut into equal blocks
  *   superslab  1 or 2 MiB from which slabs are taken
@@ -56,11 +57,11 @@
 #define SIZE_LIMIT (WINDOW_BYTES / 2)                      /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX                         /* address space given to a block that grows: 64 MiB */
 
-/* A block's place in a bin's room: above start * offset of every block of a one-unit slab, and even MAGAZINE_MAX of
- * them below that of any other address (sizeclass.c). */
-#define BIN_ONE 65536
-#define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
+#define START_BOUND 65536 /* above start * offset of every block of a one-unit slab, below any other (sizeclass.c) */
+#define MAGAZINE_MIN 16u  /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
+#define SLOTS_BYTES                                                                                                    \
+    ((size_t)640 << 10) /* of address space for a heap's magazines: all of them, as the knobs are preset */
 #define DEPOT_PARTS 8u
 #define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
 #define ARENA_BYTES ((size_t)64 << 30) /* reserved at once where the address space is not limited */
@@ -86,14 +87,20 @@ struct lock {
 
 /* --- the thread's front: what malloc and free touch on a hit ------------------------------------------------------ */
 
-/* A magazine as the fast path sees it: 16 bytes, so that a rounded size is an offset into the array. */
+/* A loaded magazine as the fast path sees it: 16 bytes, so that a rounded size is an offset into the array. */
 struct bin {
-    uintptr_t head; /* first free block, or the address of empty_block; each block's first word links to the next */
-    uint64_t room;  /* BIN_ONE for each block that may still be pushed: capacity minus length */
+    uintptr_t *top;         /* slot above the last block's; the lowest one is empty_block's */
+    const uintptr_t *limit; /* slot that is not to be filled */
 };
 
-/* A whole magazine at rest (spare, or in the depot): its first block's second word holds the next one and the
- * length. */
+/* The slots of a magazine, and what is in them while it is not loaded. Slot 0 holds the address of empty_block. */
+struct magazine {
+    uintptr_t *slots; /* NULL: none yet */
+    uint32_t room;    /* blocks they can hold */
+    uint32_t blocks;
+};
+
+/* A whole magazine in the depot: it lies in its own blocks (magazine.c). */
 struct chain {
     uintptr_t head; /* 0: none */
     uint32_t blocks;
@@ -214,7 +221,9 @@ enum heap_state { HEAP_FREE, HEAP_LIVE };
 
 struct heap {
     struct bin wide[CLASSES - FRONT_CLASSES]; /* the magazines of classes whose slab is wider than a unit */
-    struct chain spare[CLASSES];              /* the full magazine behind the loaded one */
+    struct magazine loaded[CLASSES];          /* the slots that bins point into; how many blocks the bin says */
+    struct magazine spare[CLASSES];           /* the magazine behind it: empty, or it was full */
+    uintptr_t *slots, *slots_end;             /* mapped for further magazines */
     uint16_t capacity[CLASSES];               /* in force; taken from the knobs at a refill or spill */
     struct span *current[CLASSES];            /* the slab being carved */
     uint64_t run_bits;                        /* bit b: runs[b] is not empty */
@@ -248,8 +257,7 @@ enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
 
 struct front {
     struct bin bins[FRONT_CLASSES]; /* 1424 bytes; bins[0] is always empty and full */
-    uintptr_t key;                  /* copy for code inlined into programs */
-    const struct owners *owners;
+    const struct owners *owners;    /* for code inlined into programs */
     struct heap *heap;
     uint32_t state;       /* enum front_state */
     uint32_t early_frees; /* served before the thread had a heap */
@@ -257,12 +265,12 @@ struct front {
 
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
                    sizeof(struct bin) == sizeof(struct hak_bin_t) &&
-                   offsetof(struct front, key) == offsetof(struct hak_front_t, key) &&
                    offsetof(struct front, owners) == offsetof(struct hak_front_t, owners) &&
-                   offsetof(struct owners, bin) == offsetof(struct hak_owners_t, bin) && BIN_ONE == HAK_INLINE_ONE,
+                   offsetof(struct owners, bin) == offsetof(struct hak_owners_t, bin) &&
+                   START_BOUND == HAK_INLINE_BOUND,
                "code inlined from the header sees the same front");
-_Static_assert(UNIT_BYTES <= BIN_ONE && UINT64_MAX / L2_SMALL_MAX > (uint64_t)BIN_ONE * MAGAZINE_MAX,
-               "one comparison tells a block's start in a magazine with room from all else");
+_Static_assert(UNIT_BYTES <= START_BOUND && UINT64_MAX / L2_SMALL_MAX > START_BOUND,
+               "one comparison tells a block's start in a slab of one unit from all else");
 _Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of its bin");
 _Static_assert(sizeof(struct front) <= 1472, "static TLS is scarce for libraries loaded late");
 _Static_assert(sizeof(struct span) == 64 && sizeof(struct depot) == 64, "one cache line each");

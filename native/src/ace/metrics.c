@@ -47,7 +47,8 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         int64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
         out -= loaded;
         held += loaded + spare_blocks(heap, class);
-        c.state = c.state * 31 + PEEK(heap_bin(heap, class)->head);
+        const uintptr_t *top = PEEK(heap_bin(heap, class)->top);
+        c.state = (c.state * 31 + (uintptr_t)top) * 31 + PEEK(top[-1]);
         if (votes == 0) c.capacity = capacity; /* majority by Boyer and Moore's vote */
         votes += capacity == c.capacity ? 1 : -1;
     }
