@@ -22,13 +22,15 @@ static void run_colour(struct heap *heap, struct span *run)
 static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
 static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
 
-/* The word of a live run: the lower half of its block's address, which is aligned, and so never another word. */
-static ALWAYS_INLINE uint32_t run_mark(uintptr_t block) { return (uint32_t)block | 1; }
+/* The word of a live run: the lower half of its block's address and one. It is odd, and its lower 16 bits are a
+ * colour's, so no other span has it in this place: a slab has 0 there, a free span the upper half of a pointer to a
+ * descriptor. */
+static ALWAYS_INLINE uint32_t run_mark(uintptr_t block) { return (uint32_t)block + 1; }
 
-/* Does a block that a caller has start here? */
+/* Does a block that a caller has start here? Whatever the span is. */
 static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
 {
-    return span->kind == SPAN_RUN && PEEK(span->life) == run_mark(block);
+    return PEEK(span->life) == run_mark(block);
 }
 
 /* Longer by half is near enough: the pages are there already. One unit, the most frequent length, takes no other. */

@@ -68,7 +68,7 @@ static void slab_begin(struct span *slab, unsigned class)
 {
     slab->class = (uint8_t) class;
     slab->place = SLAB_NOWHERE;
-    slab->carved = slab->returned = slab->heap = 0;
+    slab->carved = slab->returned = slab->heap = slab->lifeless = 0;
     if (slab_is_tiny(slab)) slab->list = LIST_END;
     else slab->slots = 0;
 }

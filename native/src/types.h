@@ -136,14 +136,15 @@ struct span {
                 uintptr_t list; /* tiny: returned blocks, linked like a magazine */
                 uint64_t slots; /* L2: bit i set, block i is returned */
             };
-            uint32_t heap; /* number of the heap that carves it, 0 none */
+            uint32_t heap;     /* number of the heap that carves it, 0 none */
+            uint32_t lifeless; /* 0, where a run has its life */
         };
         struct {             /* run */
             size_t size;     /* bytes asked for */
-            uint32_t life;   /* the block's mark, or enum run_life */
             uint32_t site;   /* number of the site that asked for it, 0 unknown */
             uint32_t start;  /* bytes from the span to the block: its colour, below RUN_COLOURS lines */
             uint32_t wanted; /* growth window: most units that its blocks have had since the last round of purging */
+            uint32_t life;   /* the block's mark, or enum run_life */
         };
         struct {                        /* free span */
             uint64_t freed_ns;          /* when */
