@@ -1,0 +1,42 @@
+/* Promise 12: a block that is freed twice is not handed out twice, wherever its first copy lies by then, and though nobody
+ * has written to it: that a program writes is no help to the allocator here. */
+#include "../serve.h"
+
+enum { TAKEN = 12000 };
+
+static int by_address(const void *one, const void *two) {
+    const char *a = *(char *const *)one, *b = *(char *const *)two;
+    return a < b ? -1 : a > b;
+}
+
+/* 0: every block has one owner. `apart` other blocks are freed between the two frees. */
+static int commit(size_t size, int apart) {
+    static char *others[TAKEN], *taken[TAKEN];
+    char *block = malloc(size);
+    for (int i = 0; i < apart; i++) others[i] = malloc(size);
+    free(block);
+    for (int i = 0; i < apart; i++) free(others[i]);
+    free(block);
+    for (int i = 0; i < TAKEN; i++) taken[i] = malloc(size);
+    qsort(taken, TAKEN, sizeof *taken, by_address);
+    for (int i = 1; i < TAKEN; i++)
+        if (taken[i - 1] == taken[i]) return 1;
+    return 0;
+}
+
+/* The first copy in a slot below, in the spare magazine, and at every depth of one in the depot. */
+PROMISE(is_not_handed_out_twice) {
+    static const size_t sizes[] = {16, 48, 200, 1000, 3000, 12 * KIB};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int apart = 0; apart < 3000; apart += apart < 40 ? 1 : 97) {
+            pid_t child = fork();
+            HOLDS(child >= 0);
+            if (child == 0) {
+                dup2(open("/dev/null", O_WRONLY), 2);
+                _exit(commit(sizes[s], apart));
+            }
+            int status;
+            HOLDS(waitpid(child, &status, 0) == child);
+            HOLDS(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+        }
+}
