@@ -154,14 +154,14 @@ def ranks(table, title="Rank by median time"):
 
 
 def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the case"):
-    """Heat map, cases by allocators: median over the best of the case (the floor does not compete).
+    """Heat map, cases by allocators: median over the best of the case (what is compiled in does not compete).
 
     metric: a time, or "peak_rss_bytes".
     """
     good = samples[samples["status"] == "ok"]
     scale, unit, what = (1e-6, "MB", "Memory") if metric.endswith("bytes") else (1, "ns", "Time")
     times = scale * good.groupby(["case", "allocator"], sort=False)[metric].median().unstack()
-    times = times.drop(columns="floor", errors="ignore").reindex(samples["case"].unique())
+    times = times.drop(columns=["floor", "inlined"], errors="ignore").reindex(samples["case"].unique())
     times = times[in_order(times.columns)]
     factor = times.div(times.min(axis=1), axis=0)
     breaks = factor.columns.str.count(" ").max()  # of the longest label, a word a line

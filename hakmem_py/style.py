@@ -20,6 +20,7 @@ KNOWN = {
     "mimalloc": ("#2a7fc1", "diamond"),
     "jemalloc": ("#0a9468", "triangle-up"),
     "tcmalloc": ("#b65aa0", "triangle-down"),
+    "inlined": ("#a85a1e", "circle-open"),
     "floor": ("#8c7a3c", "line-ns-open"),
     "pool": ("#7d6bd0", "hexagon"),
     "published": ("#2a9db0", "diamond-open"),
