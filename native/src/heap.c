@@ -49,7 +49,7 @@ static struct heap *heap_begin(void)
     if (fresh) heap = heap_map();
     if (heap != NULL) {
         for (unsigned class = FRONT_CLASSES; class < CLASSES; class ++)
-            heap->wide[class - FRONT_CLASSES] = (struct bin)NO_BIN;
+            heap->wide[class - FRONT_CLASSES] = (struct bin){NO_SLOT, NO_SLOT};
         heap->front = &front;
         atomic_store(&heap->state, HEAP_LIVE);
         if (fresh) atomic_store(&heaps, heap);
@@ -58,8 +58,10 @@ static struct heap *heap_begin(void)
     }
     lock_drop(&heap_lock);
     if (heap == NULL) return NULL;
-    for (unsigned length = 1; length <= RUN_SHORT; length++)
-        heap->shorts[length] = (struct run_bin){0, (int32_t)size_max(RUN_SHORT_BYTES / (length * UNIT_BYTES), 1)};
+    for (unsigned length = 1; length <= RUN_SHORT; length++) {
+        size_t bytes = length <= RUN_BRIEF ? 3 * RUN_SHORT_BYTES : RUN_SHORT_BYTES;
+        heap->shorts[length] = (struct run_bin){0, (int32_t)size_max(bytes / (length * UNIT_BYTES), 1)};
+    }
     front.heap = heap;
     front.state = FRONT_LIVE;
     stat_shared(STAT_threads_seen, 1);
@@ -93,7 +95,7 @@ static void heap_end(void *argument)
     bool last = atomic_fetch_sub(&heaps_alive, 1) == 1;
     lock_drop(&heap_lock);
     if (last && heap_last != NULL) heap_last();
-    for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin)NO_BIN;
+    for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin){NO_SLOT, NO_SLOT};
 }
 
 /* Once, at start, before there is a heap: threads are told when they end. */

@@ -229,10 +229,7 @@ static size_t depots_trim(uint64_t now, bool all)
 /* --- the two verbs of a magazine ---------------------------------------------------------------------------------- */
 
 static uintptr_t no_slots[1] = {LIST_END};
-#define NO_BIN                                                                                                         \
-    {                                                                                                                  \
-        no_slots + 1, no_slots + 1                                                                                     \
-    } /* empty and full: a thread's, until it needs blocks of the class */
+#define NO_SLOT (no_slots + 1) /* top and limit of a bin that is empty and full: its class was not used yet */
 
 static void bin_expect_empty(const struct bin *bin)
 {
@@ -241,7 +238,7 @@ static void bin_expect_empty(const struct bin *bin)
 
 static uint32_t bin_length(const struct bin *bin, const struct magazine *loaded)
 {
-    return bin->limit != no_slots + 1 ? (uint32_t)(bin->top - loaded->slots) - 1 : 0;
+    return bin->limit != NO_SLOT ? (uint32_t)(bin->top - loaded->slots) - 1 : 0;
 }
 
 /* The bin works from the loaded magazine and its blocks, and the capacity is in force from now on. */

@@ -24,7 +24,7 @@ static uint32_t slab_out(const struct span *slab)
 static uint32_t bin_blocks(struct heap *heap, struct bin *bin, unsigned class)
 {
     const uintptr_t *limit = PEEK(bin->limit);
-    if (limit == no_slots + 1) return 0;
+    if (limit == NO_SLOT) return 0;
     ptrdiff_t most = (ptrdiff_t)size_min(PEEK(heap->capacity[class]), PEEK(heap->loaded[class].room));
     ptrdiff_t blocks = most - (limit - PEEK(bin->top));
     return blocks > 0 && blocks <= (ptrdiff_t)MAGAZINE_MAX ? (uint32_t)blocks : 0; /* of a swap only one may be seen */

@@ -12,7 +12,7 @@
  * segment register, which would save two: a core does not forward a store to a load by way of it without delay. */
 
 THREAD_LOCAL struct front front __attribute__((used, visibility("hidden"))) = {
-    .bins = {[0 ... FRONT_CLASSES - 1] = NO_BIN},
+    .bins = {[0 ... FRONT_CLASSES - 1] = {NO_SLOT, NO_SLOT}},
     .owners = &owners,
 };
 extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), visibility("default")));

@@ -46,8 +46,9 @@
 #define RUN_STEPS 8u                                                      /* then 8 bins a doubling */
 #define RUN_BINS 64u                                                      /* up to 64 x 16 units = 64 MiB */
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
-#define RUN_SHORT 8u                                  /* units; up to here a thread keeps a few runs without accounts */
-#define RUN_SHORT_BYTES ((size_t)512 << 10)           /* of each short length, one run at least */
+#define RUN_SHORT 8u                        /* units; up to here a thread keeps a few runs without accounts */
+#define RUN_SHORT_BYTES ((size_t)512 << 10) /* of each short length, one run at least */
+#define RUN_BRIEF 3u                        /* units; of these lengths, which vary most, three times as much */
 #define RUN_LISTED (RUN_SHORT_BYTES / UNIT_BYTES / 2) /* units; of each longer short run a thread keeps one */
 #define RUN_ROUND 1024u                            /* longer runs freed, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
@@ -60,8 +61,7 @@
 #define START_BOUND 65536 /* above start * offset of every block of a one-unit slab, below any other (sizeclass.c) */
 #define MAGAZINE_MIN 16u  /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
-#define SLOTS_BYTES                                                                                                    \
-    ((size_t)640 << 10) /* of address space for a heap's magazines: all of them, as the knobs are preset */
+#define SLOTS_BYTES ((size_t)640 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define DEPOT_PARTS 8u
 #define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
 #define ARENA_BYTES ((size_t)64 << 30) /* reserved at once where the address space is not limited */
