@@ -1,7 +1,7 @@
 /* bench.h: what the files of the bench share: options, lanes (one thread's share of a run), the table of workloads.
  *
  * One executable measures every allocator. A *backend* says who answers the calls: `malloc` is whatever LD_PRELOAD put
- * there, `floor` a bare intrusive list inside this executable (nothing but the list), `direct` the inlined fast path of
+ * there, `floor` a bare intrusive list inside this executable, `direct` the inlined fast path of
  * hakmem.h. Each workload is compiled once for each backend, so no call goes through a function pointer.
  *
  * The bench's own arrays are mapped, never allocated: only workloads call malloc. */

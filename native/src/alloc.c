@@ -77,11 +77,10 @@ static COLD void *refuse(void)
 static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
 {
     if (UNLIKELY(heap == NULL)) return orphan_allocate(class);
-    bool at_front = class < FRONT_CLASSES;
+    struct bin *bin = heap_bin(heap, class);
     for (int tries = 0; tries < 2; tries++) {
         uintptr_t block = l2_allocate(heap, class);
-        if (block == 0 && (at_front ? front_refill(heap, class) : wide_refill(heap, class)))
-            block = l2_allocate(heap, class);
+        if (block == 0 && magazine_refill(heap, bin, class)) block = l2_allocate(heap, class);
         if (block != 0) return block;
         scrape(heap);
     }
@@ -169,7 +168,7 @@ static ALWAYS_INLINE void *allocate(size_t size)
     size_t rounded = tiny_round(size);
     if (UNLIKELY(rounded > TINY_MAX)) return allocate_big(size, __builtin_return_address(0));
     uintptr_t block;
-    return LIKELY(front_pop(front_bin(rounded), &block)) ? (void *)block : allocate_slow(size);
+    return LIKELY(bin_pop(front_bin(rounded), &block)) ? (void *)block : allocate_slow(size);
 }
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------- */
@@ -210,10 +209,9 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
 {
     unsigned class = slab->class;
     if (UNLIKELY(!class_is_start(class, block - slab->address))) fatal("free of no block's start", block);
-    bool room = LIKELY(heap != NULL) && (class < FRONT_CLASSES ? front_spill(heap, class) : wide_spill(heap, class));
-    if (UNLIKELY(!room)) orphan_free(class, block);
-    else if (class < FRONT_CLASSES) front_free(block);
-    else wide_free(heap, slab, block);
+    struct bin *bin = heap != NULL ? heap_bin(heap, class) : NULL;
+    if (LIKELY(bin != NULL && magazine_spill(heap, bin, class))) bin_push(bin, block);
+    else orphan_free(class, block);
 }
 
 /* What the thread's caches do not take. */

@@ -9,11 +9,8 @@ static ALWAYS_INLINE struct bin *wide_bin(struct heap *heap, unsigned class)
 
 static uintptr_t wide_allocate(struct heap *heap, unsigned class)
 {
-    struct bin *bin = wide_bin(heap, class);
-    uintptr_t *slot = bin->top - 1;
-    if (UNLIKELY(!slot_is_right(slot))) return 0;
-    POKE(bin->top, slot);
-    return *slot;
+    uintptr_t block;
+    return LIKELY(bin_pop(wide_bin(heap, class), &block)) ? block : 0;
 }
 
 static ALWAYS_INLINE uintptr_t l2_allocate(struct heap *heap, unsigned class)
@@ -24,20 +21,6 @@ static ALWAYS_INLINE uintptr_t l2_allocate(struct heap *heap, unsigned class)
 /* Pushes a block of a wide class; false where the magazine has no room. */
 static ALWAYS_INLINE bool wide_free(struct heap *heap, struct span *slab, uintptr_t block)
 {
-    struct bin *bin = wide_bin(heap, slab->class);
     if (UNLIKELY(!class_is_start(slab->class, block - slab->address))) fatal("free of no block's start", block);
-    uintptr_t *top = bin->top;
-    if (UNLIKELY(top >= bin->limit)) return false;
-    slot_fill(top, block);
-    POKE(bin->top, top + 1);
-    return true;
+    return bin_push(wide_bin(heap, slab->class), block);
 }
-
-static bool wide_refill(struct heap *heap, unsigned class)
-{
-    struct bin *bin = wide_bin(heap, class);
-    bin_expect_empty(bin);
-    return magazine_refill(heap, bin, class);
-}
-
-static bool wide_spill(struct heap *heap, unsigned class) { return magazine_spill(heap, wide_bin(heap, class), class); }

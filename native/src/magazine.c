@@ -231,14 +231,10 @@ static size_t depots_trim(uint64_t now, bool all)
 static uintptr_t no_slots[1] = {LIST_END};
 #define NO_SLOT (no_slots + 1) /* top and limit of a bin that is empty and full: its class was not used yet */
 
-static void bin_expect_empty(const struct bin *bin)
-{
-    if (UNLIKELY(bin->top[-1] != LIST_END)) fatal("free block overwritten, or freed twice,", bin->top[-1]);
-}
-
+/* Blocks in a bin. To an observer, who may see one half of a swap, any number. */
 static uint32_t bin_length(const struct bin *bin, const struct magazine *loaded)
 {
-    return bin->limit != NO_SLOT ? (uint32_t)(bin->top - loaded->slots) - 1 : 0;
+    return PEEK(bin->limit) != NO_SLOT ? (uint32_t)(PEEK(bin->top) - PEEK(loaded->slots)) - 1 : 0;
 }
 
 /* The bin works from the loaded magazine and its blocks, and the capacity is in force from now on. */
@@ -272,15 +268,15 @@ static bool magazine_widen(struct heap *heap, struct magazine *magazine, uint32_
         slot_expect_right(&magazine->slots[i]);
         slot_fill(&slots[i], magazine->slots[i]);
     }
-    magazine->slots = slots;
-    POKE(magazine->room, wider);
+    POKE(magazine->slots, slots);
+    magazine->room = wider;
     return true;
 }
 
 static void magazine_put(struct magazine *place, struct magazine magazine)
 {
-    place->slots = magazine.slots;
-    POKE(place->room, magazine.room);
+    POKE(place->slots, magazine.slots);
+    place->room = magazine.room;
     POKE(place->blocks, magazine.blocks);
 }
 
@@ -321,9 +317,11 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     return blocks != 0;
 }
 
-/* The loaded magazine is empty: take the spare, or fetch blocks. False: no memory. */
+/* The loaded magazine is empty, or its uppermost block is not as it was left, which ends the program: take the spare,
+ * or fetch blocks. False: no memory. */
 static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigned class)
 {
+    if (UNLIKELY(bin->top[-1] != LIST_END)) fatal("free block overwritten, or freed twice,", bin->top[-1]);
     struct magazine *loaded = &heap->loaded[class];
     loaded->blocks = 0;
     if (heap->spare[class].blocks != 0) {

@@ -23,11 +23,8 @@ static uint32_t slab_out(const struct span *slab)
 
 static uint32_t bin_blocks(struct heap *heap, struct bin *bin, unsigned class)
 {
-    const uintptr_t *limit = PEEK(bin->limit);
-    if (limit == NO_SLOT) return 0;
-    ptrdiff_t most = (ptrdiff_t)size_min(PEEK(heap->capacity[class]), PEEK(heap->loaded[class].room));
-    ptrdiff_t blocks = most - (limit - PEEK(bin->top));
-    return blocks > 0 && blocks <= (ptrdiff_t)MAGAZINE_MAX ? (uint32_t)blocks : 0; /* of a swap only one may be seen */
+    uint32_t blocks = bin_length(bin, &heap->loaded[class]);
+    return blocks <= MAGAZINE_MAX ? blocks : 0;
 }
 
 static uint32_t spare_blocks(const struct heap *heap, unsigned class) { return PEEK(heap->spare[class].blocks); }

@@ -3,7 +3,7 @@
  * Class numbers: 1 ... 64 tiny, 65 ... 104 L2. A class's blocks start at its slab's first byte and lie `size` apart, so
  * `offset mod size == 0` tells a block's start; that is tested without a division: with m = ceil(2^64 / size),
  * offset * m mod 2^64 < m exactly then, where offset * size < 2^64 (Lemire, Kaser, Kurz 2019, section 3.2). The product
- * is then below offset, so for a slab of one unit it is below BIN_ONE. */
+ * is then below offset, so for a slab of one unit it is below START_BOUND. */
 
 static struct size_class classes[CLASSES];
 static struct owners owners;                         /* slab.c says which unit is whose */

@@ -8,7 +8,7 @@
 /* Added to every link: random, once the heap is there, but for its top bits. A word that is less, as signed numbers go,
  * is no link; of all words one in 2^16 is not. */
 static uintptr_t link_key = LINK_LEAST;
-static const uintptr_t empty_block[2]; /* ends every list and every magazine; no valid link, in no slot */
+static const uintptr_t empty_block[1]; /* ends every list and every magazine; no valid link, in no slot */
 
 static ALWAYS_INLINE uintptr_t *block_words(uintptr_t block) { return (uintptr_t *)block; }
 static ALWAYS_INLINE void link_set(uintptr_t block, uintptr_t next) { block_words(block)[0] = next + link_key; }

@@ -36,7 +36,7 @@ static ALWAYS_INLINE struct bin *front_bin(size_t offset)
 
 /* Pops a block; false where the magazine is empty, or its uppermost block was overwritten or is in use. The top is read
  * by observers in other threads, so elsewhere than on x86-64 it is an atomic without order. */
-static ALWAYS_INLINE bool front_pop(struct bin *bin, uintptr_t *block)
+static ALWAYS_INLINE bool bin_pop(struct bin *bin, uintptr_t *block)
 {
     uintptr_t *top = bin->top;
 #if FRONT_WRITTEN
@@ -52,15 +52,10 @@ static ALWAYS_INLINE bool front_pop(struct bin *bin, uintptr_t *block)
     return true;
 }
 
-/* Pushes a block; false where its class is not the front's, it is no block's start, or the magazine has no room. The
- * top is stored last: a load of it that follows would else wait where the block lies 4 KiB or a multiple from the bin.
- */
-static ALWAYS_INLINE bool front_free(uintptr_t block)
+/* Pushes a block; false where the magazine has no room. The top is stored last: a load of it that follows would else
+ * wait where the block lies 4 KiB or a multiple from the bin. */
+static ALWAYS_INLINE bool bin_push(struct bin *bin, uintptr_t block)
 {
-    size_t offset = owners.bin[map_index(block)];
-    uint64_t product = (block & (UNIT_BYTES - 1)) * *(const uint64_t *)((const char *)owners.start + offset);
-    struct bin *bin = front_bin(offset);
-    if (UNLIKELY(product >= START_BOUND)) return false;
     uintptr_t *top = bin->top;
     if (UNLIKELY(top >= bin->limit)) return false;
     slot_fill(top, block);
@@ -68,18 +63,19 @@ static ALWAYS_INLINE bool front_free(uintptr_t block)
     return true;
 }
 
+/* Frees a block; false where its class is not the front's, it is no block's start, or the magazine has no room. */
+static ALWAYS_INLINE bool front_free(uintptr_t block)
+{
+    size_t offset = owners.bin[map_index(block)];
+    uint64_t product = (block & (UNIT_BYTES - 1)) * *(const uint64_t *)((const char *)owners.start + offset);
+    struct bin *bin = front_bin(offset);
+    if (UNLIKELY(product >= START_BOUND)) return false;
+    return bin_push(bin, block);
+}
+
 /* A block of a class of the front; 0 where its magazine is empty. */
 static ALWAYS_INLINE uintptr_t front_allocate(unsigned class)
 {
     uintptr_t block;
-    return LIKELY(front_pop(front_bin(class * GRANULE), &block)) ? block : 0;
+    return LIKELY(bin_pop(front_bin(class * GRANULE), &block)) ? block : 0;
 }
-
-static bool front_refill(struct heap *heap, unsigned class)
-{
-    struct bin *bin = &front.bins[class];
-    bin_expect_empty(bin);
-    return magazine_refill(heap, bin, class);
-}
-
-static bool front_spill(struct heap *heap, unsigned class) { return magazine_spill(heap, &front.bins[class], class); }

@@ -133,7 +133,7 @@ struct span {
             uint32_t carved;   /* blocks handed out for the first time; the carving heap's, else the class lock's */
             uint32_t returned; /* blocks given back; under the class lock */
             union {
-                uintptr_t list; /* tiny: returned blocks, linked like a magazine */
+                uintptr_t list; /* tiny: returned blocks, linked through their first words */
                 uint64_t slots; /* L2: bit i set, block i is returned */
             };
             uint32_t heap;     /* number of the heap that carves it, 0 none */

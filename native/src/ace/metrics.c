@@ -124,8 +124,8 @@ static void probe_call(void) { os_purge(probe_page, os_page); }
 static void probe_exchange(void)
 {
     static struct chain chain;
-    static uintptr_t words[2];
-    chain = (struct chain){(uintptr_t)words, 1};
+    static uintptr_t word;
+    chain = (struct chain){(uintptr_t)&word, 1};
     depot_push(&depots[0][0], 0, chain); /* class 0 is nobody's */
     depot_pop(&depots[0][0], 0);
 }
