@@ -51,17 +51,19 @@ class Cluster:
         fixed = ["--no-nanny", "--nthreads", 1, "--no-dashboard"]
         return self.start("worker", *where, *fixed, *options, host=host)
 
-    def samples(self, host=None):
+    def samples(self, host):
         """What the workers of a host have measured of the tiny experiment."""
-        return store.load(self.folder / (host or provenance.host()) / "tiny")
+        return store.load(self.folder / host / "tiny")
 
-    def kill(self, worker, samples, host=None):
-        """Ends a worker once its host has so many samples; returns the thread that does it."""
+    def kill(self, workers, samples):
+        """Ends the worker of whichever host first has so many samples; returns the thread that does it."""
 
         def wait():
-            while len(self.samples(host)) < samples:
+            while True:
+                for host, worker in workers.items():
+                    if len(self.samples(host)) >= samples:
+                        return worker.kill()
                 time.sleep(0.005)
-            worker.kill()
 
         thread = threading.Thread(target=wait)
         thread.start()
@@ -94,13 +96,13 @@ def overlaps(samples):
 def test_a_worker_killed_half_way_costs_only_its_run(cluster, tiny, tmp_path):
     spec = tiny("quick_blocks = 2", "quick_blocks = 12", "quick_scale = 0.001", "quick_scale = 0.05")
     workers = [cluster.worker("--resources", "bench=1") for _ in range(3)]
-    killer = cluster.kill(workers[0], 10)
+    killer = cluster.kill({provenance.host(): workers[0]}, 10)
     samples = campaign.campaign(spec, cluster.address(), folder=tmp_path / "kept")
     killer.join()
     assert workers[0].wait(timeout=10) == -signal.SIGKILL
     assert len(samples) == 12 * 4
     assert set(samples["status"]) == {"ok"}
-    on_host = cluster.samples()
+    on_host = cluster.samples(provenance.host())
     assert on_host["run_id"].is_unique
     assert set(on_host["run_id"]) == set(samples["run_id"])
     assert overlaps(on_host) == 0
@@ -111,7 +113,7 @@ def test_a_worker_killed_half_way_costs_only_its_run(cluster, tiny, tmp_path):
 def test_a_host_that_dies_costs_the_others_its_block_in_flight(cluster, tiny, tmp_path):
     spec = tiny("quick_blocks = 2", "quick_blocks = 12", "quick_scale = 0.001", "quick_scale = 0.05")
     workers = {name: cluster.worker("--resources", "bench=1", host=name) for name in ("one", "two")}
-    killer = cluster.kill(workers["one"], 9, "one")
+    killer = cluster.kill(workers, 9)
     samples = campaign.campaign(spec, cluster.address(), folder=tmp_path / "kept")
     killer.join()
     assert len(samples) == 12 * 4 and samples["run_id"].is_unique

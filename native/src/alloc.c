@@ -80,6 +80,7 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
     struct bin *bin = heap_bin(heap, class);
     for (int tries = 0; tries < 2; tries++) {
         uintptr_t block = l2_allocate(heap, class);
+        if (block == 0 && class >= FRONT_CLASSES) block = wide_allocate_near(heap, class);
         if (block == 0 && magazine_refill(heap, bin, class)) block = l2_allocate(heap, class);
         if (block != 0) return block;
         scrape(heap);
@@ -372,7 +373,7 @@ void *hak_realloc(void *p, size_t size)
         void *there = grow(heap_here(), span, size);
         if (there != NULL) return there;
     } else if (span->kind == SPAN_SLAB) {
-        if (size <= L2_MAX && small_class(size) == span->class) return p;
+        if (size <= L2_MAX && (small_class(size) == span->class || wide_is_near(span->class, size))) return p;
         void *there = grow_small(front.heap, p, classes[span->class].size, size);
         if (there != NULL) return there;
     }

@@ -261,7 +261,13 @@ static struct span *span_cut(struct span *span, uint32_t units, uint32_t alignme
     return piece;
 }
 
-/* Good fit: the smallest bin that can serve, and in it the smallest of a few spans. */
+static bool span_is_better(const struct span *span, const struct span *than)
+{
+    return span->units != than->units ? span->units < than->units : span->address < than->address;
+}
+
+/* Good fit: the smallest bin that can serve, and in it the smallest of a few spans, of equal ones the lowest: what lies
+ * high is left to grow together. */
 static struct span *span_find(int state, uint32_t units, uint32_t alignment)
 {
     uint64_t bits = free_bits[state] & (~UINT64_C(0) << run_bin_floor(units));
@@ -270,7 +276,7 @@ static struct span *span_find(int state, uint32_t units, uint32_t alignment)
         int look = bin == RUN_BINS - 1 ? 64 : 8;
         struct span *best = NULL;
         for (struct span *span = free_bins[state][bin]; span != NULL && look-- > 0; span = span->next)
-            if (span_serves(span, units, alignment) && (best == NULL || span->units < best->units)) best = span;
+            if (span_serves(span, units, alignment) && (best == NULL || span_is_better(span, best))) best = span;
         if (best != NULL) return span_cut(best, units, alignment);
     }
     return NULL;

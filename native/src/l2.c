@@ -24,3 +24,23 @@ static ALWAYS_INLINE bool wide_free(struct heap *heap, struct span *slab, uintpt
     if (UNLIKELY(!class_is_start(slab->class, block - slab->address))) fatal("free of no block's start", block);
     return bin_push(wide_bin(heap, slab->class), block);
 }
+
+/* Does a block of this wide class serve so many bytes well enough: is it long enough, and longer by half at most? */
+static bool wide_is_near(unsigned class, size_t size)
+{
+    return class >= FRONT_CLASSES && classes[class].size >= size && classes[class].size <= size + size / 2;
+}
+
+/* A cached block of a longer class, for one of which no block lies ready anywhere; it is aligned as well as that one's
+ * are. These blocks are pages long: those of the longer one are there already, those of a new one would be touched for
+ * the first time. 0: there is none. */
+static NOINLINE uintptr_t wide_allocate_near(struct heap *heap, unsigned class)
+{
+    uint32_t size = classes[class].size, alignment = size & -size;
+    bool ready = heap->spare[class].blocks != 0 || PEEK(depot_own(heap, class)->top) != 0 ||
+                 PEEK(class_slabs[class].partial) != NULL;
+    uintptr_t block = 0;
+    for (class ++; !ready && block == 0 && class < CLASSES && wide_is_near(class, size); class ++)
+        if (classes[class].size % alignment == 0) block = wide_allocate(heap, class);
+    return block;
+}

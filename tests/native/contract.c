@@ -449,6 +449,23 @@ PROMISE(size_equal_to_alignment_is_aligned_too) {
     }
 }
 
+/* Longer blocks that lie idle, each aligned as its own size has it, are no answer. */
+PROMISE(alignment_is_honoured_where_longer_blocks_lie_idle) {
+    enum { HELD = 16 };
+    void *held[HELD];
+    for (size_t alignment = 16 * KIB; alignment >= 512; alignment /= 2) {
+        for (size_t size = alignment; size <= 32 * KIB; size += alignment) {
+            for (size_t i = 0; i < HELD; i++) held[i] = malloc(size + size * (i + 1) / 32);
+            for (int i = 0; i < HELD; i++) free(held[i]);
+            for (int i = 0; i < HELD; i++) {
+                held[i] = aligned_alloc(alignment, size);
+                HOLDS(is_aligned(held[i], alignment) && malloc_usable_size(held[i]) >= size);
+            }
+            for (int i = 0; i < HELD; i++) free(held[i]);
+        }
+    }
+}
+
 PROMISE(posix_memalign_says_einval_and_leaves_the_pointer) {
     static const size_t bad[] = {0, 1, 2, 3, 4, 7, 12, 24, 100, 4097, SIZE_MAX};
     void *block = &block;
