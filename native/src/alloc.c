@@ -151,23 +151,24 @@ static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site
 }
 
 /* Above 1 KiB: a block or a run that the thread has in hand. Only tail calls, so that no register is saved. */
-static NOINLINE void *allocate_big(size_t size, void *site)
+static ALWAYS_INLINE void *allocate_big(size_t size)
 {
-    struct heap *heap = front.heap;
-    if (UNLIKELY(heap == NULL || knob(KNOB_site_rules))) return allocate_routed(heap, size, site);
-    if (size <= L2_MAX) {
-        uintptr_t block = l2_allocate(heap, l2_class(size));
-        return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
+    if (UNLIKELY(knob(KNOB_site_rules))) return allocate_routed(front.heap, size, __builtin_return_address(0));
+    if (LIKELY(size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1))) {
+        uintptr_t block = short_allocate(front.shorts, size);
+        if (LIKELY(block != 0)) return (void *)block;
     }
-    uintptr_t block;
-    if (LIKELY(size <= RUN_SHORT_MAX) && LIKELY(short_allocate(heap, size, &block) != NULL)) return (void *)block;
-    return allocate_run(heap, size);
+    struct heap *heap = front.heap;
+    if (UNLIKELY(heap == NULL)) return allocate_slow(size);
+    if (size > L2_MAX) return allocate_run(heap, size);
+    uintptr_t block = l2_allocate(heap, l2_class(size));
+    return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
 }
 
 static ALWAYS_INLINE void *allocate(size_t size)
 {
     size_t rounded = tiny_round(size);
-    if (UNLIKELY(rounded > TINY_MAX)) return allocate_big(size, __builtin_return_address(0));
+    if (UNLIKELY(rounded > TINY_MAX)) return allocate_big(size);
     uintptr_t block;
     return LIKELY(bin_pop(front_bin(rounded), &block)) ? (void *)block : allocate_slow(size);
 }
@@ -265,13 +266,12 @@ static NOINLINE void free_rest(void *p)
 }
 
 /* A block of a run begins in the run's first unit, so its descriptor is found without a step back. */
-static NOINLINE void free_big(void *p)
+static ALWAYS_INLINE void free_big(void *p)
 {
-    struct heap *heap = front.heap;
     uintptr_t block = (uintptr_t)p, offset = block - arenas[0].base;
-    if (LIKELY(offset < arenas[0].bytes && heap != NULL)) {
+    if (LIKELY(offset < arenas[0].bytes)) {
         struct span *span = &arenas[0].spans[offset >> UNIT_SHIFT];
-        if (run_is_live(span, block) && short_free(heap, span, block)) return;
+        if (run_is_live(span, block) && short_free(front.shorts, span, block)) return;
     }
     free_rest(p);
 }

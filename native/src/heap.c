@@ -58,11 +58,9 @@ static struct heap *heap_begin(void)
     }
     lock_drop(&heap_lock);
     if (heap == NULL) return NULL;
-    for (unsigned length = 1; length <= RUN_SHORT; length++) {
-        size_t bytes = length <= RUN_BRIEF ? 3 * RUN_SHORT_BYTES : RUN_SHORT_BYTES;
-        heap->shorts[length] = (struct run_bin){0, (int32_t)size_max(bytes / (length * UNIT_BYTES), 1)};
-    }
+    shorts_begin(heap);
     front.heap = heap;
+    front.shorts = heap->shorts;
     front.state = FRONT_LIVE;
     stat_shared(STAT_threads_seen, 1);
     if (atomic_load_explicit(&heap_key_made, memory_order_acquire)) pthread_setspecific(heap_key, heap);
@@ -88,6 +86,7 @@ static void heap_end(void *argument)
     }
     heap->run_held = 0;
     front.heap = NULL;
+    front.shorts = NO_SHORTS;
     front.state = FRONT_EXITED;
     lock_take(&heap_lock); /* when it is dropped, no observer looks at this thread's front any more */
     heap->front = NULL;

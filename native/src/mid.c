@@ -12,12 +12,12 @@ static ALWAYS_INLINE size_t run_units(size_t size)
 static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->address + run->start; }
 
 /* Blocks that all began on a unit would share a few sets of every cache, so each run has a colour: the cache line of
- * its first page on which the block begins (Bonwick, USENIX 1994, section 4.2). Steps of 5 of 64 spread any few of
- * them. */
+ * its first page on which the block begins (Bonwick, USENIX 1994, section 4.2). Steps of 5 of 63 spread any few of
+ * them; the first line is left out, so that free sees at once that such a block is none of the front's. */
 static void run_colour(struct heap *heap, struct span *run)
 {
-    run->start = heap->colour * CACHE_LINE;
-    heap->colour = (heap->colour + 5) % RUN_COLOURS;
+    heap->colour = (heap->colour + 5) % (RUN_COLOURS - 1);
+    run->start = (1 + heap->colour) * CACHE_LINE;
 }
 static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
 static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
@@ -39,13 +39,17 @@ static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units)
     return run_bin_units(bin) <= units + units / 2 + (units > 1);
 }
 
+/* The offset of a length's bin in the row of them: descriptors have it as it is, so nothing is multiplied on the way.
+ */
+static ALWAYS_INLINE size_t short_offset(size_t units) { return units * sizeof(struct run_bin); }
+
 /* Says where the run goes when it is freed. Short ones of the first arena, where a block tells its descriptor by its
  * address alone, and of no known site, which would have to be forgotten, need no accounts: all of such a run counts as
  * touched. */
 static ALWAYS_INLINE void run_sort(struct span *run)
 {
     bool brief = run->units <= RUN_SHORT && run->address - arenas[0].base < arenas[0].bytes && run->site == 0;
-    run->bin = brief ? (uint8_t)run->units : 0;
+    run->bin = brief ? (uint8_t)short_offset(run->units) : 0;
     if (brief) POKE(run->touched, run->units);
 }
 
@@ -82,59 +86,80 @@ static ALWAYS_INLINE struct span *short_of(uintptr_t block)
     return &arenas[0].spans[(block - arenas[0].base) >> UNIT_SHIFT];
 }
 
-/* Takes out the bin's first run, which is there. */
-static ALWAYS_INLINE struct span *short_pop(struct run_bin *bin, size_t length)
+static ALWAYS_INLINE struct run_bin *short_bin(struct run_bin *shorts, size_t offset)
 {
-    struct span *run = short_of(bin->top);
-    if (LIKELY(length <= RUN_LISTED)) {
-        bin->top = run->below;
-        bin->room++;
-    } else {
-        bin->top = 0;
-    }
-    return run;
+    return (struct run_bin *)((char *)shorts + offset);
 }
 
-/* A short run of just the length that the size needs, taken and given without accounts; NULL where there is none. The
- * size is above L2_MAX and at most RUN_SHORT_MAX. *block: where the caller's block begins.
+static ALWAYS_INLINE bool short_is_listed(size_t offset) { return offset <= short_offset(RUN_LISTED); }
+
+/* Takes out the run that was kept last. Result: its block; 0 where there is none. */
+static ALWAYS_INLINE uintptr_t short_pop(struct run_bin *shorts, size_t offset)
+{
+    struct run_bin *bin = short_bin(shorts, offset);
+    uintptr_t block;
+    if (LIKELY(short_is_listed(offset))) {
+        block = bin->top[-1];
+        if (LIKELY(block != 0)) bin->top--;
+    } else {
+        block = bin->block;
+        if (LIKELY(block != 0)) bin->block = 0;
+    }
+    return block;
+}
+
+/* The block of a short run of just the length that the size needs, taken and given without accounts; 0 where there is
+ * none. The size is above L2_MAX and at most RUN_SHORT_MAX.
  *
  * Here and in short_free as few stores as can be: they wait behind those of the program to large blocks, each of which
- * misses a cache. So where a bin is for one run nothing is counted, and a size is stored where it is another. */
-static ALWAYS_INLINE struct span *short_allocate(struct heap *heap, size_t size, uintptr_t *block)
+ * misses a cache. So a bin for one run has no slots, and there a size is stored where it is another. */
+static ALWAYS_INLINE uintptr_t short_allocate(struct run_bin *shorts, size_t size)
 {
-    size_t length = (size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT;
-    struct run_bin *bin = &heap->shorts[length];
-    *block = bin->top;
-    if (UNLIKELY(*block == 0)) return NULL;
-    struct span *run = short_pop(bin, length);
-    if (LIKELY(length <= RUN_LISTED) || run->size != size) POKE(run->size, size);
-    POKE(run->life, run_mark(*block));
-    return run;
+    size_t offset = short_offset((size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT);
+    uintptr_t block = short_pop(shorts, offset);
+    if (UNLIKELY(block == 0)) return 0;
+    struct span *run = short_of(block);
+    if (LIKELY(short_is_listed(offset)) || run->size != size) POKE(run->size, size);
+    POKE(run->life, run_mark(block));
+    return block;
 }
 
 /* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
-static ALWAYS_INLINE bool short_free(struct heap *heap, struct span *run, uintptr_t block)
+static ALWAYS_INLINE bool short_free(struct run_bin *shorts, struct span *run, uintptr_t block)
 {
-    size_t length = run->bin;
-    struct run_bin *bin = &heap->shorts[length];
-    uintptr_t top = bin->top;
-    if (LIKELY(length <= RUN_LISTED)) {
-        if (UNLIKELY(bin->room <= 0)) return false;
-        bin->room--;
-        run->below = top;
-    } else if (UNLIKELY(top != 0)) {
-        return false;
+    struct run_bin *bin = short_bin(shorts, run->bin);
+    if (LIKELY(short_is_listed(run->bin))) {
+        if (UNLIKELY(bin->top >= bin->limit)) return false;
+        *bin->top++ = block;
+    } else {
+        if (UNLIKELY(bin->block != 0 || bin->limit == NULL)) return false;
+        bin->block = block;
     }
     POKE(run->life, RUN_FREE);
-    bin->top = block;
     return true;
+}
+
+/* Empty bins. */
+static void shorts_begin(struct heap *heap)
+{
+    uintptr_t *slots = heap->short_slots;
+    heap->shorts[0] = no_shorts[0];
+    for (unsigned length = 1; length <= RUN_SHORT; length++) {
+        size_t bytes = length <= RUN_BRIEF ? 3 * RUN_SHORT_BYTES : RUN_SHORT_BYTES;
+        size_t kept = size_max(bytes / (length * UNIT_BYTES), 1);
+        bool listed = length <= RUN_LISTED;
+        heap->shorts[length] = (struct run_bin){{.top = listed ? slots + 1 : NULL}, slots + 1 + kept};
+        if (listed) slots += 1 + kept;
+    }
 }
 
 /* The nearest longer cached run; NULL where none is near. */
 static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
-    for (size_t length = units + 1; length <= RUN_SHORT && run_is_near((unsigned)length - 1, units); length++)
-        if (heap->shorts[length].top != 0) return short_pop(&heap->shorts[length], length);
+    for (size_t length = units + 1; length <= RUN_SHORT && run_is_near((unsigned)length - 1, units); length++) {
+        uintptr_t block = short_pop(heap->shorts, short_offset(length));
+        if (block != 0) return short_of(block);
+    }
     unsigned bin = run_bin_ceil(units);
     uint64_t bits = bin < RUN_BINS ? heap->run_bits >> bin : 0;
     if (bits == 0 || !run_is_near(bin + lowest_bit(bits), units)) return NULL;
@@ -144,10 +169,10 @@ static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 /* A cached run that is long enough and not much longer; NULL where there is none. Its pages are not zero. */
 static struct span *mid_allocate(struct heap *heap, size_t size)
 {
-    uintptr_t block;
-    struct span *run = size <= RUN_SHORT_MAX ? short_allocate(heap, size, &block) : NULL;
-    if (run != NULL) return run;
+    uintptr_t block = size <= RUN_SHORT_MAX ? short_allocate(heap->shorts, size) : 0;
+    if (block != 0) return short_of(block);
     size_t units = run_units(size);
+    struct span *run;
     if (units <= RUN_EXACT && heap->runs[units - 1] != NULL) run = run_pop(heap, (unsigned)units - 1);
     else if ((run = run_pop_near(heap, units)) == NULL) return NULL;
     run_begin(run, size, units);
@@ -202,7 +227,8 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
-        while (heap->shorts[length].top != 0) mid_spill(heap, short_pop(&heap->shorts[length], length), now);
+        for (uintptr_t block; (block = short_pop(heap->shorts, short_offset(length))) != 0;)
+            mid_spill(heap, short_of(block), now);
     while (heap->run_bits != 0 && heap->run_cached > keep)
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
 }
@@ -257,7 +283,7 @@ static void mid_age(struct heap *heap)
 /* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
 static bool mid_free(struct heap *heap, struct span *run)
 {
-    if (short_free(heap, run, run_block(run))) return true;
+    if (short_free(heap->shorts, run, run_block(run))) return true;
     mid_age(heap);
     size_t cached = heap->run_cached + run_touched_bytes(run);
     if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > mid_allowance(heap))) return false;

@@ -36,6 +36,7 @@ static void class_define(unsigned class, size_t size, size_t slab_bytes)
 
 static void classes_init(void)
 {
+    owners.start[0][0] = UINT64_C(1) << 48; /* where a unit is no slab of the front's, only its first byte is a start */
     for (unsigned c = 1; c < TINY_CLASSES; c++) class_define(c, c * GRANULE, UNIT_BYTES);
     size_t step = TINY_MAX / L2_STEPS, size = TINY_MAX;
     unsigned at = 0;

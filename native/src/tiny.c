@@ -11,9 +11,15 @@
  * down; everywhere else, and where a sanitizer watches, the same code is plain C. Bins are not reached through the
  * segment register, which would save two: a core does not forward a store to a load by way of it without delay. */
 
+static const uintptr_t no_run[1];
+#define NO_RUN ((uintptr_t *)no_run + 1) /* top and limit of a bin that is empty and full */
+static const struct run_bin no_shorts[RUN_SHORT + 1] = {[0 ... RUN_LISTED] = {{.top = NO_RUN}, NO_RUN}};
+#define NO_SHORTS ((struct run_bin *)no_shorts) /* never written, as nothing is taken out and nothing put in */
+
 THREAD_LOCAL struct front front __attribute__((used, visibility("hidden"))) = {
     .bins = {[0 ... FRONT_CLASSES - 1] = {NO_SLOT, NO_SLOT}},
     .owners = &owners,
+    .shorts = NO_SHORTS,
 };
 extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), visibility("default")));
 

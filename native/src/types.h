@@ -49,7 +49,8 @@
 #define RUN_SHORT 8u                        /* units; up to here a thread keeps a few runs without accounts */
 #define RUN_SHORT_BYTES ((size_t)512 << 10) /* of each short length, one run at least */
 #define RUN_BRIEF 3u                        /* units; of these lengths, which vary most, three times as much */
-#define RUN_LISTED (RUN_SHORT_BYTES / UNIT_BYTES / 2) /* units; of each longer short run a thread keeps one */
+#define RUN_LISTED (UNIT_BYTES < 65536 ? RUN_SHORT : 4u)   /* units; of each longer one it keeps one */
+#define RUN_SLOTS (7 * (RUN_SHORT_BYTES / UNIT_BYTES) + 9) /* more than the listed ones' bins need */
 #define RUN_ROUND 1024u                            /* longer runs freed, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes a run must have to spare for it */
@@ -120,7 +121,7 @@ struct span {
     uint8_t kind; /* enum span_kind; SPAN_INSIDE: see back */
     union {
         uint8_t class; /* slab: its class */
-        uint8_t bin;   /* run: the bin of short ones that it goes back to; 0: to none */
+        uint8_t bin;   /* run: offset of the bin of short ones that it goes back to; 0: to none */
     };
     uint8_t place;     /* enum slab_place, or enum run_place */
     uint8_t zeroed;    /* run, free span: never written since the kernel gave it */
@@ -151,10 +152,7 @@ struct span {
             struct span *newer, *older; /* dirty ones by age */
         };
     };
-    union {
-        struct span *next; /* class list, run bin, or free bin */
-        uintptr_t below;   /* short run: the block under it in its bin */
-    };
+    struct span *next; /* class list, run bin, or free bin */
     struct span *prev;
 };
 
@@ -209,11 +207,14 @@ struct class_slabs {
     struct span *partial;                  /* slabs with returned blocks */
 };
 
-/* Short runs of one length that a thread keeps, all pages touched: a list of blocks, so that the next one's address
- * does not wait for a descriptor, which the block's own bytes may have driven out of the cache. */
+/* Short runs of one length that a thread keeps, all pages touched: the addresses of their blocks, so that the next
+ * one's does not wait for a descriptor, which the block's own bytes may have driven out of the cache. */
 struct run_bin {
-    uintptr_t top; /* 0: none */
-    int32_t room;  /* runs that may still be kept; not counted above RUN_LISTED */
+    union {
+        uintptr_t *top;  /* up to RUN_LISTED: slot above the last one's; the lowest slot holds 0 */
+        uintptr_t block; /* above it: the only one; 0: none */
+    };
+    const uintptr_t *limit; /* slot that is not to be filled; NULL: the thread keeps none of this length */
 };
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
@@ -229,6 +230,7 @@ struct heap {
     struct span *current[CLASSES];            /* the slab being carved */
     uint64_t run_bits;                        /* bit b: runs[b] is not empty */
     struct run_bin shorts[RUN_SHORT + 1];     /* by units: a few short runs, taken and given without accounts */
+    uintptr_t short_slots[RUN_SLOTS];         /* what tops and limits point into */
     struct span *runs[RUN_BINS];              /* cached runs: free for this thread, pages kept */
     uint32_t colour;                          /* of the next run from the arena */
     size_t run_cached;                        /* bytes in them */
@@ -260,8 +262,9 @@ struct front {
     struct bin bins[FRONT_CLASSES]; /* 1424 bytes; bins[0] is always empty and full */
     const struct owners *owners;    /* for code inlined into programs */
     struct heap *heap;
-    uint32_t state;       /* enum front_state */
-    uint32_t early_frees; /* served before the thread had a heap */
+    struct run_bin *shorts; /* the heap's; without one, bins that hold none and keep none */
+    uint32_t state;         /* enum front_state */
+    uint32_t early_frees;   /* served before the thread had a heap */
 };
 
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
@@ -273,6 +276,7 @@ _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
 _Static_assert(UNIT_BYTES <= START_BOUND && UINT64_MAX / L2_SMALL_MAX > START_BOUND,
                "one comparison tells a block's start in a slab of one unit from all else");
 _Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of its bin");
+_Static_assert(RUN_SHORT * sizeof(struct run_bin) <= UINT8_MAX, "a descriptor's byte is the offset of its bin");
 _Static_assert(sizeof(struct front) <= 1472, "static TLS is scarce for libraries loaded late");
 _Static_assert(sizeof(struct span) == 64 && sizeof(struct depot) == 64, "one cache line each");
 
