@@ -53,6 +53,18 @@ def test_counters_follow_what_is_allocated(lib):
     assert native.counters()["value"]["live_blocks"] == before["live_blocks"]
 
 
+def test_growth_in_place_and_aligned_blocks_are_counted(lib):
+    before = native.counters()["value"]
+    block = lib.hak_realloc(lib.hak_malloc(1 << 20), 4 << 20)  # may move, once
+    for mib in range(5, 15):
+        block = lib.hak_realloc(block, mib << 20)
+    lib.hak_free(block)
+    lib.hak_free(lib.hak_aligned_alloc(1 << 20, 100))
+    after = native.counters()["value"]
+    assert after["growths"] - before["growths"] >= 10
+    assert after["aligned"] - before["aligned"] == 1
+
+
 def test_a_thread_joins_its_idle_runs_before_it_grows(lib):
     """Freed runs of 7 units serve one of 15, for which none alone is long enough."""
     native.set_knob("run_cache_bytes", 64 << 20)  # it keeps them all

@@ -81,11 +81,11 @@ typedef struct hak_span_t {
     uint64_t size;       /* bytes */
     uint64_t superslab;  /* address of the region it was carved from */
     uint32_t kind;       /* 0 free, 1 slab, 2 run (mid or large), 3 growth window, 4 purged */
-    uint32_t block_size; /* slab: bytes a block */
+    uint32_t block_size; /* slab: bytes a block; run: bytes asked for */
     uint32_t blocks;     /* slab: blocks it can hold */
-    uint32_t used;       /* slab: blocks handed out of it, cached ones included; run: 1 */
-    uint32_t carved;     /* slab: blocks carved so far */
-    uint32_t heap;       /* number of the heap that carves it, 0 none */
+    uint32_t used;   /* slab: blocks handed out of it, cached ones included; run: 1 with a caller, 0 kept by a thread */
+    uint32_t carved; /* slab: blocks carved so far */
+    uint32_t heap;   /* number of the heap that carves it, 0 none */
 } hak_span_t;
 
 typedef struct hak_magazine_t {
@@ -106,7 +106,7 @@ size_t hak_magazine_walk(hak_magazine_t *magazines,
 /* Rules for allocations above 1 KiB by the address they return to; in force while the knob site_rules is 1. */
 enum {
     HAK_SITE_NONE = 0,  /* by size */
-    HAK_SITE_RUN = 1,   /* a run of its own, whatever the size: aligned to 64 KiB, apart from small blocks */
+    HAK_SITE_RUN = 1,   /* a run of its own, whatever the size, apart from small blocks */
     HAK_SITE_FRESH = 2, /* a run from the arena, not from this thread's cache: for what lives long */
     HAK_SITE_GROWTH = 3 /* address space to grow in place; learned for sites whose blocks grow */
 };
@@ -124,10 +124,10 @@ size_t hak_site_read(hak_site_t *rows, size_t capacity); /* returns how many the
 
 /* --- placement ---------------------------------------------------------------------------------------------------- */
 
-/* Which NUMA node serves memory that is mapped from now on: superslabs, large runs, chunks of pools. The knobs
- * `placement` and `placement_node` set the policy of the process. A node is asked for at the first touch of a page, so
- * memory that is already resident stays where it is. Where there is one node, or the kernel refuses (no NUMA support,
- * a sandbox), memory is served as if no policy had been chosen and the allocator goes on. */
+/* Which NUMA node serves memory that is mapped from now on: chunks of pools, and the heap's address space, in steps as
+ * it is needed. The knobs `placement` and `placement_node` set the policy of the process. A node is asked for at the
+ * first touch of a page, so memory that is already resident stays where it is. Where there is one node, or the kernel
+ * refuses (no NUMA support, a sandbox), memory is served as if no policy had been chosen and the allocator goes on. */
 enum {
     HAK_PLACE_DEFAULT = 0,    /* no request: the policy of the thread that touches first */
     HAK_PLACE_LOCAL = 1,      /* the node of the thread that touches first, whatever its own policy */
@@ -339,7 +339,7 @@ typedef struct hak_window_t {
     uint64_t contended;        /* visits to the depot that found it busy */
     uint64_t faults, syscalls; /* minor faults of the process; system calls of the allocator. Fast learners: 0 */
     uint64_t purged_bytes;     /* given back to the kernel, which clears them before they serve again. Fast: 0 */
-    uint64_t cached_bytes;     /* in magazines, depot, cached runs, free dirty memory */
+    uint64_t cached_bytes;     /* in magazines and depot; slow learners: and runs with accounts, free dirty memory */
     uint64_t live_bytes;       /* with callers */
 } hak_window_t;
 

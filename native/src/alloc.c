@@ -1,6 +1,6 @@
-/* alloc.c: the front door. malloc and free are a hit of tiny, or one call into what stands behind it: sizes are
- * checked, heaps made, pools asked, refusals turned into NULL and ENOMEM, damage into one fatal line. errno survives a
- * free. */
+/* alloc.c: the front door. malloc and free hold the hits: of the front's magazines, and of the short runs that a thread
+ * has in hand. All else is one call: sizes are checked, heaps made, pools asked, refusals turned into NULL and ENOMEM,
+ * damage into one fatal line. errno survives a free. */
 
 #include <malloc.h>
 
@@ -50,7 +50,8 @@ static COLD void start(void)
     lock_drop(&start_lock);
 }
 
-/* The calling thread's heap; NULL for a thread that has ended its caching, in libc's mode, or where memory ends. */
+/* The calling thread's heap; NULL for a thread that has ended its caching, where nothing is cached, or where memory
+ * ends. */
 static struct heap *heap_here(void)
 {
     if (LIKELY(front.heap != NULL)) return front.heap;
@@ -136,7 +137,7 @@ static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t
     return (void *)run_block(run);
 }
 
-/* A run that is not short. */
+/* A run that the thread has not in hand. */
 static NOINLINE void *allocate_run(struct heap *heap, size_t size)
 {
     struct span *run = size <= SIZE_LIMIT ? mid_allocate(heap, size) : NULL;
@@ -245,7 +246,7 @@ static struct heap *heap_of_free(void)
     return heap;
 }
 
-/* No tiny block, no short run, or one for which there is no room. */
+/* No block of the front's and no short run, or one for which there is no room. */
 static NOINLINE void free_rest(void *p)
 {
     if (p == NULL) return;
@@ -327,8 +328,12 @@ void *hak_calloc(size_t count, size_t size)
 static void *grow(struct heap *heap, struct span *run, size_t size)
 {
     if (heap == NULL || size > SIZE_LIMIT) return NULL;
-    if (large_resize(heap, run, size)) return (void *)run_block(run);
-    if (size < run->size) return NULL;
+    size_t had = run->size;
+    if (large_resize(heap, run, size)) {
+        stat_add(heap, STAT_growths, size > had);
+        return (void *)run_block(run);
+    }
+    if (size < had) return NULL;
     helper_offer();
     struct span *window = window_take(heap, size, false);
     if (window == NULL) return NULL;
@@ -396,6 +401,7 @@ static void *allocate_aligned(size_t alignment, size_t size)
     if (run == NULL) run = orphan_run(size, (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
     if (run == NULL) return refuse();
     run_level(run);
+    if (heap != NULL) stat_add(heap, STAT_aligned, 1);
     return (void *)run_block(run);
 }
 

@@ -1,6 +1,6 @@
 /* arena.c: reserved address space, cut into units, and the free spans in it.
  *
- * Owns the map from address to class, the unit descriptors, and one lock for all of them. Invariants under the lock:
+ * Owns the unit descriptors, the free spans, and one lock for all of them. Invariants under the lock:
  *   - the first descriptor of a span says what it is; every other unit of it is SPAN_INSIDE; the last one knows the way
  * back;
  *   - free neighbours of one kind (dirty: may hold pages; clean: reads zero) are one span;

@@ -1,8 +1,9 @@
 /* knobs.c: THE table of tunables. A row is named here and nowhere else: the environment variable (HAKMEM_ and the name
  * in capitals), the profiles, ACE's actions and the notebooks' tables all derive from it.
  *
- * Order of precedence: default, then profile, then environment, then hak_knob_set. Values are read on slow paths only
- * (refill, spill, purge), each by one relaxed load; no hit ever reads a knob. */
+ * Order of precedence: default, then profile, then environment, then hak_knob_set. Each read is one relaxed
+ * load. Hits up to 1 KiB read none; above, malloc reads site_rules; all the rest is read on slow paths (refill, spill,
+ * purge). */
 
 #define KIB INT64_C(1024)
 #define MIB (KIB * KIB)
@@ -14,16 +15,16 @@
     X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, "bytes a magazine holds at most, 16 blocks excepted: bounds the cache of the larger classes") \
     X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, "bytes the shared depot of full magazines keeps before blocks go back to their slabs at once") \
     X(superslab_bytes,      "bytes",   2 * MIB, 1 * MIB, 2 * MIB,  1, "region from which slabs are taken: 2 MiB suits huge pages, 1 MiB suits small heaps") \
-    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, "bytes of runs a thread keeps while memory need not grow; beyond, three times what it uses") \
+    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, "bytes of idle runs a thread may always keep, or three times what it uses; a few short ones in hand come on top") \
     X(large_threshold,      "bytes",  32 * MIB, 512 * KIB, 32 * MIB, 1, "blocks from here on go back to the kernel when freed; smaller ones are kept") \
     X(purge_delay_ms,       "ms",        500,       0,    60000,   1, "how long free memory waits before it goes back to the kernel: longer saves faults") \
     X(purge_batch_bytes,    "bytes",   8 * MIB,     0, 1024 * MIB, 0, "free bytes that must have gathered before a thread purges inline") \
     X(purge_range_bytes,    "bytes",  64 * KIB, 4 * KIB, 2 * MIB,  0, "shortest range worth an madvise of its own") \
-    X(idle_return,          "bool",        1,       0,        1,   1, "give everything aged back when the program is idle, whatever the batch") \
-    X(background,           "bool",        1,       0,        1,   0, "a helper thread may be started once much is free: purges without waiting for a call") \
-    X(background_bytes,     "bytes",  16 * MIB,     0, 1024 * MIB, 0, "free bytes that start the helper thread") \
+    X(idle_return,          "bool",        1,       0,        1,   1, "give everything aged back when the program is idle, from an eighth of the batch on") \
+    X(background,           "bool",        1,       0,        1,   0, "a helper thread may be started once much was taken: purges without waiting for a call") \
+    X(background_bytes,     "bytes",  16 * MIB,     0, 1024 * MIB, 0, "bytes taken from which a helper thread is started, and free bytes that wake it") \
     X(huge_pages,           "bool",        1,       0,        1,   0, "ask for huge pages once the heap has grown: fewer faults and TLB misses, whole 2 MiB resident") \
-    X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, "heap size from which huge pages are asked for") \
+    X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, "bytes in superslabs from which they ask for huge pages; large runs always do") \
     X(growth_windows,       "bool",        1,       0,        1,   0, "a block that grows past 32 KiB gets address space to grow in place") \
     X(placement,            "policy",      0,       0,        3,   0, "node of new memory: 0 no request, 1 local, 2 interleaved, 3 bound to placement_node") \
     X(placement_node,       "node",        0,       0,     1023,   0, "the node that placement 3 binds to") \

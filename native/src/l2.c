@@ -31,9 +31,9 @@ static bool wide_is_near(unsigned class, size_t size)
     return class >= FRONT_CLASSES && classes[class].size >= size && classes[class].size <= size + size / 2;
 }
 
-/* A cached block of a longer class, for one of which no block lies ready anywhere; it is aligned as well as that one's
- * are. These blocks are pages long: those of the longer one are there already, those of a new one would be touched for
- * the first time. 0: there is none. */
+/* A cached block of a longer class, for when none of this class lies ready with the thread, in its part of the depot or
+ * in a slab; it is aligned as well as this one's are. These blocks are pages long: those of the longer one are there
+ * already, those of a new one would be touched for the first time. 0: there is none. */
 static NOINLINE uintptr_t wide_allocate_near(struct heap *heap, unsigned class)
 {
     uint32_t size = classes[class].size, alignment = size & -size;

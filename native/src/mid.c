@@ -1,5 +1,6 @@
-/* mid.c: blocks above 32 KiB: runs of units. A thread keeps some of the runs it frees, pages and all, by length; one
- * word shows which lengths it has, so the nearest longer one is found without a search. The rest goes to the arena.
+/* mid.c: blocks above 32 KiB: runs of units. A thread keeps some of the runs it frees, pages and all, by length: a
+ * few short ones in hand, without accounts; of the others one word shows which lengths there are, so the nearest longer
+ * one is found without a search. The rest goes to the arena.
  *
  * A run's descriptor lies outside it: neither allocation nor free touches the block itself. */
 
@@ -33,7 +34,8 @@ static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
     return PEEK(span->life) == run_mark(block);
 }
 
-/* Longer by half is near enough: the pages are there already. One unit, the most frequent length, takes no other. */
+/* Longer by half and a unit is near enough: the pages are there already. One unit, the most frequent length, takes no
+ * other. */
 static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units)
 {
     return run_bin_units(bin) <= units + units / 2 + (units > 1);

@@ -1,4 +1,5 @@
-/* os.c: the kernel. Every system call of the library stands here once, counted; nothing else talks to the kernel.
+/* os.c: the kernel. Its system calls stand here once, those for memory counted; but for placement (numa.c) and
+ * what is printed (stats.c) nothing else talks to the kernel.
  *
  * Errors: a refusal is a NULL or a false, never a message; errno of the caller is kept by alloc.c. */
 

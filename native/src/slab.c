@@ -5,10 +5,10 @@
  * blocks are all returned goes back to its superslab. Returned tiny blocks are linked through their first words; those
  * of L2 are bits in one word, which also shows a block that is given back twice. */
 
-/* Added to every link: random, once the heap is there, but for its top bits. A word that is less, as signed numbers go,
- * is no link; of all words one in 2^16 is not. */
+/* Added to every link and to the depot's addresses: random, once the heap is there, but for its top bits. A word that
+ * is less, as signed numbers go, is no link: of all words one in 2^16 may be one. */
 static uintptr_t link_key = LINK_LEAST;
-static const uintptr_t empty_block[1]; /* ends every list and every magazine; no valid link, in no slot */
+static const uintptr_t empty_block[1]; /* ends every list and magazine: its word is no link and no slot's address */
 
 static ALWAYS_INLINE uintptr_t *block_words(uintptr_t block) { return (uintptr_t *)block; }
 static ALWAYS_INLINE void link_set(uintptr_t block, uintptr_t next) { block_words(block)[0] = next + link_key; }

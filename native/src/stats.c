@@ -44,7 +44,7 @@
     X(reserved_bytes,   "bytes",  "address space reserved")                                                \
     X(committed_bytes,  "bytes",  "bytes in slabs, runs and free memory that may hold pages")              \
     X(in_use_bytes,     "bytes",  "bytes in blocks that are out of their slabs, and in live runs")         \
-    X(cached_bytes,     "bytes",  "of those in use, bytes in magazines and the depot")                     \
+    X(cached_bytes,     "bytes",  "bytes in magazines and depot, which are in use too, and in runs that threads keep")   \
     X(dirty_bytes,      "bytes",  "free bytes that may hold pages: what a purge would return")             \
     X(heaps,            "heaps",  "heaps of living threads")                                               \
     X(live_blocks,      "blocks", "blocks up to 32 KiB with callers, derived: refilled minus spilled minus what magazines hold")

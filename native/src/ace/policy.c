@@ -3,7 +3,8 @@
  * what ships.
  *
  * One table, `policies`, names every policy, its rule, its source and its parameters with their presets. Ties always go
- * to the lowest index. An arm without weight has an infinite index: each arm is played once first. */
+ * to the lowest index. An arm without weight has an infinite index, so where the highest of all is played, each arm is
+ * once first. */
 
 struct policy {
     hak_policy_t row;
