@@ -47,6 +47,15 @@ def test_fuzz_finds_no_violation(threads, profile):
     assert "no violation" in done.stdout
 
 
+@pytest.mark.parametrize("profile", ["default", "learning"])
+def test_where_the_kernel_refuses_now_and_then_nothing_is_lost(profile):
+    """Half of all its calls; magazines of every size may be long, so that bookkeeping needs memory too."""
+    wide = {"HAKMEM_MAGAZINE_BYTES": "16M", "HAKMEM_PROFILE": profile}
+    done = run([program("fuzz.c"), FUZZ_SECONDS, 4, 42, 50], timeout=FUZZ_SECONDS + 60, **wide)
+    assert done.returncode == 0, done.stderr
+    assert "no violation" in done.stdout
+
+
 def test_the_library_is_the_one_that_answers():
     """A preload the loader cannot open is only a warning: the other tests would judge libc's allocator."""
     if library() is None:

@@ -86,7 +86,7 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
         if (block != 0) return block;
         scrape(heap);
     }
-    return 0;
+    return orphan_allocate(class); /* memory for a block, if not for a magazine's slots */
 }
 
 /* A run that the thread does not have in hand; NULL where memory ends. */

@@ -137,7 +137,7 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
     lock_drop(&arena_lock);
     if (run == NULL) return NULL;
     run->start = 0;
-    run->place = RUN_SETTLED;
+    POKE(run->place, RUN_SETTLED);
     run_begin(run, size, run_units(size));
     atomic_fetch_add_explicit(&run_units_out, run->units, memory_order_relaxed);
     return run;

@@ -12,7 +12,7 @@ static struct span *windows_live;   /* those with a caller; under arena_lock */
 static _Atomic size_t window_units; /* in free windows, units that may hold pages */
 static size_t windows_reserved;     /* bytes of address space in windows; under arena_lock */
 
-static ALWAYS_INLINE bool large_is_window(const struct span *run) { return run->place == RUN_WINDOW; }
+static ALWAYS_INLINE bool large_is_window(const struct span *run) { return PEEK(run->place) == RUN_WINDOW; }
 
 static bool window_try(struct span *window)
 {
@@ -46,7 +46,7 @@ static struct span *window_new(void)
     struct span *window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES);
     if (window == NULL) return NULL;
     window->start = window->wanted = 0;
-    window->place = RUN_WINDOW;
+    POKE(window->place, RUN_WINDOW);
     windows_reserved += span_bytes(window);
     if (knob(KNOB_huge_pages))
         os_huge((void *)(window->address + SUPERSLAB_LARGE), span_bytes(window) - SUPERSLAB_LARGE, true);

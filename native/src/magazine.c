@@ -324,13 +324,15 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
     if (UNLIKELY(bin->top[-1] != LIST_END)) fatal("free block overwritten, or freed twice,", bin->top[-1]);
     struct magazine *loaded = &heap->loaded[class];
     loaded->blocks = 0;
+    bool served = true;
     if (heap->spare[class].blocks != 0) {
         magazine_swap(heap, class);
         POKE(heap->swaps[class], heap->swaps[class] + 1);
-    } else if (!magazine_fetch(heap, class)) {
-        return false;
+    } else {
+        served = magazine_fetch(heap, class);
     }
-    bin_load(heap, bin, class, magazine_capacity(class));
+    if (LIKELY(loaded->room != 0)) bin_load(heap, bin, class, magazine_capacity(class)); /* its slots may be new */
+    if (UNLIKELY(!served)) return false;
     stat_add(heap, STAT_refills, 1);
     stat_add(heap, STAT_refilled_blocks, loaded->blocks);
     POKE(heap->moved[class], heap->moved[class] + loaded->blocks);
@@ -358,14 +360,17 @@ static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned
         stat_add(heap, STAT_spills, 1);
         stat_add(heap, STAT_spilled_blocks, loaded->blocks);
         POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
-        if (spare->blocks != 0) {
-            magazine_give(heap, class, spare, false);
-            POKE(heap->spills[class], heap->spills[class] + 1);
-        } else {
-            POKE(heap->swaps[class], heap->swaps[class] + 1);
+        bool given = spare->blocks != 0;
+        if (given) magazine_give(heap, class, spare, false);
+        magazine_widen(heap, spare, (uint32_t)size_min(loaded->room, capacity));
+        if (LIKELY(spare->room != 0)) {
+            magazine_swap(heap, class);
+        } else { /* no memory for a second one's slots: this one goes */
+            magazine_give(heap, class, loaded, false);
+            given = true;
         }
-        magazine_swap(heap, class);
-        magazine_widen(heap, loaded, (uint32_t)size_min(spare->room, capacity));
+        uint32_t *count = given ? &heap->spills[class] : &heap->swaps[class];
+        POKE(*count, *count + 1);
     }
     if (UNLIKELY(loaded->room == 0)) return false;
     bin_load(heap, bin, class, capacity);

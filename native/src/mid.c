@@ -197,7 +197,7 @@ static _Atomic size_t run_units_out; /* units of runs that the arena has given t
  * each. */
 static NOINLINE void run_settle(struct span *run)
 {
-    run->place = RUN_SETTLED;
+    POKE(run->place, RUN_SETTLED);
     if (!os_dense((void *)run->address, run->size, 12)) return;
     if (run->size > atomic_load_explicit(&large_dense, memory_order_relaxed))
         atomic_store_explicit(&large_dense, run->size, memory_order_relaxed);
@@ -256,7 +256,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     stat_shared(STAT_spans_taken, 1);
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
     bool dense = size / 2 <= atomic_load_explicit(&large_dense, memory_order_relaxed);
-    run->place = huge && run->zeroed && !dense ? RUN_UNSETTLED : RUN_SETTLED;
+    POKE(run->place, huge && run->zeroed && !dense ? RUN_UNSETTLED : RUN_SETTLED);
     if (huge && run->zeroed && dense) run_huge(run);
     run_colour(heap, run);
     run_begin(run, size, units);

@@ -162,10 +162,10 @@ size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
         if (atomic_load(&heap->state) != HEAP_LIVE || heap->front == NULL) continue;
         for (unsigned class = 1; class < CLASSES; class ++) {
             uint32_t loaded = bin_blocks(heap, heap_bin(heap, class), class), spare = spare_blocks(heap, class);
-            if (heap->capacity[class] == 0 || seen++ >= capacity) continue;
-            magazines[seen - 1] =
-                (hak_magazine_t){heap->number, classes[class].size,   loaded,
-                                 spare,        heap->capacity[class], (uint32_t)depot_read(class).magazines};
+            uint32_t in_force = PEEK(heap->capacity[class]);
+            if (in_force == 0 || seen++ >= capacity) continue;
+            magazines[seen - 1] = (hak_magazine_t){
+                heap->number, classes[class].size, loaded, spare, in_force, (uint32_t)depot_read(class).magazines};
         }
     }
     lock_drop(&heap_lock);

@@ -104,7 +104,8 @@ static struct span *slab_new(unsigned class)
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
     if (UNLIKELY(slabs_inspected)) slab_expect_empty(slab);
-    if (class < FRONT_CLASSES) owners.bin[map_index(slab->address)] = (uint16_t)(class * GRANULE);
+    size_t index = map_index(slab->address);
+    if (class < FRONT_CLASSES && index != 0) owners.bin[index] = (uint16_t)(class * GRANULE); /* 0 is NULL's: no bin */
     return slab;
 }
 

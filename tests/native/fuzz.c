@@ -1,9 +1,10 @@
-/* fuzz SECONDS THREADS SEED: random calls against a model that knows what every block must be.
+/* fuzz SECONDS THREADS SEED [REFUSED]: random calls against a model that knows what every block must be.
  *
  * The model is a bitmap over the address space, one bit a granule of 8 bytes: set while a live block covers it. A bit
  * found set by an allocation is an overlap, whoever the two owners are. Contents are a function of the block's number,
  * written at fixed offsets and checked at every realloc and free. Blocks wander between threads through mailboxes, and
  * workers are replaced by fresh threads all the time. Ends with one line of figures, or with the first violation.
+ * REFUSED: of so many of 100 the kernel refuses the library's calls for memory, and blocks may be refused.
  * With HAK_DIRECT the calls are hak_ ones of a hakmem linked in (sanitizer builds). */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef HAK_DIRECT
@@ -64,6 +66,26 @@ static atomic_size_t live_bytes, live_peak;
 static atomic_ullong numbers;
 static _Atomic int stop;
 
+static unsigned refused; /* of 100 */
+
+#ifndef HAK_DIRECT
+/* The library's own calls come here. */
+static int refuses(void) {
+    static atomic_uint asked;
+    if (refused == 0 || (atomic_fetch_add(&asked, 1) * 2654435761u >> 16) % 100 >= refused) return 0;
+    errno = ENOMEM;
+    return 1;
+}
+
+void *mmap(void *hint, size_t bytes, int protection, int flags, int file, off_t offset) {
+    return refuses() ? MAP_FAILED : (void *)syscall(SYS_mmap, hint, bytes, protection, flags, file, offset);
+}
+
+int mprotect(void *start, size_t bytes, int protection) {
+    return refuses() ? -1 : (int)syscall(SYS_mprotect, start, bytes, protection);
+}
+#endif
+
 #define VIOLATION(...) (dprintf(2, "fuzz: " __VA_ARGS__), dprintf(2, "\n"), abort())
 
 static uint64_t next_random(struct worker *worker) {
@@ -83,8 +105,8 @@ static leaf *leaf_of(uintptr_t address) {
     _Atomic(leaf *) *slot = &leaves[address >> LEAF_SHIFT];
     leaf *found = atomic_load(slot);
     if (found) return found;
-    leaf *fresh = mmap(NULL, sizeof(leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (fresh == MAP_FAILED) VIOLATION("no memory for the model");
+    leaf *fresh = (leaf *)syscall(SYS_mmap, NULL, sizeof(leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if ((void *)fresh == MAP_FAILED) VIOLATION("no memory for the model");
     if (atomic_compare_exchange_strong(slot, &found, fresh)) return fresh;
     munmap(fresh, sizeof(leaf));
     return found;
@@ -177,6 +199,7 @@ static void fuzz_malloc(struct worker *worker, struct block *block) {
         start = kind <= 2 ? calloc(1, size) : malloc(size);
         while (alignment < 16 && alignment * 2 <= size) alignment *= 2;
     }
+    if (start == NULL && refused != 0 && (kind == 0 || errno == ENOMEM)) return;
     if (start == NULL) VIOLATION("no block of %zu bytes, errno %d", size, errno);
     if (kind == 1 || kind == 2) check_zero(&(struct block){start, size, size, 0});
     adopt(block, start, size, alignment);
@@ -189,8 +212,14 @@ static void fuzz_realloc(struct worker *worker, struct block *block) {
     struct block old = *block;
     let_go(&old, "realloc");
     unsigned char *start = realloc(old.start, size);
-    if (start == NULL) VIOLATION("realloc to %zu bytes refused", size);
     *block = old;
+    if (start == NULL && refused != 0) { /* it is as it was */
+        mark(block, 1);
+        check_pattern(block, block->usable, "after a refused realloc");
+        atomic_fetch_add(&live_bytes, block->usable);
+        return;
+    }
+    if (start == NULL) VIOLATION("realloc to %zu bytes refused", size);
     block->start = start;
     check_pattern(block, old.size < size ? old.size : size, "after realloc");
     adopt(block, start, size, 1);
@@ -229,15 +258,16 @@ static void *replace_forever(void *argument) {
     struct worker *worker = argument;
     while (!stop) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, live_a_life, worker) != 0) VIOLATION("no thread");
-        pthread_join(thread, NULL);
+        int failed = pthread_create(&thread, NULL, live_a_life, worker);
+        if (failed && refused == 0) VIOLATION("no thread");
+        if (!failed) pthread_join(thread, NULL);
     }
     return NULL;
 }
 
 int main(int argc, char **argv) {
-    if (argc != 4 || atoi(argv[2]) < 1 || atoi(argv[2]) > THREADS_MAX) {
-        dprintf(2, "usage: fuzz SECONDS THREADS SEED (1 to %d threads)\n", THREADS_MAX);
+    if (argc < 4 || argc > 5 || atoi(argv[2]) < 1 || atoi(argv[2]) > THREADS_MAX) {
+        dprintf(2, "usage: fuzz SECONDS THREADS SEED [REFUSED] (1 to %d threads)\n", THREADS_MAX);
         return 2;
     }
     int threads = atoi(argv[2]);
@@ -246,6 +276,7 @@ int main(int argc, char **argv) {
         workers[i].random = (strtoull(argv[3], NULL, 10) * THREADS_MAX + (uint64_t)i + 1) * 0x9e3779b97f4a7c15u;
         pthread_create(&workers[i].thread, NULL, replace_forever, &workers[i]);
     }
+    refused = argc > 4 ? (unsigned)atoi(argv[4]) : 0;
     unsigned long long calls = 0;
     struct timespec duration = {atoi(argv[1]), 0};
     nanosleep(&duration, NULL);

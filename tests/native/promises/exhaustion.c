@@ -52,6 +52,24 @@ STEP(limited_every_size_is_served_again) {
     for (int i = 0; i < SIZES; i++) HOLDS(exhaust(sizes[i]) > first[i] / 2);
 }
 
+/* Memory ends just when a size that was used before needs more than it had. */
+STEP(limited_sizes_that_were_used_before_are_refused) {
+    void *small = NULL, *large = NULL;
+    for (size_t size = 16; size <= 1 * KIB; size += 16) {
+        for (size_t bytes = 0; bytes < 64 * KIB; bytes += size) {
+            void **block = malloc(size);
+            HOLDS(block != NULL);
+            *block = small;
+            small = block;
+        }
+    }
+    for (size_t size = 1 * MIB; size >= 8 * KIB; size /= 2) take_all(size, &large);
+    for (size_t size = 16; size <= 1 * KIB; size += 16) take_all(size, &small);
+    free_all(small);
+    free_all(large);
+    serve_every_size(NULL);
+}
+
 static void *exhaust_small(void *unused) {
     exhaust(64);
     return unused;
@@ -70,6 +88,10 @@ static void limit(void) { HOLDS(setrlimit(RLIMIT_AS, &(struct rlimit){LIMIT, LIM
 
 PROMISE(after_exhaustion_every_size_is_served_again) {
     keep_in_new_process("limited_every_size_is_served_again", limit, environ);
+}
+
+PROMISE(at_the_end_of_memory_sizes_that_were_used_before_are_refused) {
+    keep_in_new_process("limited_sizes_that_were_used_before_are_refused", limit, environ);
 }
 
 PROMISE(after_exhaustion_by_threads_every_size_is_served_again) {
