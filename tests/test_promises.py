@@ -38,6 +38,48 @@ def readelf(option):
     ).stdout
 
 
+BOUND = """
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) { void *block = malloc(1); free(block); return puts("") < 0 || block == NULL; }
+"""
+FIRST = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+void *malloc(size_t size) { return ((void *(*)(size_t))dlsym(RTLD_NEXT, "malloc"))(size); }
+"""
+
+
+def asked_for(folder, first=()):
+    """What the loader looks up while a program runs that calls both: the names, and who has them."""
+    source, program = folder / "bound.c", folder / "bound"
+    source.write_text(BOUND)
+    subprocess.run(["gcc", "-fno-builtin", "-Wl,-z,lazy", "-o", program, source], check=True)
+    libraries = ":".join(map(str, [*first, library()]))
+    done = run([program], preload=False, LD_DEBUG="bindings,files", LD_PRELOAD=libraries)
+    assert done.returncode == 0
+    said = done.stderr.partition("transferring control")[2]
+    found = re.findall(r"binding file \S*/bound \[0\] to \S*?([^/ ]+) \[0\]: normal symbol `(\w+)'", said)
+    return {name: file for file, name in found}
+
+
+def test_calls_are_bound_before_the_program_begins(tmp_path):
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    assert asked_for(tmp_path) == {"puts": "libc.so.6"}
+
+
+def test_calls_of_whoever_comes_first_stay_theirs(tmp_path):
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    (tmp_path / "first.c").write_text(FIRST)
+    first = tmp_path / "first.so"
+    subprocess.run(["gcc", "-fno-builtin", "-fPIC", "-shared", "-o", first, tmp_path / "first.c"], check=True)
+    names = asked_for(tmp_path, [first])
+    assert names["malloc"] == "first.so" and names["free"] == library().name
+
+
 @pytest.mark.parametrize("promise", promises(LATE))
 def test_library_loads_late(promise):
     if library() is None:

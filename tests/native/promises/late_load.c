@@ -76,3 +76,16 @@ PROMISE(a_running_program_can_load_the_library) {
         wait_for(child);
     }
 }
+
+/* Even where the library prefers its own names, the program's calls remain libc's. */
+PROMISE(a_late_library_takes_no_calls) {
+    const char *library = getenv("LIBRARY");
+    if (library == NULL) UNTRIED("LIBRARY names no library");
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    HOLDS(handle != NULL);
+    size_t (*usable)(void *) = (size_t (*)(void *))dlsym(handle, "malloc_usable_size");
+    void *block = malloc(1000);
+    HOLDS(malloc_usable_size(block) % 16 == 8); /* libc's; the library's sizes are multiples of 16 */
+    HOLDS(usable(((void *(*)(size_t))dlsym(handle, "malloc"))(1000)) % 16 == 0);
+    free(block);
+}
