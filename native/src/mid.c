@@ -93,20 +93,12 @@ static ALWAYS_INLINE struct run_bin *short_bin(struct run_bin *shorts, size_t of
     return (struct run_bin *)((char *)shorts + offset);
 }
 
-static ALWAYS_INLINE bool short_is_listed(size_t offset) { return offset <= short_offset(RUN_LISTED); }
-
 /* Takes out the run that was kept last. Result: its block; 0 where there is none. */
 static ALWAYS_INLINE uintptr_t short_pop(struct run_bin *shorts, size_t offset)
 {
     struct run_bin *bin = short_bin(shorts, offset);
-    uintptr_t block;
-    if (LIKELY(short_is_listed(offset))) {
-        block = bin->top[-1];
-        if (LIKELY(block != 0)) bin->top--;
-    } else {
-        block = bin->block;
-        if (LIKELY(block != 0)) bin->block = 0;
-    }
+    uintptr_t block = bin->top[-1];
+    if (LIKELY(block != 0)) bin->top--;
     return block;
 }
 
@@ -114,14 +106,14 @@ static ALWAYS_INLINE uintptr_t short_pop(struct run_bin *shorts, size_t offset)
  * none. The size is above L2_MAX and at most RUN_SHORT_MAX.
  *
  * Here and in short_free as few stores as can be: they wait behind those of the program to large blocks, each of which
- * misses a cache. So a bin for one run has no slots, and there a size is stored where it is another. */
+ * misses a cache. All lengths take the same way, since which one comes next cannot be foretold. */
 static ALWAYS_INLINE uintptr_t short_allocate(struct run_bin *shorts, size_t size)
 {
     size_t offset = short_offset((size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT);
     uintptr_t block = short_pop(shorts, offset);
     if (UNLIKELY(block == 0)) return 0;
     struct span *run = short_of(block);
-    if (LIKELY(short_is_listed(offset)) || run->size != size) POKE(run->size, size);
+    POKE(run->size, size);
     POKE(run->life, run_mark(block));
     return block;
 }
@@ -130,13 +122,8 @@ static ALWAYS_INLINE uintptr_t short_allocate(struct run_bin *shorts, size_t siz
 static ALWAYS_INLINE bool short_free(struct run_bin *shorts, struct span *run, uintptr_t block)
 {
     struct run_bin *bin = short_bin(shorts, run->bin);
-    if (LIKELY(short_is_listed(run->bin))) {
-        if (UNLIKELY(bin->top >= bin->limit)) return false;
-        *bin->top++ = block;
-    } else {
-        if (UNLIKELY(bin->block != 0 || bin->limit == NULL)) return false;
-        bin->block = block;
-    }
+    if (UNLIKELY(bin->top >= bin->limit)) return false;
+    *bin->top++ = block;
     POKE(run->life, RUN_FREE);
     return true;
 }
@@ -147,11 +134,9 @@ static void shorts_begin(struct heap *heap)
     uintptr_t *slots = heap->short_slots;
     heap->shorts[0] = no_shorts[0];
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
-        size_t bytes = length <= RUN_BRIEF ? 3 * RUN_SHORT_BYTES : RUN_SHORT_BYTES;
-        size_t kept = size_max(bytes / (length * UNIT_BYTES), 1);
-        bool listed = length <= RUN_LISTED;
-        heap->shorts[length] = (struct run_bin){{.top = listed ? slots + 1 : NULL}, slots + 1 + kept};
-        if (listed) slots += 1 + kept;
+        size_t kept = RUN_SHORT_BYTES / (length * UNIT_BYTES);
+        heap->shorts[length] = (struct run_bin){slots + 1, slots + 1 + kept};
+        slots += 1 + kept;
     }
 }
 

@@ -46,11 +46,9 @@
 #define RUN_STEPS 8u                                                      /* then 8 bins a doubling */
 #define RUN_BINS 64u                                                      /* up to 64 x 16 units = 64 MiB */
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
-#define RUN_SHORT 8u                        /* units; up to here a thread keeps a few runs without accounts */
-#define RUN_SHORT_BYTES ((size_t)512 << 10) /* of each short length, one run at least */
-#define RUN_BRIEF 3u                        /* units; of these lengths, which vary most, three times as much */
-#define RUN_LISTED (UNIT_BYTES < 65536 ? RUN_SHORT : 4u)   /* units; of each longer one it keeps one */
-#define RUN_SLOTS (7 * (RUN_SHORT_BYTES / UNIT_BYTES) + 9) /* more than the listed ones' bins need */
+#define RUN_SHORT 8u                         /* units; up to here a thread keeps a few runs without accounts */
+#define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length */
+#define RUN_SLOTS (3 * RUN_SHORT_BYTES / UNIT_BYTES + RUN_SHORT) /* 1/1 + 1/2 + ... 1/RUN_SHORT is below 3 */
 #define RUN_ROUND 1024u                            /* longer runs freed, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes a run must have to spare for it */
@@ -210,11 +208,8 @@ struct class_slabs {
 /* Short runs of one length that a thread keeps, all pages touched: the addresses of their blocks, so that the next
  * one's does not wait for a descriptor, which the block's own bytes may have driven out of the cache. */
 struct run_bin {
-    union {
-        uintptr_t *top;  /* up to RUN_LISTED: slot above the last one's; the lowest slot holds 0 */
-        uintptr_t block; /* above it: the only one; 0: none */
-    };
-    const uintptr_t *limit; /* slot that is not to be filled; NULL: the thread keeps none of this length */
+    uintptr_t *top;         /* slot above the last one's; the lowest slot holds 0 */
+    const uintptr_t *limit; /* slot that is not to be filled */
 };
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
