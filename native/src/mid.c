@@ -140,10 +140,10 @@ static void shorts_begin(struct heap *heap)
     }
 }
 
-/* The nearest longer cached run; NULL where none is near. */
+/* The cached run whose length is nearest, not shorter; NULL where none is near. */
 static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
-    for (size_t length = units + 1; length <= RUN_SHORT && run_is_near((unsigned)length - 1, units); length++) {
+    for (size_t length = units; length <= RUN_SHORT && run_is_near((unsigned)length - 1, units); length++) {
         uintptr_t block = short_pop(heap->shorts, short_offset(length));
         if (block != 0) return short_of(block);
     }
@@ -156,8 +156,6 @@ static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 /* A cached run that is long enough and not much longer; NULL where there is none. Its pages are not zero. */
 static struct span *mid_allocate(struct heap *heap, size_t size)
 {
-    uintptr_t block = size <= RUN_SHORT_MAX ? short_allocate(heap->shorts, size) : 0;
-    if (block != 0) return short_of(block);
     size_t units = run_units(size);
     struct span *run;
     if (units <= RUN_EXACT && heap->runs[units - 1] != NULL) run = run_pop(heap, (unsigned)units - 1);
