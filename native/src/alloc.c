@@ -155,14 +155,14 @@ static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site
 static ALWAYS_INLINE void *allocate_big(size_t size)
 {
     if (UNLIKELY(knob(KNOB_site_rules))) return allocate_routed(front.heap, size, __builtin_return_address(0));
-    if (LIKELY(size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1))) {
-        uintptr_t block = short_allocate(front.shorts, size);
-        if (LIKELY(block != 0)) return (void *)block;
-    }
+    bool brief = size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1);
+    uintptr_t block = LIKELY(brief) ? short_allocate(front.shorts, size) : 0;
+    if (LIKELY(block != 0)) return (void *)block;
     struct heap *heap = front.heap;
     if (UNLIKELY(heap == NULL)) return allocate_slow(size);
+    if (LIKELY(brief) && (block = short_allocate_near(heap, size)) != 0) return (void *)block;
     if (size > L2_MAX) return allocate_run(heap, size);
-    uintptr_t block = l2_allocate(heap, l2_class(size));
+    block = l2_allocate(heap, l2_class(size));
     return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
 }
 

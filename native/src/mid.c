@@ -102,20 +102,32 @@ static ALWAYS_INLINE uintptr_t short_pop(struct run_bin *shorts, size_t offset)
     return block;
 }
 
-/* The block of a short run of just the length that the size needs, taken and given without accounts; 0 where there is
- * none. The size is above L2_MAX and at most RUN_SHORT_MAX.
- *
- * Here and in short_free as few stores as can be: they wait behind those of the program to large blocks, each of which
+/* Here and in short_free as few stores as can be: they wait behind those of the program to large blocks, each of which
  * misses a cache. All lengths take the same way, since which one comes next cannot be foretold. */
-static ALWAYS_INLINE uintptr_t short_allocate(struct run_bin *shorts, size_t size)
+static ALWAYS_INLINE uintptr_t short_begin(uintptr_t block, size_t size)
 {
-    size_t offset = short_offset((size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT);
-    uintptr_t block = short_pop(shorts, offset);
     if (UNLIKELY(block == 0)) return 0;
     struct span *run = short_of(block);
     POKE(run->size, size);
     POKE(run->life, run_mark(block));
     return block;
+}
+
+static ALWAYS_INLINE size_t short_units(size_t size) { return (size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT; }
+
+/* The block of a short run of just the length that the size needs, taken and given without accounts; 0 where there is
+ * none. The size is above L2_MAX and at most RUN_SHORT_MAX. */
+static ALWAYS_INLINE uintptr_t short_allocate(struct run_bin *shorts, size_t size)
+{
+    return short_begin(short_pop(shorts, short_offset(short_units(size))), size);
+}
+
+/* Where there is none: the same of a run longer by a unit, unless one of just the length lies among the others. */
+static ALWAYS_INLINE uintptr_t short_allocate_near(struct heap *heap, size_t size)
+{
+    size_t units = short_units(size);
+    if (units == 1 || heap->runs[units - 1] != NULL) return 0;
+    return short_begin(short_pop(heap->shorts, short_offset(units + 1)), size);
 }
 
 /* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
@@ -132,7 +144,7 @@ static ALWAYS_INLINE bool short_free(struct run_bin *shorts, struct span *run, u
 static void shorts_begin(struct heap *heap)
 {
     uintptr_t *slots = heap->short_slots;
-    heap->shorts[0] = no_shorts[0];
+    heap->shorts[0] = heap->shorts[RUN_SHORT + 1] = no_shorts[0];
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
         size_t kept = RUN_SHORT_BYTES / (length * UNIT_BYTES);
         heap->shorts[length] = (struct run_bin){slots + 1, slots + 1 + kept};

@@ -13,7 +13,7 @@
 
 static const uintptr_t no_run[1];
 #define NO_RUN ((uintptr_t *)no_run + 1) /* top and limit of a bin that is empty and full */
-static const struct run_bin no_shorts[RUN_SHORT + 1] = {[0 ... RUN_SHORT] = {NO_RUN, NO_RUN}};
+static const struct run_bin no_shorts[RUN_SHORT + 2] = {[0 ... RUN_SHORT + 1] = {NO_RUN, NO_RUN}};
 #define NO_SHORTS ((struct run_bin *)no_shorts) /* never written, as nothing is taken out and nothing put in */
 
 THREAD_LOCAL struct front front __attribute__((used, visibility("hidden"))) = {

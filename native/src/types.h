@@ -224,7 +224,7 @@ struct heap {
     uint16_t capacity[CLASSES];               /* in force; taken from the knobs at a refill or spill */
     struct span *current[CLASSES];            /* the slab being carved */
     uint64_t run_bits;                        /* bit b: runs[b] is not empty */
-    struct run_bin shorts[RUN_SHORT + 1];     /* by units: a few short runs, taken and given without accounts */
+    struct run_bin shorts[RUN_SHORT + 2];     /* by units, the last always empty: short runs without accounts */
     uintptr_t short_slots[RUN_SLOTS];         /* what tops and limits point into */
     struct span *runs[RUN_BINS];              /* cached runs: free for this thread, pages kept */
     uint32_t colour;                          /* of the next run from the arena */
