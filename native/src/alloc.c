@@ -144,6 +144,14 @@ static NOINLINE void *allocate_run(struct heap *heap, size_t size)
     return LIKELY(run != NULL) ? (void *)run_block(run) : allocate_slow(size);
 }
 
+/* A short one of which none of just the length is in hand. */
+static NOINLINE void *allocate_near(struct heap *heap, size_t size)
+{
+    uintptr_t block = heap != NULL ? short_allocate_near(heap, size) : 0;
+    if (LIKELY(block != 0)) return (void *)block;
+    return heap != NULL ? allocate_run(heap, size) : allocate_slow(size);
+}
+
 static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)
 {
     void *routed = heap != NULL && size <= SIZE_LIMIT ? allocate_by_site(heap, size, (uintptr_t)site) : NULL;
@@ -155,14 +163,15 @@ static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site
 static ALWAYS_INLINE void *allocate_big(size_t size)
 {
     if (UNLIKELY(knob(KNOB_site_rules))) return allocate_routed(front.heap, size, __builtin_return_address(0));
-    bool brief = size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1);
-    uintptr_t block = LIKELY(brief) ? short_allocate(front.shorts, size) : 0;
-    if (LIKELY(block != 0)) return (void *)block;
+    if (LIKELY(size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1))) {
+        uintptr_t block = short_allocate(front.shorts, size);
+        if (LIKELY(block != 0)) return (void *)block;
+        return allocate_near(front.heap, size);
+    }
     struct heap *heap = front.heap;
     if (UNLIKELY(heap == NULL)) return allocate_slow(size);
-    if (LIKELY(brief) && (block = short_allocate_near(heap, size)) != 0) return (void *)block;
     if (size > L2_MAX) return allocate_run(heap, size);
-    block = l2_allocate(heap, l2_class(size));
+    uintptr_t block = l2_allocate(heap, l2_class(size));
     return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
 }
 

@@ -7,7 +7,7 @@ static ALWAYS_INLINE struct bin *wide_bin(struct heap *heap, unsigned class)
     return &heap->wide[class - FRONT_CLASSES];
 }
 
-static uintptr_t wide_allocate(struct heap *heap, unsigned class)
+static ALWAYS_INLINE uintptr_t wide_allocate(struct heap *heap, unsigned class)
 {
     uintptr_t block;
     return LIKELY(bin_pop(wide_bin(heap, class), &block)) ? block : 0;
