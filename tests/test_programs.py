@@ -56,8 +56,7 @@ def test_program_gives_the_same_result(name, tmp_path_factory):
 
 def test_cpython_keeps_its_own_tests(tmp_path):
     names = (MODULES + " " + LONG_MODULES) if MINUTES else MODULES
-    if importlib.util.find_spec("test") is None:
-        pytest.skip("this Python came without its tests")
+    pytest.importorskip("test.support", reason="this Python came without its tests")
     wanted = [f"test_{name}" for name in names.split()]
     modules = [name for name in wanted if importlib.util.find_spec(f"test.{name}")]  # Debian leaves some out
     if not modules:

@@ -147,9 +147,9 @@ static NOINLINE void *allocate_run(struct heap *heap, size_t size)
 /* A short one of which none of just the length is in hand. */
 static NOINLINE void *allocate_near(struct heap *heap, size_t size)
 {
-    uintptr_t block = heap != NULL ? short_allocate_near(heap, size) : 0;
-    if (LIKELY(block != 0)) return (void *)block;
-    return heap != NULL ? allocate_run(heap, size) : allocate_slow(size);
+    if (UNLIKELY(heap == NULL)) return allocate_slow(size);
+    uintptr_t block = short_allocate_near(heap, size);
+    return LIKELY(block != 0) ? (void *)block : allocate_run(heap, size);
 }
 
 static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)

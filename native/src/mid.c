@@ -113,20 +113,19 @@ static ALWAYS_INLINE uintptr_t short_begin(uintptr_t block, size_t size)
     return block;
 }
 
-static ALWAYS_INLINE size_t short_units(size_t size) { return (size + RUN_SLACK + UNIT_BYTES - 1) >> UNIT_SHIFT; }
-
 /* The block of a short run of just the length that the size needs, taken and given without accounts; 0 where there is
  * none. The size is above L2_MAX and at most RUN_SHORT_MAX. */
 static ALWAYS_INLINE uintptr_t short_allocate(struct run_bin *shorts, size_t size)
 {
-    return short_begin(short_pop(shorts, short_offset(short_units(size))), size);
+    return short_begin(short_pop(shorts, short_offset(run_units(size))), size);
 }
 
-/* Where there is none: the same of a run longer by a unit, unless one of just the length lies among the others. */
+/* Where there is none: the same of a run longer by a unit, if that is near and none of just the length lies among the
+ * others. */
 static ALWAYS_INLINE uintptr_t short_allocate_near(struct heap *heap, size_t size)
 {
-    size_t units = short_units(size);
-    if (units == 1 || heap->runs[units - 1] != NULL) return 0;
+    size_t units = run_units(size);
+    if (!run_is_near((unsigned)units, units) || heap->runs[units - 1] != NULL) return 0;
     return short_begin(short_pop(heap->shorts, short_offset(units + 1)), size);
 }
 

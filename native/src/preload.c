@@ -49,10 +49,10 @@ EXPORT void *pvalloc(size_t size)
 
 /* --- early binding ------------------------------------------------------------------------------------------------ */
 
-/* A program linked without -z now reaches malloc and free by way of the dynamic linker until each was called once. Some
- * processors remember that detour for the life of the process: their branch predictor keeps both targets of the jump,
- * and a pair that hits costs 1.4 times as much (AMD, family 26). So these two are bound before the program begins, as
- * the linker itself would bind them. */
+/* A program linked without -z now reaches malloc and free by way of the dynamic linker until each was called once. On
+ * some processors (AMD, family 26) that detour slows the later calls for the life of the process, as if the branch
+ * predictor kept both targets of the jump. So these two are bound before the program begins, as the linker itself would
+ * bind them. */
 
 #ifdef __aarch64__
 #define RELOCATION_OF_CALL R_AARCH64_JUMP_SLOT
