@@ -209,12 +209,12 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
     if (run->place) run_settle(run);
     if (heap != NULL && run->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, run)) return;
     uint64_t now = os_now_ns();
-    size_t bytes = run_touched_bytes(run);
+    size_t most = RUN_TIMES * run_touched_bytes(run); /* by so much the allowance falls; no free pays for more */
     POKE(run->life, RUN_FREE);
     run->zeroed = 0;
     large_free(heap, run, now);
     if (heap != NULL)
-        mid_shrink(heap, size_max(mid_allowance(heap), heap->run_cached - size_min(heap->run_cached, bytes)), now);
+        mid_shrink(heap, size_max(mid_allowance(heap), heap->run_cached - size_min(heap->run_cached, most)), now);
 }
 
 static void small_free(struct heap *heap, struct span *slab, uintptr_t block)

@@ -36,14 +36,21 @@ static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
 
 /* Longer by half and a unit is near enough: the pages are there already. One unit, the most frequent length, takes no
  * other. */
-static ALWAYS_INLINE bool run_is_near(unsigned bin, size_t units)
-{
-    return run_bin_units(bin) <= units + units / 2 + (units > 1);
-}
+static ALWAYS_INLINE bool run_is_near(size_t length, size_t units) { return length <= units + units / 2 + (units > 1); }
 
-/* The offset of a length's bin in the row of them: descriptors have it as it is, so nothing is multiplied on the way.
- */
-static ALWAYS_INLINE size_t short_offset(size_t units) { return units * sizeof(struct run_bin); }
+/* The lengths of short runs, by the units that a block needs, as the offset of their bin in the row of them:
+ * descriptors have it as it is, so nothing is multiplied on the way. There is none of 5 or 7 units: of fewer lengths
+ * one is in hand more often, and whether it is cannot be foretold. What a run has too much is address space alone, and
+ * the last bin is always empty. */
+#define SHORT_BIN(length) ((length) * sizeof(struct run_bin))
+static const uint8_t short_bins[RUN_SHORT + 2] = {SHORT_BIN(0), SHORT_BIN(1), SHORT_BIN(2), SHORT_BIN(3), SHORT_BIN(4),
+                                                  SHORT_BIN(6), SHORT_BIN(6), SHORT_BIN(8), SHORT_BIN(8), SHORT_BIN(9)};
+
+/* The length of a run for so many units. */
+static ALWAYS_INLINE size_t run_length(size_t units)
+{
+    return units <= RUN_SHORT ? short_bins[units] / sizeof(struct run_bin) : units;
+}
 
 /* Says where the run goes when it is freed. Short ones of the first arena, where a block tells its descriptor by its
  * address alone, and of no known site, which would have to be forgotten, need no accounts: all of such a run counts as
@@ -51,7 +58,7 @@ static ALWAYS_INLINE size_t short_offset(size_t units) { return units * sizeof(s
 static ALWAYS_INLINE void run_sort(struct span *run)
 {
     bool brief = run->units <= RUN_SHORT && run->address - arenas[0].base < arenas[0].bytes && run->site == 0;
-    run->bin = brief ? (uint8_t)short_offset(run->units) : 0;
+    run->bin = brief ? short_bins[run_length(run->units) > run->units ? run->units - 1 : run->units] : 0;
     if (brief) POKE(run->touched, run->units);
 }
 
@@ -113,20 +120,20 @@ static ALWAYS_INLINE uintptr_t short_begin(uintptr_t block, size_t size)
     return block;
 }
 
-/* The block of a short run of just the length that the size needs, taken and given without accounts; 0 where there is
- * none. The size is above L2_MAX and at most RUN_SHORT_MAX. */
+/* The block of a short run of the length for the size, taken and given without accounts; 0 where there is none. The
+ * size is above L2_MAX and at most RUN_SHORT_MAX. */
 static ALWAYS_INLINE uintptr_t short_allocate(struct run_bin *shorts, size_t size)
 {
-    return short_begin(short_pop(shorts, short_offset(run_units(size))), size);
+    return short_begin(short_pop(shorts, short_bins[run_units(size)]), size);
 }
 
-/* Where there is none: the same of a run longer by a unit, if that is near and none of just the length lies among the
+/* Where there is none: the same of a run of the next length, if that is near and none of the first lies among the
  * others. */
 static ALWAYS_INLINE uintptr_t short_allocate_near(struct heap *heap, size_t size)
 {
-    size_t units = run_units(size);
-    if (!run_is_near((unsigned)units, units) || heap->runs[units - 1] != NULL) return 0;
-    return short_begin(short_pop(heap->shorts, short_offset(units + 1)), size);
+    size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
+    if (!run_is_near(next, units) || heap->runs[length - 1] != NULL) return 0;
+    return short_begin(short_pop(heap->shorts, short_bins[next]), size);
 }
 
 /* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
@@ -145,7 +152,7 @@ static void shorts_begin(struct heap *heap)
     uintptr_t *slots = heap->short_slots;
     heap->shorts[0] = heap->shorts[RUN_SHORT + 1] = no_shorts[0];
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
-        size_t kept = RUN_SHORT_BYTES / (length * UNIT_BYTES);
+        size_t kept = run_length(length) == length ? RUN_SHORT_BYTES / (length * UNIT_BYTES) : 0;
         heap->shorts[length] = (struct run_bin){slots + 1, slots + 1 + kept};
         slots += 1 + kept;
     }
@@ -154,22 +161,22 @@ static void shorts_begin(struct heap *heap)
 /* The cached run whose length is nearest, not shorter; NULL where none is near. */
 static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
-    for (size_t length = units; length <= RUN_SHORT && run_is_near((unsigned)length - 1, units); length++) {
-        uintptr_t block = short_pop(heap->shorts, short_offset(length));
+    for (size_t length = units; length <= RUN_SHORT && run_is_near(length, units); length++) {
+        uintptr_t block = short_pop(heap->shorts, SHORT_BIN(length));
         if (block != 0) return short_of(block);
     }
     unsigned bin = run_bin_ceil(units);
     uint64_t bits = bin < RUN_BINS ? heap->run_bits >> bin : 0;
-    if (bits == 0 || !run_is_near(bin + lowest_bit(bits), units)) return NULL;
+    if (bits == 0 || !run_is_near(run_bin_units(bin + lowest_bit(bits)), units)) return NULL;
     return run_pop(heap, bin + lowest_bit(bits));
 }
 
 /* A cached run that is long enough and not much longer; NULL where there is none. Its pages are not zero. */
 static struct span *mid_allocate(struct heap *heap, size_t size)
 {
-    size_t units = run_units(size);
+    size_t units = run_units(size), length = run_length(units);
     struct span *run;
-    if (units <= RUN_EXACT && heap->runs[units - 1] != NULL) run = run_pop(heap, (unsigned)units - 1);
+    if (length <= RUN_EXACT && heap->runs[length - 1] != NULL) run = run_pop(heap, (unsigned)length - 1);
     else if ((run = run_pop_near(heap, units)) == NULL) return NULL;
     run_begin(run, size, units);
     return run;
@@ -223,7 +230,7 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
-        for (uintptr_t block; (block = short_pop(heap->shorts, short_offset(length))) != 0;)
+        for (uintptr_t block; (block = short_pop(heap->shorts, SHORT_BIN(length))) != 0;)
             mid_spill(heap, short_of(block), now);
     while (heap->run_bits != 0 && heap->run_cached > keep)
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
@@ -234,7 +241,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
 {
     size_t units = run_units(size);
     if (units > MAP_MASK) return NULL;
-    unsigned bin = run_bin_ceil(units);
+    unsigned bin = run_bin_ceil(run_length(units));
     uint32_t length = (uint32_t)(bin < RUN_BINS ? run_bin_units(bin) : units);
     bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages);
     lock_take(&arena_lock);
@@ -259,12 +266,12 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     return run;
 }
 
-/* Bytes of runs that the thread may keep: three times what its callers have, and always a little. Of runs that other
+/* Bytes of runs that the thread may keep: RUN_TIMES what its callers have, and always a little. Of runs that other
  * threads freed it does not know, so it has no more than there are. */
 static ALWAYS_INLINE size_t mid_allowance(const struct heap *heap)
 {
     size_t out = atomic_load_explicit(&run_units_out, memory_order_relaxed) << UNIT_SHIFT;
-    return size_max((size_t)knob(KNOB_run_cache_bytes), size_min(heap->run_held, out) / 4 * 3);
+    return size_max((size_t)knob(KNOB_run_cache_bytes), size_min(heap->run_held, out) / (RUN_TIMES + 1) * RUN_TIMES);
 }
 
 /* What lay idle for a whole round goes back: a thread that needs less than it did keeps less. */

@@ -25,6 +25,8 @@ static void give_back_after(size_t size) {
 
 PROMISE(a_peak_of_200_byte_blocks_goes_back) { give_back_after(200); }
 PROMISE(a_peak_of_12_kib_blocks_goes_back) { give_back_after(12 * KIB); }
+PROMISE(a_peak_of_200_kib_blocks_goes_back) { give_back_after(200 * KIB); }
+PROMISE(a_peak_of_600_kib_blocks_goes_back) { give_back_after(600 * KIB); }
 PROMISE(a_peak_of_1_mib_blocks_goes_back) { give_back_after(1 * MIB); }
 
 static void *peak_in_thread(void *size) {
