@@ -158,7 +158,8 @@ static size_t pending_bytes(size_t depots)
  * the last round, or all that does now. Result: bytes. */
 static size_t purge_aged(uint64_t horizon, bool all)
 {
-    return superslab_purge(horizon) + windows_purge(horizon) + windows_trim(all) + arena_purge(horizon, 0);
+    return slabs_strip() + superslab_purge(horizon) + windows_purge(horizon) + windows_trim(all) +
+           arena_purge(horizon, 0);
 }
 
 static _Atomic uint64_t tidied_ns;

@@ -231,6 +231,18 @@ static size_t depots_trim(uint64_t now, bool all)
 static uintptr_t no_slots[1] = {LIST_END};
 #define NO_SLOT (no_slots + 1) /* top and limit of a bin that is empty and full: its class was not used yet */
 
+/* A thread that gives away one magazine after the other keeps few blocks in the end, a quarter of those that its
+ * callers have: each may hold back a page, of which two units' worth stays. A thread that frees what others allocated
+ * does not know how many there are, and keeps magazines of the usual length. */
+static uint32_t magazine_limit(const struct heap *heap, unsigned class)
+{
+    uint32_t capacity = magazine_capacity(class);
+    int64_t out = heap->moved[class];
+    if (LIKELY(heap->given[class] < GIVEN_MANY) || out < 0) return capacity;
+    size_t few = 2 * UNIT_BYTES / size_max(classes[class].size, os_page);
+    return (uint32_t)size_min(size_max((size_t)out / 4, few), capacity);
+}
+
 /* Blocks in a bin. To an observer, who may see one half of a swap, any number. */
 static uint32_t bin_length(const struct bin *bin, const struct magazine *loaded)
 {
@@ -307,6 +319,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     struct chain full = depot_find(heap, class);
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
+    heap->given[class] = 0;
     if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
         if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);
         return false;
@@ -353,7 +366,7 @@ static void magazine_give(struct heap *heap, unsigned class, struct magazine *fu
 static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    uint32_t capacity = magazine_capacity(class);
+    uint32_t capacity = magazine_limit(heap, class);
     loaded->blocks = bin_length(bin, loaded);
     bool wider = loaded->blocks < capacity && magazine_widen(heap, loaded, loaded->blocks + 1);
     if (!wider && loaded->blocks != 0) {
@@ -369,6 +382,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned
             magazine_give(heap, class, loaded, false);
             given = true;
         }
+        heap->given[class] += given && heap->given[class] < GIVEN_MANY;
         uint32_t *count = given ? &heap->spills[class] : &heap->swaps[class];
         POKE(*count, *count + 1);
     }

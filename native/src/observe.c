@@ -40,7 +40,8 @@ static void level_span(const struct span *span, const struct arena *arena, void 
     uint64_t *value = ((struct levels *)to)->value, bytes = span_bytes(span);
     (void)arena;
     if (span->kind == SPAN_SLAB) {
-        value[STAT_committed_bytes] += bytes;
+        value[STAT_committed_bytes] +=
+            bytes - ((uint64_t)__builtin_popcount(PEEK(span->bare)) << slab_part_shift(span));
         value[STAT_in_use_bytes] += (uint64_t)slab_out(span) * classes[span->class].size;
     } else if (span->kind == SPAN_RUN) {
         value[STAT_committed_bytes] += run_touched_bytes(span);

@@ -57,6 +57,7 @@ static void partial_link(struct class_slabs *slabs, struct span *slab)
 static void partial_unlink(struct class_slabs *slabs, struct span *slab)
 {
     slab->place = SLAB_NOWHERE;
+    slabs->unlinked++;
     if (slab->next != NULL) slab->next->prev = slab->prev;
     if (slab->prev != NULL) slab->prev->next = slab->next;
     else POKE(slabs->partial, slab->next);
@@ -69,6 +70,7 @@ static void slab_begin(struct span *slab, unsigned class)
     slab->class = (uint8_t) class;
     slab->place = SLAB_NOWHERE;
     slab->carved = slab->returned = slab->heap = slab->lifeless = 0;
+    slab->bare = slab->looked = 0;
     if (slab_is_tiny(slab)) slab->list = LIST_END;
     else slab->slots = 0;
 }
@@ -141,6 +143,120 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
     return n;
 }
 
+/* --- parts of slabs: pages go back while other blocks of the slab are in use. Under the class lock ---------------- */
+
+static unsigned slab_part_shift(const struct span *slab)
+{
+    return log2_floor(size_max(span_bytes(slab) / SLAB_PARTS, os_page));
+}
+
+/* The parts in which a block lies. */
+static uint32_t slab_parts(const struct span *slab, size_t index)
+{
+    size_t begin = index * classes[slab->class].size, last = begin + classes[slab->class].size - 1;
+    return (2u << (last >> slab_part_shift(slab))) - (1u << (begin >> slab_part_shift(slab)));
+}
+
+/* Does a block begin where there are no pages? */
+static bool slab_is_bare(const struct span *slab, size_t index)
+{
+    return slab->bare != 0 && (slab->bare >> (index * classes[slab->class].size >> slab_part_shift(slab)) & 1) != 0;
+}
+
+static void slab_link(struct span *slab, uintptr_t block)
+{
+    link_set(block, slab->list);
+    slab->list = block;
+}
+
+/* The tiny blocks that begin in the lowest bare part go into the list. */
+static void slab_dress(struct span *slab)
+{
+    size_t size = classes[slab->class].size, begin = (size_t)lowest_bit(slab->bare) << slab_part_shift(slab);
+    size_t end = begin + ((size_t)1 << slab_part_shift(slab));
+    POKE(slab->bare, (uint16_t)(slab->bare & (slab->bare - 1)));
+    for (size_t i = size_min((end + size - 1) / size, slab->carved); i-- > (begin + size - 1) / size;)
+        slab_link(slab, slab->address + i * size);
+}
+
+#define SLAB_BLOCKS_MAX (UNIT_BYTES / GRANULE)
+
+/* Sets bit i where block i is returned. */
+static void slab_see_free(const struct span *slab, uint64_t *free)
+{
+    if (!slab_is_tiny(slab)) {
+        free[0] = slab->slots;
+        return;
+    }
+    for (size_t i = 0; i < slab->carved; i++)
+        if (slab_is_bare(slab, i)) free[i / 64] |= UINT64_C(1) << i % 64;
+    for (uintptr_t block = slab->list; block != LIST_END; block = link_follow(block))
+        free[slab_index(slab, block) / 64] |= UINT64_C(1) << slab_index(slab, block) % 64;
+}
+
+/* Gives back the pages of those of the parts for which the kernel takes them. Result: these. */
+static uint32_t slab_purge(const struct span *slab, uint32_t parts)
+{
+    uint32_t gone = 0;
+    for (uint32_t row; parts != 0; parts &= ~row) {
+        unsigned at = lowest_bit(parts), length = lowest_bit(~(uint64_t)(parts >> at));
+        row = ((1u << length) - 1) << at;
+        if (os_purge((void *)(slab->address + ((size_t)at << slab_part_shift(slab))),
+                     (size_t)length << slab_part_shift(slab)))
+            gone |= row;
+    }
+    return gone;
+}
+
+/* Gives back the pages of the parts in which no block is in use, where they are most of the slab. Result: bytes. */
+static size_t slab_strip(struct span *slab)
+{
+    size_t carved =
+        slab->carved == classes[slab->class].slab_blocks ? span_bytes(slab) : slab->carved * classes[slab->class].size;
+    uint32_t parts = (uint32_t)(carved >> slab_part_shift(slab)), busy = 0, was = slab->bare;
+    uint64_t free[SLAB_BLOCKS_MAX / 64] = {0};
+    slab->looked = (uint16_t)slab->returned;
+    if ((size_t)slab->returned * classes[slab->class].size < carved / 2) return 0;
+    slab_see_free(slab, free);
+    for (size_t i = 0; i < slab->carved; i++)
+        if ((free[i / 64] >> i % 64 & 1) == 0) busy |= slab_parts(slab, i);
+    uint32_t idle = ((1u << parts) - 1) & ~busy;
+    if ((idle & ~was) == 0 || 2 * (uint32_t)__builtin_popcount(idle) < parts) return 0;
+    uint32_t gone = slab_purge(slab, idle);
+    POKE(slab->bare, (uint16_t)gone);
+    if (slab_is_tiny(slab)) slab->list = LIST_END;
+    for (size_t i = slab->carved; slab_is_tiny(slab) && i-- > 0;)
+        if ((free[i / 64] >> i % 64 & 1) != 0 && !slab_is_bare(slab, i))
+            slab_link(slab, slab->address + i * classes[slab->class].size);
+    return (size_t)__builtin_popcount(gone & ~was) << slab_part_shift(slab);
+}
+
+/* The same for all slabs of which blocks came back. Result: bytes. */
+static size_t slabs_strip(void)
+{
+    size_t bytes = 0;
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        struct class_slabs *slabs = &class_slabs[class];
+        size_t whole = (size_t)classes[class].slab_units << UNIT_SHIFT;
+        if (!PEEK(slabs->stirred) || whole < (size_t)knob(KNOB_purge_range_bytes)) continue;
+        lock_take(&slabs->lock);
+        POKE(slabs->stirred, false);
+        for (struct span *slab = slabs->partial, *next; slab != NULL; slab = next) {
+            uint32_t unlinked = slabs->unlinked;
+            next = slab->next;
+            if (slab->returned == slab->looked) continue;
+            bytes += slab_strip(slab);
+            lock_drop(&slabs->lock); /* others wait for one slab at most */
+            lock_take(&slabs->lock);
+            if (unlinked != slabs->unlinked) next = slabs->partial;
+        }
+        lock_drop(&slabs->lock);
+    }
+    return bytes;
+}
+
+/* --- taking and giving -------------------------------------------------------------------------------------------- */
+
 /* Takes up to `wanted` blocks of a slab that nobody carves: returned ones, then new ones. Under the class lock. */
 static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
@@ -148,11 +264,14 @@ static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
     for (; n < wanted && slab->returned > 0; n++, POKE(slab->returned, slab->returned - 1)) {
         uintptr_t block;
         if (slab_is_tiny(slab)) {
+            while (slab->list == LIST_END && slab->bare != 0) slab_dress(slab);
             block = slab->list;
             slab->list = link_follow(block);
         } else {
-            block = slab->address + (size_t)lowest_bit(slab->slots) * classes[slab->class].size;
+            size_t index = lowest_bit(slab->slots);
+            block = slab->address + index * classes[slab->class].size;
             slab->slots &= slab->slots - 1;
+            if (slab->bare != 0) POKE(slab->bare, (uint16_t)(slab->bare & ~slab_parts(slab, index)));
         }
         slot_fill(&slots[n], block);
     }
@@ -163,8 +282,8 @@ static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 static bool slab_give(struct class_slabs *slabs, struct span *slab, uintptr_t block)
 {
     if (slab_is_tiny(slab)) {
-        link_set(block, slab->list);
-        slab->list = block;
+        if (UNLIKELY(slab->bare != 0 && slab_is_bare(slab, slab_index(slab, block)))) fatal("block freed twice", block);
+        slab_link(slab, block);
     } else {
         uint64_t bit = UINT64_C(1) << slab_index(slab, block);
         if (UNLIKELY(slab->slots & bit)) fatal("block freed twice", block);
@@ -214,6 +333,7 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
                 fatal("free list overwritten", block);
             if (slab_give(slabs, slab, block)) whole = slab;
         }
+        POKE(slabs->stirred, true);
         lock_drop(&slabs->lock);
         if (whole != NULL) slab_delete(whole, now);
     }

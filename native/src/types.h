@@ -36,6 +36,7 @@
 #define L2_TABLE_SHIFT 7                      /* 128 bytes: the finest step of an L2 class */
 #define L2_SMALL_MAX 8192u                    /* bytes; up to here a slab is one unit */
 #define L2_SLAB_BYTES ((size_t)262144)        /* 256 KiB for blocks above that */
+#define SLAB_PARTS 16u                        /* of a slab: its pages go back in steps of so much, or of a page */
 #define FRONT_CLASSES (TINY_CLASSES + (UNIT_BYTES >= 65536 ? 3 * L2_STEPS : 0)) /* 89: those whose slab is one unit */
 
 #define SUPERSLAB_SMALL ((size_t)1 << 20)                  /* 1 MiB */
@@ -61,6 +62,7 @@
 #define START_BOUND 65536 /* above start * offset of every block of a one-unit slab, below any other (sizeclass.c) */
 #define MAGAZINE_MIN 16u  /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
+#define GIVEN_MANY 8u                   /* magazines that go in a row before the next ones are smaller */
 #define SLOTS_BYTES ((size_t)640 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define DEPOT_PARTS 8u
 #define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
@@ -109,8 +111,8 @@ struct chain {
 /* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
 
 enum span_kind { SPAN_UNBORN, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB, SPAN_INSIDE };
-enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL };
-enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW }; /* unsettled: large, and not yet freed once */
+enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or its pages go */
+enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, and not yet freed once */
 
 /* A run is with a caller, then its word of life is the mark of its block (mid.c), or it is not; a window is held for
  * the moment in which its owner grows it or its tail is purged. */
@@ -122,11 +124,17 @@ struct span {
         uint8_t class; /* slab: its class */
         uint8_t bin;   /* run: offset of the bin of short ones that it goes back to; 0: to none */
     };
-    uint8_t place;     /* enum slab_place, or enum run_place */
-    uint8_t zeroed;    /* run, free span: never written since the kernel gave it */
-    uint32_t back;     /* units to the span's first one; kept in every unit of a slab, else in the last one */
-    uint32_t units;    /* length in units, in the first descriptor */
-    uint32_t touched;  /* run, free span: units from the start that may hold pages */
+    uint8_t place;  /* enum slab_place, or enum run_place */
+    uint8_t zeroed; /* run, free span: never written since the kernel gave it */
+    uint32_t back;  /* units to the span's first one; kept in every unit of a slab, else in the last one */
+    uint32_t units; /* length in units, in the first descriptor */
+    union {
+        uint32_t touched;    /* run, free span: units from the start that may hold pages */
+        struct {             /* slab; under the class lock */
+            uint16_t bare;   /* bit i: part i holds no pages; tiny blocks that begin there are not in the list */
+            uint16_t looked; /* blocks that were returned when its parts were last looked at */
+        };
+    };
     uintptr_t address; /* of the first byte */
     union {
         struct {               /* slab */
@@ -204,6 +212,8 @@ struct depot {
 struct class_slabs {
     _Alignas(CACHE_LINE) struct lock lock; /* guards the list and every listed slab */
     struct span *partial;                  /* slabs with returned blocks */
+    uint32_t unlinked;                     /* slabs taken out of that list so far */
+    bool stirred;                          /* blocks came back since the slabs were last looked at */
 };
 
 /* Short runs of one length that a thread keeps, all pages touched: the addresses of their blocks, so that the next
@@ -223,6 +233,7 @@ struct heap {
     struct magazine spare[CLASSES];           /* the magazine behind it: empty, or it was full */
     uintptr_t *slots, *slots_end;             /* mapped for further magazines */
     uint16_t capacity[CLASSES];               /* in force; taken from the knobs at a refill or spill */
+    uint8_t given[CLASSES];                   /* magazines given away since the last refill, GIVEN_MANY at most */
     struct span *current[CLASSES];            /* the slab being carved */
     uint64_t run_bits;                        /* bit b: runs[b] is not empty */
     struct run_bin shorts[RUN_SHORT + 2];     /* by units, the last always empty: short runs without accounts */

@@ -29,6 +29,27 @@ PROMISE(a_peak_of_200_kib_blocks_goes_back) { give_back_after(200 * KIB); }
 PROMISE(a_peak_of_600_kib_blocks_goes_back) { give_back_after(600 * KIB); }
 PROMISE(a_peak_of_1_mib_blocks_goes_back) { give_back_after(1 * MIB); }
 
+/* Freed in any order, of many sizes: what stays behind is then spread over all slabs. */
+static void give_back_mixed(size_t size) {
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    size_t count = PEAK / size;
+    for (size_t i = 0; i < count; i++) {
+        size_t bytes = size / 2 + (size_t)rand() % size;
+        memset(blocks[i] = malloc(bytes), 1, bytes);
+    }
+    for (size_t left = count; left > 0; left--) {
+        size_t at = (size_t)rand() % left;
+        free(blocks[at]);
+        blocks[at] = blocks[left - 1];
+    }
+    expect_given_back(before);
+}
+
+PROMISE(a_peak_of_about_200_bytes_goes_back_in_any_order) { give_back_mixed(200); }
+PROMISE(a_peak_of_about_5_kib_goes_back_in_any_order) { give_back_mixed(5 * KIB); }
+PROMISE(a_peak_of_about_20_kib_goes_back_in_any_order) { give_back_mixed(20 * KIB); }
+
 static void *peak_in_thread(void *size) {
     for (size_t i = 0; i < PEAK / 4 / (size_t)size; i++) {
         void *block = malloc((size_t)size);
