@@ -144,7 +144,7 @@ static NOINLINE void *allocate_run(struct heap *heap, size_t size)
     return LIKELY(run != NULL) ? (void *)run_block(run) : allocate_slow(size);
 }
 
-/* A short one of which none of just the length is in hand. */
+/* A short one, where none of the length is in hand. */
 static NOINLINE void *allocate_near(struct heap *heap, size_t size)
 {
     if (UNLIKELY(heap == NULL)) return allocate_slow(size);

@@ -54,7 +54,7 @@ static ALWAYS_INLINE size_t run_length(size_t units)
 
 /* Says where the run goes when it is freed. Short ones of the first arena, where a block tells its descriptor by its
  * address alone, and of no known site, which would have to be forgotten, need no accounts: all of such a run counts as
- * touched. */
+ * touched. One of 5 or 7 units, from elsewhere, serves the length below. */
 static ALWAYS_INLINE void run_sort(struct span *run)
 {
     bool brief = run->units <= RUN_SHORT && run->address - arenas[0].base < arenas[0].bytes && run->site == 0;

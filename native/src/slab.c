@@ -208,7 +208,8 @@ static uint32_t slab_purge(const struct span *slab, uint32_t parts)
     return gone;
 }
 
-/* Gives back the pages of the parts in which no block is in use, where they are most of the slab. Result: bytes. */
+/* Gives back the pages of the parts in which no block is in use, where they are most of the slab; of those that were
+ * carved to their end alone, since blocks carved later are not in the list. Result: bytes. */
 static size_t slab_strip(struct span *slab)
 {
     size_t carved =

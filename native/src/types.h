@@ -111,7 +111,7 @@ struct chain {
 /* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
 
 enum span_kind { SPAN_UNBORN, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB, SPAN_INSIDE };
-enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or its pages go */
+enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it */
 enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, and not yet freed once */
 
 /* A run is with a caller, then its word of life is the mark of its block (mid.c), or it is not; a window is held for
