@@ -20,6 +20,23 @@ COMPILERS = {".c": ("gcc", "-std=gnu11"), ".cc": ("g++", "-std=c++17")}
 PROGRAMS = tempfile.TemporaryDirectory(prefix="hakmem-tests-")
 # -fno-builtin: every call is made as written. -rdynamic: a program may stand before a function of libc.
 FLAGS = ("-O1", "-g", "-fno-builtin", "-pthread", "-rdynamic", "-w")
+# Under each of these a fuzz finds no violation. Restless: memory goes back all the time, the helper is early;
+# learning: a decision every few milliseconds.
+FUZZ_SETTINGS = {
+    "default": {},
+    "lean": {"HAKMEM_PROFILE": "lean"},
+    "hardened": {"HAKMEM_PROFILE": "hardened"},
+    "restless": {
+        "HAKMEM_PURGE_DELAY_MS": "1",
+        "HAKMEM_DEPOT_BYTES": "1M",
+        "HAKMEM_BACKGROUND_BYTES": "1M",
+    },
+    "learning": {
+        "HAKMEM_ACE_ENABLED": "1",
+        "HAKMEM_ACE_FAST_INTERVAL_MS": "5",
+        "HAKMEM_ACE_SLOW_INTERVAL_MS": "50",
+    },
+}
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """The malloc family's contract, C++'s operators, and threads, forks and signals: one process a promise."""
 
 import pytest
-from preload import MINUTES, library, program, promises, run
+from preload import FUZZ_SETTINGS, MINUTES, library, program, promises, run
 
 SOURCES = ("contract.c", "contract.cc", "threads.c")
 FUZZ_SECONDS = round(60 * MINUTES) or 2
@@ -37,11 +37,11 @@ def test_threads_live_with_an_early_helper(promise):
     keep("threads.c", promise, HAKMEM_PROFILE="lean")
 
 
-@pytest.mark.parametrize("profile", ["default", "hardened", "lean", "learning"])
+@pytest.mark.parametrize("setting", FUZZ_SETTINGS)
 @pytest.mark.parametrize("threads", [1, 4])
-def test_fuzz_finds_no_violation(threads, profile):
+def test_fuzz_finds_no_violation(threads, setting):
     done = run(
-        [program("fuzz.c"), FUZZ_SECONDS, threads, 42], timeout=FUZZ_SECONDS + 60, HAKMEM_PROFILE=profile
+        [program("fuzz.c"), FUZZ_SECONDS, threads, 42], timeout=FUZZ_SECONDS + 60, **FUZZ_SETTINGS[setting]
     )
     assert done.returncode == 0, done.stderr
     assert "no violation" in done.stdout

@@ -7,24 +7,13 @@ import os
 import subprocess
 
 import pytest
-from preload import NATIVE
+from preload import FUZZ_SETTINGS, NATIVE
 
 from hakmem_py.build import COMMON, VARIANTS
 from hakmem_py.build import NATIVE as SOURCES
 
 SECONDS = round(60 * float(os.environ.get("HAKMEM_TEST_MINUTES", "0"))) or 4
 SIZE_BITS = {"asan": 23, "ubsan": 23, "tsan": 22}  # of the largest block
-LEARNING = {
-    "HAKMEM_ACE_ENABLED": "1",
-    "HAKMEM_ACE_FAST_INTERVAL_MS": "5",
-    "HAKMEM_ACE_SLOW_INTERVAL_MS": "50",
-}
-SETTINGS = {
-    "default": {},
-    "lean": {"HAKMEM_PROFILE": "lean"},
-    "hardened": {"HAKMEM_PROFILE": "hardened"},
-    "learning": LEARNING,
-}
 
 
 @pytest.fixture(scope="module", params=SIZE_BITS)
@@ -46,11 +35,11 @@ def fuzz(request, tmp_path_factory):
     return executable
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", FUZZ_SETTINGS)
 def test_fuzz_brings_no_report(fuzz, setting):
     done = subprocess.run(
         [fuzz, str(SECONDS), "4", "42"],
-        env={**os.environ, **SETTINGS[setting]},
+        env={**os.environ, **FUZZ_SETTINGS[setting]},
         capture_output=True,
         text=True,
     )

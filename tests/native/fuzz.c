@@ -27,6 +27,7 @@
 #define free hak_free
 #define posix_memalign hak_posix_memalign
 #define malloc_usable_size hak_usable_size
+#define malloc_trim(keep) hak_purge()
 #endif
 
 #ifndef FUZZ_SIZE_BITS
@@ -39,10 +40,12 @@ enum {
     LEAF_WORDS = (1 << LEAF_SHIFT) / GRANULE / 64,
     ADDRESS_BITS = 48,
     HEAD = 512, TAIL = 64, PAGE = 4096, MARK = 8, /* patterned: first 512 bytes, 8 bytes a page, last 64 */
-    SLOTS = 1024,                                 /* blocks a worker may own */
+    SLOTS = 16384,                                /* blocks a worker may own, a power of two */
+    SLOTS_ALL_SIZES = 1024,                       /* while it asks for all of them */
+    NARROW_BITS = 16, NARROW_BYTES = 32 << 20,    /* sizes of a doubling, up to 32 KiB, and as many bytes of them */
     MAILBOXES = 256,
     THREADS_MAX = 64,
-    LIFE = 30000,                                 /* calls until a worker is replaced by a fresh thread */
+    LIFE = 5000,                                  /* calls until a worker is replaced by a fresh thread */
     SIZE_BITS = FUZZ_SIZE_BITS,                   /* sizes up to 8 MiB, log-uniform */
 };
 static const size_t live_max = (size_t)512 << 20;  /* of all threads together */
@@ -57,6 +60,8 @@ struct worker {
     pthread_t thread;
     struct block blocks[SLOTS];
     uint64_t random, calls;
+    unsigned narrow; /* bits of its sizes; 0: it asks for all of them */
+    size_t slots;    /* it works with so many, a power of two */
 };
 
 static _Atomic(leaf *) leaves[(size_t)1 << (ADDRESS_BITS - LEAF_SHIFT)];
@@ -95,8 +100,9 @@ static uint64_t next_random(struct worker *worker) {
 }
 
 static size_t random_size(struct worker *worker) {
-    unsigned bits = (unsigned)(next_random(worker) % (SIZE_BITS + 1));
-    return next_random(worker) & (((size_t)1 << bits) - 1);
+    unsigned bits = worker->narrow != 0 ? worker->narrow : (unsigned)(next_random(worker) % (SIZE_BITS + 1));
+    size_t size = next_random(worker) & (((size_t)1 << bits) - 1);
+    return worker->narrow != 0 ? size | (size_t)1 << (bits - 1) : size;
 }
 
 /* ---- the bitmap ---- */
@@ -157,8 +163,8 @@ static void check_pattern(const struct block *block, size_t kept, const char *wh
 }
 
 static void check_zero(const struct block *block) {
-    for (size_t i = 0; i < block->size; i++)
-        if (block->start[i]) VIOLATION("calloc: byte %zu of %p is not zero", i, (void *)block->start);
+    if (block->size == 0 || (block->start[0] == 0 && !memcmp(block->start, block->start + 1, block->size - 1))) return;
+    VIOLATION("calloc: %p of %zu bytes is not zero", (void *)block->start, block->size);
 }
 
 /* ---- calls ---- */
@@ -235,7 +241,7 @@ static void swap_with_mailbox(struct worker *worker, struct block *block) {
 }
 
 static void one_call(struct worker *worker) {
-    struct block *block = &worker->blocks[next_random(worker) % SLOTS];
+    struct block *block = &worker->blocks[next_random(worker) % worker->slots];
     uint64_t choice = next_random(worker) % 16;
     if (choice < 4) swap_with_mailbox(worker, block);
     else if (block->start == NULL) {
@@ -245,10 +251,35 @@ static void one_call(struct worker *worker) {
     worker->calls++;
 }
 
+/* Every other life asks for sizes of one doubling alone, so that each pool gets its share of the time and slabs fill. */
+static void choose(struct worker *worker) {
+    worker->narrow = next_random(worker) % 2 ? 4 + (unsigned)(next_random(worker) % (NARROW_BITS - 4)) : 0;
+    worker->slots = worker->narrow != 0 ? SLOTS : SLOTS_ALL_SIZES;
+    while (worker->narrow != 0 && worker->slots << worker->narrow > NARROW_BYTES) worker->slots /= 2;
+}
+
+/* A peak of which few blocks stay, freed in any order: memory of slabs goes back in parts. */
+static void rise_and_fall(struct worker *worker) {
+    size_t step = next_random(worker) | 1, stay = (size_t)8 << next_random(worker) % 8;
+    for (size_t i = 0; i < worker->slots && !stop; i++)
+        if (worker->blocks[i].start == NULL && atomic_load(&live_bytes) < live_max) fuzz_malloc(worker, &worker->blocks[i]);
+    for (size_t i = 0; i < worker->slots && !stop; i++) {
+        struct block *block = &worker->blocks[i * step % worker->slots];
+        if (block->start != NULL && next_random(worker) % stay != 0) fuzz_free(block);
+    }
+    worker->calls += worker->slots;
+    if (next_random(worker) % 4 == 0) malloc_trim(0);
+    usleep(5000); /* for the helper's next round */
+}
+
 /* Now and then a worker empties its hands, so that slabs and regions become free as a whole. */
 static void *live_a_life(void *argument) {
     struct worker *worker = argument;
-    for (int i = 0; i < LIFE && !stop; i++) one_call(worker);
+    choose(worker);
+    for (int i = 0; i < LIFE && !stop; i++) {
+        if (worker->narrow != 0 && i % (LIFE / 2) == 0) rise_and_fall(worker);
+        one_call(worker);
+    }
     for (int i = 0; next_random(worker) % 4 == 0 && i < SLOTS; i++)
         if (worker->blocks[i].start) fuzz_free(&worker->blocks[i]);
     return NULL;
