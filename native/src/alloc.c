@@ -209,12 +209,11 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
     if (run->place) run_settle(run);
     if (heap != NULL && run->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, run)) return;
     uint64_t now = os_now_ns();
-    size_t most = RUN_TIMES * run_touched_bytes(run); /* by so much the allowance falls; no free pays for more */
+    size_t bytes = run_touched_bytes(run);
     POKE(run->life, RUN_FREE);
     run->zeroed = 0;
     large_free(heap, run, now);
-    if (heap != NULL)
-        mid_shrink(heap, size_max(mid_allowance(heap), heap->run_cached - size_min(heap->run_cached, most)), now);
+    if (heap != NULL) mid_fall(heap, bytes, now);
 }
 
 static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
@@ -222,8 +221,7 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
     unsigned class = slab->class;
     if (UNLIKELY(!class_is_start(class, block - slab->address))) fatal("free of no block's start", block);
     struct bin *bin = heap != NULL ? heap_bin(heap, class) : NULL;
-    if (LIKELY(bin != NULL && magazine_spill(heap, bin, class))) bin_push(bin, block);
-    else orphan_free(class, block);
+    if (UNLIKELY(bin == NULL || !magazine_spill(heap, bin, class) || !bin_push(bin, block))) orphan_free(class, block);
 }
 
 /* What the thread's caches do not take. */
@@ -434,8 +432,8 @@ int hak_posix_memalign(void **block, size_t alignment, size_t size)
     return 0;
 }
 
-void *hak_malloc(size_t size) { return allocate(size); }
-void hak_free(void *block) { release(block); }
+HIT void *hak_malloc(size_t size) { return allocate(size); }
+HIT void hak_free(void *block) { release(block); }
 
 size_t hak_purge(void)
 {

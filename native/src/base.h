@@ -20,7 +20,8 @@
 #define NOINLINE __attribute__((noinline))
 #define COLD __attribute__((cold, noinline))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-#define ACE_ONLY __attribute__((unused)) /* in a build without ACE nobody calls it */
+#define HIT __attribute__((aligned(CACHE_LINE))) /* its hit lies in one line or two, wherever it is linked */
+#define ACE_ONLY __attribute__((unused))         /* in a build without ACE nobody calls it */
 #define THREAD_LOCAL __thread __attribute__((tls_model("initial-exec")))
 #define CACHE_LINE 64u /* bytes; also the padding that keeps two threads' words apart */
 

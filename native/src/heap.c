@@ -155,10 +155,11 @@ static size_t pending_bytes(size_t depots)
 }
 
 /* Everything that has been free since `horizon` goes back to the kernel, and of live growth windows what lay bare since
- * the last round, or all that does now. Result: bytes. */
-static size_t purge_aged(uint64_t horizon, bool all)
+ * the last round, or all that does now; of slabs in use, the parts that lay idle for some rounds, in at most so many
+ * slabs. Result: bytes. */
+static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
 {
-    return slabs_strip() + superslab_purge(horizon) + windows_purge(horizon) + windows_trim(all) +
+    return slabs_strip(all, slabs) + superslab_purge(horizon) + windows_purge(horizon) + windows_trim(all) +
            arena_purge(horizon, 0);
 }
 
@@ -170,14 +171,14 @@ static size_t give_all_back(uint64_t now)
 {
     lock_take(&round_lock);
     depots_trim(now, true);
-    size_t bytes = purge_aged(now + 1, true);
+    size_t bytes = purge_aged(now + 1, true, SIZE_MAX);
     lock_drop(&round_lock);
     return bytes;
 }
 
 /* A round of tidying, by whoever comes first, at most twice in a purge delay: magazines nobody asked for since the last
  * round go home, what is old goes back. Result: ns until the next. */
-static uint64_t tidy(uint64_t now)
+static uint64_t tidy(uint64_t now, size_t slabs)
 {
     uint64_t delay = (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u, pause = delay / 2 + 1000000u;
     uint64_t last = atomic_load_explicit(&tidied_ns, memory_order_relaxed);
@@ -185,7 +186,7 @@ static uint64_t tidy(uint64_t now)
         last = now;
         lock_take(&round_lock);
         depots_trim(now, false);
-        purge_aged(now > delay ? now - delay : 0, false);
+        purge_aged(now > delay ? now - delay : 0, false, slabs);
         lock_drop(&round_lock);
     }
     return last + pause - now;

@@ -23,8 +23,8 @@ static void helper_poke(void)
 static uint64_t helper_round(uint64_t now)
 {
     uint64_t pause = 0;
-    if (pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8 && knob(KNOB_idle_return))
-        pause = tidy(now);
+    bool due = PEEK(slabs_due) || pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8;
+    if (due && knob(KNOB_idle_return)) pause = tidy(now, SIZE_MAX);
     if (atomic_load_explicit(&os_purge_refused, memory_order_relaxed))
         pause = 0; /* locked memory: no use to come back */
     uint64_t ace = helper_ace != NULL ? helper_ace(now) : 0;
@@ -104,5 +104,5 @@ static void helper_consider(void)
         atomic_store(&helper_due, true);
     if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes))) return;
     if (much && atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
-    if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy(os_now_ns());
+    if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy(os_now_ns(), SLABS_INLINE);
 }

@@ -19,7 +19,7 @@
     X(large_threshold,      "bytes",  32 * MIB, 512 * KIB, 32 * MIB, 1, "blocks from here on go back to the kernel when freed; smaller ones are kept") \
     X(purge_delay_ms,       "ms",        500,       0,    60000,   1, "how long free memory waits before it goes back to the kernel: longer saves faults") \
     X(purge_batch_bytes,    "bytes",   8 * MIB,     0, 1024 * MIB, 0, "free bytes that must have gathered before a thread purges inline") \
-    X(purge_range_bytes,    "bytes",  64 * KIB, 4 * KIB, 2 * MIB,  0, "shortest range worth an madvise of its own; a slab mostly free counts whole") \
+    X(purge_range_bytes,    "bytes",  64 * KIB, 4 * KIB, 2 * MIB,  0, "shortest range worth an madvise of its own; parts of a slab that is half free may be shorter") \
     X(idle_return,          "bool",        1,       0,        1,   1, "give everything aged back when the program is idle, from an eighth of the batch on") \
     X(background,           "bool",        1,       0,        1,   0, "a helper thread may be started once much was taken: purges without waiting for a call") \
     X(background_bytes,     "bytes",  16 * MIB,     0, 1024 * MIB, 0, "bytes taken from which a helper thread is started, and free bytes that wake it") \

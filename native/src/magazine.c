@@ -231,15 +231,15 @@ static size_t depots_trim(uint64_t now, bool all)
 static uintptr_t no_slots[1] = {LIST_END};
 #define NO_SLOT (no_slots + 1) /* top and limit of a bin that is empty and full: its class was not used yet */
 
-/* A thread that gives away one magazine after the other keeps few blocks in the end, a quarter of those that its
- * callers have: each may hold back a page, of which two units' worth stays. A thread that frees what others allocated
- * does not know how many there are, and keeps magazines of the usual length. */
+/* Blocks that a magazine should hold. A thread that gives away one after the other keeps few blocks in the end, a
+ * quarter of those that its callers have, or as many as hold back a unit: each may hold back a page. A thread that
+ * frees what others allocated does not know how many there are, and keeps magazines of the usual length. */
 static uint32_t magazine_limit(const struct heap *heap, unsigned class)
 {
     uint32_t capacity = magazine_capacity(class);
-    int64_t out = heap->moved[class];
+    int64_t out = heap->moved[class] - heap->loaded[class].blocks;
     if (LIKELY(heap->given[class] < GIVEN_MANY) || out < 0) return capacity;
-    size_t few = 2 * UNIT_BYTES / size_max(classes[class].size, os_page);
+    size_t few = size_max(UNIT_BYTES / size_max(classes[class].size, os_page), 1);
     return (uint32_t)size_min(size_max((size_t)out / 4, few), capacity);
 }
 
@@ -249,13 +249,13 @@ static uint32_t bin_length(const struct bin *bin, const struct magazine *loaded)
     return PEEK(bin->limit) != NO_SLOT ? (uint32_t)(PEEK(bin->top) - PEEK(loaded->slots)) - 1 : 0;
 }
 
-/* The bin works from the loaded magazine and its blocks, and the capacity is in force from now on. */
-static void bin_load(struct heap *heap, struct bin *bin, unsigned class, uint32_t capacity)
+/* The bin works from the loaded magazine and its blocks, up to the limit, and the capacity is in force from now on. */
+static void bin_load(struct heap *heap, struct bin *bin, unsigned class, uint32_t limit)
 {
     struct magazine *loaded = &heap->loaded[class];
-    POKE(heap->capacity[class], (uint16_t)capacity);
+    POKE(heap->capacity[class], (uint16_t)magazine_capacity(class));
     POKE(bin->top, loaded->slots + 1 + loaded->blocks);
-    POKE(bin->limit, loaded->slots + 1 + size_min(capacity, loaded->room));
+    POKE(bin->limit, loaded->slots + 1 + size_min(limit, loaded->room));
 }
 
 /* Has a magazine room for so many blocks? Else it gets other slots, a power of two of them; those it had, fewer than
@@ -366,16 +366,16 @@ static void magazine_give(struct heap *heap, unsigned class, struct magazine *fu
 static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    uint32_t capacity = magazine_limit(heap, class);
     loaded->blocks = bin_length(bin, loaded);
-    bool wider = loaded->blocks < capacity && magazine_widen(heap, loaded, loaded->blocks + 1);
+    uint32_t limit = magazine_limit(heap, class);
+    bool wider = loaded->blocks < limit && magazine_widen(heap, loaded, loaded->blocks + 1);
     if (!wider && loaded->blocks != 0) {
         stat_add(heap, STAT_spills, 1);
         stat_add(heap, STAT_spilled_blocks, loaded->blocks);
         POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
         bool given = spare->blocks != 0;
         if (given) magazine_give(heap, class, spare, false);
-        magazine_widen(heap, spare, (uint32_t)size_min(loaded->room, capacity));
+        magazine_widen(heap, spare, (uint32_t)size_min(loaded->room, limit));
         if (LIKELY(spare->room != 0)) {
             magazine_swap(heap, class);
         } else { /* no memory for a second one's slots: this one goes */
@@ -387,7 +387,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned
         POKE(*count, *count + 1);
     }
     if (UNLIKELY(loaded->room == 0)) return false;
-    bin_load(heap, bin, class, capacity);
+    bin_load(heap, bin, class, limit);
     return true;
 }
 
@@ -400,7 +400,7 @@ static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
         POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
         stat_add(heap, STAT_spilled_blocks, loaded->blocks);
         magazine_give(heap, class, loaded, true);
-        bin_load(heap, bin, class, heap->capacity[class]);
+        bin_load(heap, bin, class, magazine_capacity(class));
     }
     if (spare->blocks != 0) magazine_give(heap, class, spare, true);
     POKE(depot_own(heap, class)->asked, 0);

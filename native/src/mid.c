@@ -39,9 +39,9 @@ static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
 static ALWAYS_INLINE bool run_is_near(size_t length, size_t units) { return length <= units + units / 2 + (units > 1); }
 
 /* The lengths of short runs, by the units that a block needs, as the offset of their bin in the row of them:
- * descriptors have it as it is, so nothing is multiplied on the way. There is none of 5 or 7 units: of fewer lengths
- * one is in hand more often, and whether it is cannot be foretold. What a run has too much is address space alone, and
- * the last bin is always empty. */
+ * descriptors have it as it is, so nothing is multiplied on the way. There is none of 5 or 7 units: where there are
+ * fewer lengths, one of the right length is in hand more often, and a call that finds none takes a branch that no core
+ * foretells. What a run is too long nobody touches. The last bin is always empty. */
 #define SHORT_BIN(length) ((length) * sizeof(struct run_bin))
 static const uint8_t short_bins[RUN_SHORT + 2] = {SHORT_BIN(0), SHORT_BIN(1), SHORT_BIN(2), SHORT_BIN(3), SHORT_BIN(4),
                                                   SHORT_BIN(6), SHORT_BIN(6), SHORT_BIN(8), SHORT_BIN(8), SHORT_BIN(9)};
@@ -146,15 +146,27 @@ static ALWAYS_INLINE bool short_free(struct run_bin *shorts, struct span *run, u
     return true;
 }
 
+/* Short runs of a length that a thread has in hand at most, and the slots for them. */
+static size_t shorts_most(unsigned length)
+{
+    return run_length(length) == length ? RUN_SHORT_BYTES / (length * UNIT_BYTES) : 0;
+}
+
+static uintptr_t *shorts_slots(struct heap *heap, unsigned length)
+{
+    uintptr_t *slots = heap->short_slots + 1;
+    for (unsigned shorter = 1; shorter < length; shorter++) slots += shorts_most(shorter) + 1;
+    return slots;
+}
+
 /* Empty bins. */
 static void shorts_begin(struct heap *heap)
 {
-    uintptr_t *slots = heap->short_slots;
+    heap->run_allowed = (size_t)knob(KNOB_run_cache_bytes);
     heap->shorts[0] = heap->shorts[RUN_SHORT + 1] = no_shorts[0];
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
-        size_t kept = run_length(length) == length ? RUN_SHORT_BYTES / (length * UNIT_BYTES) : 0;
-        heap->shorts[length] = (struct run_bin){slots + 1, slots + 1 + kept};
-        slots += 1 + kept;
+        uintptr_t *slots = shorts_slots(heap, length);
+        heap->shorts[length] = (struct run_bin){slots, slots + shorts_most(length)};
     }
 }
 
@@ -216,14 +228,39 @@ static NOINLINE void region_collapse(void)
     if (!os_collapse((void *)region, SUPERSLAB_LARGE)) POKE(recycled_due, SIZE_MAX);
 }
 
+/* Says how many bytes of runs the thread may keep beside the short ones: RUN_TIMES what its callers have, and always a
+ * little. Of runs that other threads freed it does not know, so it has no more than there are. */
+static void mid_allow(struct heap *heap)
+{
+    size_t out = atomic_load_explicit(&run_units_out, memory_order_relaxed) << UNIT_SHIFT, shorts = 0;
+    for (unsigned length = 1; length <= RUN_SHORT; length++)
+        shorts += (size_t)(heap->shorts[length].top - shorts_slots(heap, length)) * length << UNIT_SHIFT;
+    size_t held = size_min(heap->run_held, out), callers = held - size_min(held, shorts);
+    heap->run_allowed = size_max((size_t)knob(KNOB_run_cache_bytes), callers / (RUN_TIMES + 1) * RUN_TIMES);
+}
+
 static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
 {
-    if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
     atomic_fetch_sub_explicit(&run_units_out, run->units, memory_order_relaxed);
+    if (heap != NULL) {
+        heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
+        heap->run_given++;
+        mid_allow(heap);
+    }
     lock_take(&arena_lock);
     arena_give(run, run->touched, now);
     lock_drop(&arena_lock);
     stat_shared(STAT_spans_returned, 1);
+}
+
+/* Bins of a share of their length; what they hold beyond that is spilled. */
+static void shorts_bound(struct heap *heap, unsigned share, uint64_t now)
+{
+    for (unsigned length = 1; length <= RUN_SHORT; length++) {
+        struct run_bin *bin = &heap->shorts[length];
+        bin->limit = shorts_slots(heap, length) + (shorts_most(length) + share - 1) / share;
+        while (bin->top > bin->limit) mid_spill(heap, short_of(short_pop(heap->shorts, SHORT_BIN(length))), now);
+    }
 }
 
 /* Spills cached runs, longest first, until `keep` bytes are left. */
@@ -234,6 +271,16 @@ static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
             mid_spill(heap, short_of(block), now);
     while (heap->run_bits != 0 && heap->run_cached > keep)
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
+}
+
+/* A run went to the arena since the thread had too much. What it keeps falls a little faster than what it may keep, but
+ * no free pays for more than a few. A thread that gives one after the other keeps a quarter of its short ones, until it
+ * takes one. */
+static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
+{
+    if (heap->run_given >= RUN_GIVEN_MANY) shorts_bound(heap, 4, now);
+    size_t most = size_min(heap->run_cached, 2 * RUN_TIMES * bytes);
+    mid_shrink(heap, size_max(heap->run_allowed, heap->run_cached - most), now);
 }
 
 /* A run from the arena. Runs lie side by side, so neighbours share the huge pages at their ends. */
@@ -255,6 +302,8 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     }
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
+    if (UNLIKELY(heap->run_given >= RUN_GIVEN_MANY)) shorts_bound(heap, 1, 0);
+    heap->run_given = 0;
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
     bool dense = size / 2 <= atomic_load_explicit(&large_dense, memory_order_relaxed);
     POKE(run->place, huge && run->zeroed && !dense ? RUN_UNSETTLED : RUN_SETTLED);
@@ -263,15 +312,8 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     run_begin(run, size, units);
     heap->run_held += run_touched_bytes(run);
     atomic_fetch_add_explicit(&run_units_out, run->units, memory_order_relaxed);
+    mid_allow(heap);
     return run;
-}
-
-/* Bytes of runs that the thread may keep: RUN_TIMES what its callers have, and always a little. Of runs that other
- * threads freed it does not know, so it has no more than there are. */
-static ALWAYS_INLINE size_t mid_allowance(const struct heap *heap)
-{
-    size_t out = atomic_load_explicit(&run_units_out, memory_order_relaxed) << UNIT_SHIFT;
-    return size_max((size_t)knob(KNOB_run_cache_bytes), size_min(heap->run_held, out) / (RUN_TIMES + 1) * RUN_TIMES);
 }
 
 /* What lay idle for a whole round goes back: a thread that needs less than it did keeps less. */
@@ -289,7 +331,7 @@ static bool mid_free(struct heap *heap, struct span *run)
     if (short_free(heap->shorts, run, run_block(run))) return true;
     mid_age(heap);
     size_t cached = heap->run_cached + run_touched_bytes(run);
-    if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > mid_allowance(heap))) return false;
+    if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > heap->run_allowed)) return false;
     unsigned bin = run_bin_floor(run->units);
     POKE(run->life, RUN_FREE);
     run->next = heap->runs[bin];

@@ -12,8 +12,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-EXPORT void *malloc(size_t size) { return allocate(size); }
-EXPORT void free(void *block) { release(block); }
+EXPORT HIT void *malloc(size_t size) { return allocate(size); }
+EXPORT HIT void free(void *block) { release(block); }
 EXPORT void *calloc(size_t count, size_t size) { return hak_calloc(count, size); }
 EXPORT void *realloc(void *block, size_t size) { return hak_realloc(block, size); }
 EXPORT void *aligned_alloc(size_t alignment, size_t size) { return hak_aligned_alloc(alignment, size); }

@@ -45,22 +45,27 @@ static void slot_expect_right(const uintptr_t *slot)
 
 static struct class_slabs class_slabs[CLASSES];
 
+/* Those whose idle pages are gone come last, so blocks are taken from the others first. */
 static void partial_link(struct class_slabs *slabs, struct span *slab)
 {
+    bool last = slab->quiet == SLAB_STRIPPED;
     slab->place = SLAB_PARTIAL;
-    slab->prev = NULL;
-    slab->next = slabs->partial;
+    slab->prev = last ? slabs->last : NULL;
+    slab->next = last ? NULL : slabs->partial;
+    if (slab->prev != NULL) slab->prev->next = slab;
+    else POKE(slabs->partial, slab);
     if (slab->next != NULL) slab->next->prev = slab;
-    POKE(slabs->partial, slab);
+    else slabs->last = slab;
 }
 
 static void partial_unlink(struct class_slabs *slabs, struct span *slab)
 {
     slab->place = SLAB_NOWHERE;
-    slabs->unlinked++;
-    if (slab->next != NULL) slab->next->prev = slab->prev;
+    if (slabs->cursor == slab) slabs->cursor = slab->next;
     if (slab->prev != NULL) slab->prev->next = slab->next;
     else POKE(slabs->partial, slab->next);
+    if (slab->next != NULL) slab->next->prev = slab->prev;
+    else slabs->last = slab->prev;
 }
 
 static bool slab_is_tiny(const struct span *slab) { return slab->class < TINY_CLASSES; }
@@ -70,7 +75,7 @@ static void slab_begin(struct span *slab, unsigned class)
     slab->class = (uint8_t) class;
     slab->place = SLAB_NOWHERE;
     slab->carved = slab->returned = slab->heap = slab->lifeless = 0;
-    slab->bare = slab->looked = 0;
+    slab->bare = slab->quiet = 0;
     if (slab_is_tiny(slab)) slab->list = LIST_END;
     else slab->slots = 0;
 }
@@ -143,61 +148,104 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
     return n;
 }
 
-/* --- parts of slabs: pages go back while other blocks of the slab are in use. Under the class lock ---------------- */
+/* --- parts of slabs: pages go back while other blocks of the slab are in use -------------------------------------- */
 
 static unsigned slab_part_shift(const struct span *slab)
 {
     return log2_floor(size_max(span_bytes(slab) / SLAB_PARTS, os_page));
 }
 
+static uintptr_t slab_block(const struct span *slab, size_t index)
+{
+    return slab->address + index * classes[slab->class].size;
+}
+
+/* The part in which a byte of the slab lies. */
+static unsigned slab_part(const struct span *slab, uintptr_t byte)
+{
+    return (unsigned)((byte - slab->address) >> slab_part_shift(slab));
+}
+
 /* The parts in which a block lies. */
-static uint32_t slab_parts(const struct span *slab, size_t index)
+static uint32_t slab_parts(const struct span *slab, uintptr_t block)
 {
-    size_t begin = index * classes[slab->class].size, last = begin + classes[slab->class].size - 1;
-    return (2u << (last >> slab_part_shift(slab))) - (1u << (begin >> slab_part_shift(slab)));
+    return (2u << slab_part(slab, block + classes[slab->class].size - 1)) - (1u << slab_part(slab, block));
 }
 
-/* Does a block begin where there are no pages? */
-static bool slab_is_bare(const struct span *slab, size_t index)
+/* Does the block begin where there are no pages? */
+static bool slab_is_bare(const struct span *slab, uintptr_t block)
 {
-    return slab->bare != 0 && (slab->bare >> (index * classes[slab->class].size >> slab_part_shift(slab)) & 1) != 0;
+    return slab->bare != 0 && (slab->bare >> slab_part(slab, block) & 1) != 0;
 }
 
-static void slab_link(struct span *slab, uintptr_t block)
+/* What was given back reads zero. Ends the program where a block that begins in a bare part was written to since, as a
+ * block freed twice is. */
+static void slab_expect_bare(const struct span *slab, uintptr_t block)
 {
-    link_set(block, slab->list);
-    slab->list = block;
+    uintptr_t end = slab->address + ((size_t)(slab_part(slab, block) + 1) << slab_part_shift(slab));
+    size_t words = size_min(end - block, classes[slab->class].size) / sizeof(uintptr_t);
+    for (size_t i = 0; i < words; i++)
+        if (UNLIKELY(block_words(block)[i] != 0)) fatal("free block overwritten, or freed twice,", block);
 }
 
-/* The tiny blocks that begin in the lowest bare part go into the list. */
-static void slab_dress(struct span *slab)
+/* A block is among the returned ones, and its first word says so. */
+static void slab_put(struct span *slab, uintptr_t block)
 {
-    size_t size = classes[slab->class].size, begin = (size_t)lowest_bit(slab->bare) << slab_part_shift(slab);
+    link_set(block, slab_is_tiny(slab) ? slab->list : LIST_END);
+    if (slab_is_tiny(slab)) slab->list = block;
+    else slab->slots |= UINT64_C(1) << slab_index(slab, block);
+}
+
+/* The blocks that begin in a bare part are as other returned ones from now on. Under the class lock. */
+static void slab_dress(struct span *slab, unsigned part)
+{
+    size_t size = classes[slab->class].size, begin = (size_t)part << slab_part_shift(slab);
     size_t end = begin + ((size_t)1 << slab_part_shift(slab));
-    POKE(slab->bare, (uint16_t)(slab->bare & (slab->bare - 1)));
-    for (size_t i = size_min((end + size - 1) / size, slab->carved); i-- > (begin + size - 1) / size;)
-        slab_link(slab, slab->address + i * size);
+    for (size_t i = size_min((end + size - 1) / size, slab->carved); i-- > (begin + size - 1) / size;) {
+        slab_expect_bare(slab, slab_block(slab, i));
+        slab_put(slab, slab_block(slab, i));
+    }
+    POKE(slab->bare, (uint16_t)(slab->bare & ~(1u << part)));
 }
 
 #define SLAB_BLOCKS_MAX (UNIT_BYTES / GRANULE)
 
+static bool bit_of(const uint64_t *bits, size_t i) { return (bits[i / 64] >> i % 64 & 1) != 0; }
+
 /* Sets bit i where block i is returned. */
 static void slab_see_free(const struct span *slab, uint64_t *free)
 {
-    if (!slab_is_tiny(slab)) {
-        free[0] = slab->slots;
-        return;
-    }
+    uintptr_t block = slab_is_tiny(slab) ? slab->list : LIST_END;
+    if (!slab_is_tiny(slab)) free[0] = slab->slots;
     for (size_t i = 0; i < slab->carved; i++)
-        if (slab_is_bare(slab, i)) free[i / 64] |= UINT64_C(1) << i % 64;
-    for (uintptr_t block = slab->list; block != LIST_END; block = link_follow(block))
-        free[slab_index(slab, block) / 64] |= UINT64_C(1) << slab_index(slab, block) % 64;
+        if (slab_is_bare(slab, slab_block(slab, i))) free[i / 64] |= UINT64_C(1) << i % 64;
+    for (; block != LIST_END; block = link_follow(block)) {
+        size_t i = slab_index(slab, block);
+        if (UNLIKELY(i >= slab->carved || bit_of(free, i))) fatal("free list overwritten", block);
+        free[i / 64] |= UINT64_C(1) << i % 64;
+    }
+}
+
+/* The parts in which all blocks are free, if they are half of all; those alone that were carved to their end, for
+ * blocks that are carved later are in no list. */
+static uint32_t slab_idle_parts(const struct span *slab, const uint64_t *free)
+{
+    bool whole = slab->carved == classes[slab->class].slab_blocks;
+    unsigned parts = slab_part(slab, whole ? slab->address + span_bytes(slab) : slab_block(slab, slab->carved));
+    uint32_t busy = 0;
+    for (size_t i = 0; i < slab->carved; i++)
+        if (!bit_of(free, i)) busy |= slab_parts(slab, slab_block(slab, i));
+    uint32_t idle = ((1u << parts) - 1) & ~busy;
+    return 2 * (uint32_t)__builtin_popcount(idle) >= parts ? idle : 0;
 }
 
 /* Gives back the pages of those of the parts for which the kernel takes them. Result: these. */
 static uint32_t slab_purge(const struct span *slab, uint32_t parts)
 {
     uint32_t gone = 0;
+    lock_take(&arena_lock);
+    superslab_sparse(superslab_of(arena_of(slab->address), slab->address), true);
+    lock_drop(&arena_lock);
     for (uint32_t row; parts != 0; parts &= ~row) {
         unsigned at = lowest_bit(parts), length = lowest_bit(~(uint64_t)(parts >> at));
         row = ((1u << length) - 1) << at;
@@ -208,49 +256,82 @@ static uint32_t slab_purge(const struct span *slab, uint32_t parts)
     return gone;
 }
 
-/* Gives back the pages of the parts in which no block is in use, where they are most of the slab; of those that were
- * carved to their end alone, since blocks carved later are not in the list. Result: bytes. */
-static size_t slab_strip(struct span *slab)
+/* Links the free tiny blocks that are not bare, by address. Result: the last one, its link not set; 0: there is none.
+ */
+static uintptr_t slab_chain(struct span *slab, const uint64_t *free)
 {
-    size_t carved =
-        slab->carved == classes[slab->class].slab_blocks ? span_bytes(slab) : slab->carved * classes[slab->class].size;
-    uint32_t parts = (uint32_t)(carved >> slab_part_shift(slab)), busy = 0, was = slab->bare;
-    uint64_t free[SLAB_BLOCKS_MAX / 64] = {0};
-    slab->looked = (uint16_t)slab->returned;
-    if ((size_t)slab->returned * classes[slab->class].size < carved / 2) return 0;
-    slab_see_free(slab, free);
-    for (size_t i = 0; i < slab->carved; i++)
-        if ((free[i / 64] >> i % 64 & 1) == 0) busy |= slab_parts(slab, i);
-    uint32_t idle = ((1u << parts) - 1) & ~busy;
-    if ((idle & ~was) == 0 || 2 * (uint32_t)__builtin_popcount(idle) < parts) return 0;
-    uint32_t gone = slab_purge(slab, idle);
-    POKE(slab->bare, (uint16_t)gone);
-    if (slab_is_tiny(slab)) slab->list = LIST_END;
-    for (size_t i = slab->carved; slab_is_tiny(slab) && i-- > 0;)
-        if ((free[i / 64] >> i % 64 & 1) != 0 && !slab_is_bare(slab, i))
-            slab_link(slab, slab->address + i * classes[slab->class].size);
-    return (size_t)__builtin_popcount(gone & ~was) << slab_part_shift(slab);
+    uintptr_t last = 0;
+    slab->list = LIST_END;
+    for (size_t i = slab->carved; i-- > 0;) {
+        uintptr_t block = slab_block(slab, i);
+        if (!bit_of(free, i) || slab_is_bare(slab, block)) continue;
+        if (last == 0) last = block;
+        else link_set(block, slab->list);
+        slab->list = block;
+    }
+    return last;
 }
 
-/* The same for all slabs of which blocks came back. Result: bytes. */
-static size_t slabs_strip(void)
+/* Gives back the pages of idle parts of a listed slab. Under the class lock, which is dropped meanwhile: the slab is as
+ * if a heap carved it, and its free blocks are out of it. Result: bytes; `refused` where the kernel keeps them. */
+static size_t slab_strip(struct class_slabs *slabs, struct span *slab, bool *refused)
 {
-    size_t bytes = 0;
-    for (unsigned class = 1; class < CLASSES; class ++) {
+    uint64_t free[SLAB_BLOCKS_MAX / 64] = {0};
+    struct span aside = *slab;
+    partial_unlink(slabs, slab);
+    slab->quiet = SLAB_STRIPPED;
+    if (2 * slab->returned < slab->carved) {
+        partial_link(slabs, slab);
+        return 0;
+    }
+    slab->place = SLAB_CURRENT;
+    if (slab_is_tiny(slab)) slab->list = LIST_END;
+    else slab->slots = 0;
+    lock_drop(&slabs->lock);
+    slab_see_free(&aside, free);
+    uint32_t idle = slab_idle_parts(&aside, free) & ~aside.bare, gone = idle != 0 ? slab_purge(&aside, idle) : 0;
+    aside.bare |= (uint16_t)gone;
+    *refused = idle != 0 && gone == 0;
+    uintptr_t last = slab_is_tiny(slab) ? slab_chain(&aside, free) : 0;
+    lock_take(&slabs->lock);
+    POKE(slab->bare, aside.bare);
+    if (last != 0) {
+        link_set(last, slab->list);
+        slab->list = aside.list;
+    } else if (!slab_is_tiny(slab)) {
+        if (UNLIKELY(slab->slots & aside.slots)) fatal("block freed twice", slab_block(slab, lowest_bit(aside.slots)));
+        slab->slots |= aside.slots;
+    }
+    slab->place = SLAB_NOWHERE;
+    bool whole = slab->returned == slab->carved;
+    if (!whole) partial_link(slabs, slab);
+    lock_drop(&slabs->lock);
+    if (whole) slab_delete(slab, os_now_ns());
+    lock_take(&slabs->lock);
+    return (size_t)__builtin_popcount(gone) << slab_part_shift(&aside);
+}
+
+static bool slabs_due; /* there are quiet slabs whose time has not come */
+
+/* The same for slabs of which no block came or went for some rounds, or for all; those that were looked at before come
+ * last in their lists. At most so many slabs: what is behind them waits for the next round. Result: bytes. */
+static size_t slabs_strip(bool all, size_t most)
+{
+    size_t bytes = 0, shortest = size_max((size_t)knob(KNOB_purge_range_bytes), 2 * os_page);
+    bool refused = false;
+    POKE(slabs_due, false);
+    for (unsigned class = 1; class < CLASSES && !refused; class ++) {
         struct class_slabs *slabs = &class_slabs[class];
-        size_t whole = (size_t)classes[class].slab_units << UNIT_SHIFT;
-        if (!PEEK(slabs->stirred) || whole < (size_t)knob(KNOB_purge_range_bytes)) continue;
+        if (PEEK(slabs->partial) == NULL || (size_t)classes[class].slab_units << UNIT_SHIFT < shortest) continue;
         lock_take(&slabs->lock);
-        POKE(slabs->stirred, false);
-        for (struct span *slab = slabs->partial, *next; slab != NULL; slab = next) {
-            uint32_t unlinked = slabs->unlinked;
-            next = slab->next;
-            if (slab->returned == slab->looked) continue;
-            bytes += slab_strip(slab);
-            lock_drop(&slabs->lock); /* others wait for one slab at most */
-            lock_take(&slabs->lock);
-            if (unlinked != slabs->unlinked) next = slabs->partial;
+        slabs->cursor = slabs->partial;
+        for (struct span *slab; (slab = slabs->cursor) != NULL && slab->quiet < SLAB_STRIPPED && !refused;) {
+            slabs->cursor = slab->next;
+            if (!all && slab->quiet < SLAB_QUIET) slab->quiet++;
+            else if (most > 0) bytes += slab_strip(slabs, slab, &refused), most--;
+            if (slab->quiet < SLAB_STRIPPED) POKE(slabs_due, true);
         }
+        slabs->cursor = NULL;
         lock_drop(&slabs->lock);
     }
     return bytes;
@@ -262,17 +343,18 @@ static size_t slabs_strip(void)
 static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t n = 0;
+    slab->quiet = 0;
     for (; n < wanted && slab->returned > 0; n++, POKE(slab->returned, slab->returned - 1)) {
         uintptr_t block;
         if (slab_is_tiny(slab)) {
-            while (slab->list == LIST_END && slab->bare != 0) slab_dress(slab);
+            while (slab->list == LIST_END && slab->bare != 0) slab_dress(slab, lowest_bit(slab->bare));
             block = slab->list;
             slab->list = link_follow(block);
         } else {
-            size_t index = lowest_bit(slab->slots);
-            block = slab->address + index * classes[slab->class].size;
+            block = slab_block(slab, lowest_bit(slab->slots));
+            for (uint32_t bare; (bare = slab->bare & slab_parts(slab, block)) != 0;) slab_dress(slab, lowest_bit(bare));
             slab->slots &= slab->slots - 1;
-            if (slab->bare != 0) POKE(slab->bare, (uint16_t)(slab->bare & ~slab_parts(slab, index)));
+            if (UNLIKELY(link_follow(block) != LIST_END)) fatal("free list overwritten", block);
         }
         slot_fill(&slots[n], block);
     }
@@ -282,16 +364,14 @@ static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 /* A block comes home. Under the class lock; true where the slab is now free as a whole and out of every list. */
 static bool slab_give(struct class_slabs *slabs, struct span *slab, uintptr_t block)
 {
-    if (slab_is_tiny(slab)) {
-        if (UNLIKELY(slab->bare != 0 && slab_is_bare(slab, slab_index(slab, block)))) fatal("block freed twice", block);
-        slab_link(slab, block);
-    } else {
-        uint64_t bit = UINT64_C(1) << slab_index(slab, block);
-        if (UNLIKELY(slab->slots & bit)) fatal("block freed twice", block);
-        slab->slots |= bit;
-    }
+    if (UNLIKELY(slab_is_bare(slab, block))) fatal("block freed twice", block);
+    if (UNLIKELY(!slab_is_tiny(slab) && (slab->slots >> slab_index(slab, block) & 1) != 0))
+        fatal("block freed twice", block);
+    slab_put(slab, block);
     POKE(slab->returned, slab->returned + 1);
     if (slab->place == SLAB_CURRENT) return false;
+    if (UNLIKELY(slab->quiet == SLAB_STRIPPED && slab->place == SLAB_PARTIAL)) partial_unlink(slabs, slab);
+    slab->quiet = 0;
     if (slab->returned == slab->carved) {
         if (slab->place == SLAB_PARTIAL) partial_unlink(slabs, slab);
         return true;
@@ -334,7 +414,6 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
                 fatal("free list overwritten", block);
             if (slab_give(slabs, slab, block)) whole = slab;
         }
-        POKE(slabs->stirred, true);
         lock_drop(&slabs->lock);
         if (whole != NULL) slab_delete(whole, now);
     }

@@ -16,7 +16,7 @@ static struct superslab *superslab_of(struct arena *arena, uintptr_t address)
 
 static void superslab_list(struct superslab *superslab)
 {
-    superslab->listed = 1;
+    superslab->listed = true;
     superslab->prev = NULL;
     superslab->next = superslabs_free;
     if (superslab->next != NULL) superslab->next->prev = superslab;
@@ -25,7 +25,7 @@ static void superslab_list(struct superslab *superslab)
 
 static void superslab_unlist(struct superslab *superslab)
 {
-    superslab->listed = 0;
+    superslab->listed = false;
     if (superslab->next != NULL) superslab->next->prev = superslab->prev;
     *(superslab->prev != NULL ? &superslab->prev->next : &superslabs_free) = superslab->next;
 }
@@ -40,6 +40,16 @@ static uint32_t superslab_units_wanted(void)
 {
     size_t units = (size_t)knob(KNOB_superslab_bytes) / UNIT_BYTES;
     return (uint32_t)size_min(align_down(units, 2), 64);
+}
+
+/* The kernel fills every huge page that it may, however few of its pages are there: so it may not where some went back,
+ * until the superslab is full again or free as a whole. Under arena_lock. */
+static void superslab_sparse(struct superslab *superslab, bool sparse)
+{
+    if (!superslab->huge || superslab->sparse == sparse) return;
+    superslab->sparse = sparse;
+    os_huge((void *)(superslab->arena->base + ((size_t)superslab->first << UNIT_SHIFT)),
+            (size_t)superslab->units << UNIT_SHIFT, !sparse);
 }
 
 static struct superslab *superslab_new(void)
@@ -63,8 +73,8 @@ static struct superslab *superslab_new(void)
         span[i].units = 1;
     }
     size_t total = atomic_fetch_add_explicit(&superslab_bytes, bytes, memory_order_relaxed) + bytes;
-    if (knob(KNOB_huge_pages) && total >= (size_t)knob(KNOB_huge_after_bytes) && bytes == SUPERSLAB_LARGE)
-        os_huge((void *)span->address, bytes, true);
+    superslab->huge = knob(KNOB_huge_pages) && total >= (size_t)knob(KNOB_huge_after_bytes) && bytes == SUPERSLAB_LARGE;
+    if (superslab->huge) os_huge((void *)span->address, bytes, true);
     stat_shared(STAT_superslabs_taken, 1);
     superslab_list(superslab);
     return superslab;
@@ -76,6 +86,7 @@ static void superslab_return(struct superslab *superslab, uint64_t now)
     struct span *span = &arena->spans[superslab->first];
     uint32_t units = superslab->units, dirty = (uint32_t)__builtin_popcountll(superslab->dirty_mask);
     superslab_unlist(superslab);
+    superslab_sparse(superslab, false);
     for (uint32_t i = 0; i < units; i++) {
         span[i].kind = SPAN_INSIDE;
         span[i].back = UINT32_MAX;
@@ -118,7 +129,10 @@ static struct span *superslab_take(uint32_t units)
     superslab->free_mask &= ~mask;
     superslab->dirty_mask &= ~mask;
     superslab->free_units -= units;
-    if (superslab->free_units == 0) superslab_unlist(superslab);
+    if (superslab->free_units == 0) {
+        superslab_unlist(superslab);
+        superslab_sparse(superslab, false);
+    }
     struct span *span = &superslab->arena->spans[superslab->first + at];
     for (uint32_t i = 0; i < units; i++) {
         span[i].kind = i == 0 ? SPAN_SLAB : SPAN_INSIDE;
@@ -181,6 +195,7 @@ static size_t superslab_purge(uint64_t horizon)
         superslab->dirty_mask &= ~row;
         superslab->free_mask &= ~row;
         superslab->free_units -= units;
+        superslab_sparse(superslab, true);
         atomic_fetch_sub_explicit(&slab_dirty_units, units, memory_order_relaxed);
         lock_drop(&arena_lock);
         size_t length = (size_t)units << UNIT_SHIFT;

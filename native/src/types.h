@@ -36,6 +36,9 @@
 #define L2_TABLE_SHIFT 7                      /* 128 bytes: the finest step of an L2 class */
 #define L2_SMALL_MAX 8192u                    /* bytes; up to here a slab is one unit */
 #define L2_SLAB_BYTES ((size_t)262144)        /* 256 KiB for blocks above that */
+#define SLAB_QUIET 2u                         /* rounds of tidying until parts of a slab are looked at */
+#define SLAB_STRIPPED (SLAB_QUIET + 1)        /* they were */
+#define SLABS_INLINE 64u                      /* slabs into which a thread looks in a round of its own, at most */
 #define SLAB_PARTS 16u                        /* of a slab: its pages go back in steps of so much, or of a page */
 #define FRONT_CLASSES (TINY_CLASSES + (UNIT_BYTES >= 65536 ? 3 * L2_STEPS : 0)) /* 89: those whose slab is one unit */
 
@@ -50,10 +53,11 @@
 #define RUN_SHORT 8u                         /* units; up to here a thread keeps a few runs without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length */
 #define RUN_SLOTS (3 * RUN_SHORT_BYTES / UNIT_BYTES + RUN_SHORT) /* 1/1 + 1/2 + ... 1/RUN_SHORT is below 3 */
-#define RUN_TIMES 3u                               /* a thread keeps at most so many times what its callers have */
-#define RUN_ROUND 1024u                            /* longer runs freed, until what lay idle all the while goes back */
-#define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
-#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes a run must have to spare for it */
+#define RUN_TIMES 3u       /* a thread keeps at most so many times what its callers have */
+#define RUN_GIVEN_MANY 64u /* runs that go to the arena in a row until fewer short ones are kept */
+#define RUN_ROUND 1024u    /* longer runs freed, until what lay idle all the while goes back */
+#define RUN_COLOURS 64u    /* cache lines by which blocks of runs are staggered: a page */
+#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)         /* bytes a run must have to spare for it */
 #define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of a block that a short run can serve */
 #define LARGE_MIN ((size_t)1 << 20)                        /* 1 MiB: blocks from here on are large */
 #define SIZE_LIMIT (WINDOW_BYTES / 2)                      /* larger requests are refused; units below it fit 32 bits */
@@ -62,7 +66,7 @@
 #define START_BOUND 65536 /* above start * offset of every block of a one-unit slab, below any other (sizeclass.c) */
 #define MAGAZINE_MIN 16u  /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
-#define GIVEN_MANY 8u                   /* magazines that go in a row before the next ones are smaller */
+#define GIVEN_MANY 4u                   /* magazines that go in a row before the next ones are smaller */
 #define SLOTS_BYTES ((size_t)640 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define DEPOT_PARTS 8u
 #define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
@@ -129,10 +133,10 @@ struct span {
     uint32_t back;  /* units to the span's first one; kept in every unit of a slab, else in the last one */
     uint32_t units; /* length in units, in the first descriptor */
     union {
-        uint32_t touched;    /* run, free span: units from the start that may hold pages */
-        struct {             /* slab; under the class lock */
-            uint16_t bare;   /* bit i: part i holds no pages; tiny blocks that begin there are not in the list */
-            uint16_t looked; /* blocks that were returned when its parts were last looked at */
+        uint32_t touched;   /* run, free span: units from the start that may hold pages */
+        struct {            /* slab; under the class lock */
+            uint16_t bare;  /* bit i: part i need hold no pages; tiny blocks that begin there are not in the list */
+            uint16_t quiet; /* rounds since a block came or went, then SLAB_STRIPPED */
         };
     };
     uintptr_t address; /* of the first byte */
@@ -173,7 +177,9 @@ struct superslab {
     uint64_t dirty_mask; /* bit i: unit i is free and may hold pages */
     struct arena *arena;
     uint64_t freed_ns; /* when a unit was last given back */
-    uint32_t listed;   /* 1: in the list */
+    bool listed;
+    bool huge;   /* huge pages were asked for */
+    bool sparse; /* and are not wanted, since pages went back */
 };
 
 struct arena {
@@ -212,8 +218,8 @@ struct depot {
 struct class_slabs {
     _Alignas(CACHE_LINE) struct lock lock; /* guards the list and every listed slab */
     struct span *partial;                  /* slabs with returned blocks */
-    uint32_t unlinked;                     /* slabs taken out of that list so far */
-    bool stirred;                          /* blocks came back since the slabs were last looked at */
+    struct span *last;                     /* of them; those that were stripped come last */
+    struct span *cursor;                   /* the next one to be looked at, within a round */
 };
 
 /* Short runs of one length that a thread keeps, all pages touched: the addresses of their blocks, so that the next
@@ -243,6 +249,8 @@ struct heap {
     size_t run_cached;                        /* bytes in them */
     size_t run_idle;                          /* fewest of them since the round began */
     uint32_t run_round;                       /* runs freed with accounts since then */
+    size_t run_allowed;                       /* the most they may be */
+    uint32_t run_given;                       /* to the arena since one was taken from it */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front; /* the thread's bins; read by observers */
     uint64_t random;

@@ -1,5 +1,7 @@
 /* Promise 10: memory goes back after a peak, and only what was touched becomes resident. */
 #include "../serve.h"
+#include <malloc.h>
+#include <sys/mman.h>
 #include <time.h>
 
 enum { PEAK = 300 * MIB, KEPT_MAX = PEAK / 10, WAIT_MS = 5000 };
@@ -49,6 +51,76 @@ static void give_back_mixed(size_t size) {
 PROMISE(a_peak_of_about_200_bytes_goes_back_in_any_order) { give_back_mixed(200); }
 PROMISE(a_peak_of_about_5_kib_goes_back_in_any_order) { give_back_mixed(5 * KIB); }
 PROMISE(a_peak_of_about_20_kib_goes_back_in_any_order) { give_back_mixed(20 * KIB); }
+
+/* Bytes that the kernel would add if it filled, as it does in time, every huge page that it may of which a page is there. */
+static size_t fillable_bytes(void) {
+    enum { PAGES = 2 * MIB / 4096 };
+    static char line[512];
+    unsigned char resident[PAGES];
+    uintptr_t begin = 0, end = 0;
+    size_t bytes = 0;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    while (fgets(line, sizeof line, maps)) {
+        uintptr_t from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2) begin = (from + 2 * MIB - 1) & -(2 * (uintptr_t)MIB), end = to;
+        if (strncmp(line, "VmFlags:", 8) != 0 || !strstr(line, " hg")) continue;
+        for (uintptr_t page = begin; page + 2 * MIB <= end; page += 2 * MIB) {
+            size_t there = 0;
+            HOLDS(mincore((void *)page, 2 * MIB, resident) == 0);
+            for (int i = 0; i < PAGES; i++) there += resident[i] & 1;
+            if (there != 0) bytes += (PAGES - there) * 4096;
+        }
+    }
+    fclose(maps);
+    return bytes;
+}
+
+/* One block of so many stays for good; what went back after the first peak goes back after the next one. */
+PROMISE(every_peak_goes_back_around_blocks_that_stay) {
+    enum { SIZE = 1000, COUNT = PEAK / SIZE, STAYS = 1500 };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < COUNT; i++)
+            if (i % STAYS != 0 || round == 0) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+        for (size_t i = 0; i < COUNT; i++)
+            if (i % STAYS != 0) free(blocks[i]);
+        expect_given_back(before);
+    }
+    if (sysconf(_SC_PAGESIZE) == 4096) HOLDS(fillable_bytes() < KEPT_MAX);
+}
+
+static int address_order(const void *a, const void *b) { return *(char *const *)a < *(char *const *)b ? -1 : 1; }
+
+/* Freed when its pages are gone already, in slabs of which other blocks stay: it stops the program, or it is only one. */
+static void free_twice_when_pages_are_gone(size_t size) {
+    enum { COUNT = 20000, STAYS = 60 };
+    for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = malloc(size), 1, size);
+    for (size_t i = 0; i < COUNT; i++)
+        if (i % STAYS != 0) free(blocks[i]);
+    malloc_trim(0);
+    free(blocks[COUNT / 2 + STAYS / 2]);
+    for (size_t i = 0; i < COUNT; i++)
+        if (i % STAYS != 0) memset(blocks[i] = malloc(size), (int)i % 2, size);
+    qsort(blocks, COUNT, sizeof *blocks, address_order);
+    for (size_t i = 1; i < COUNT; i++) HOLDS(blocks[i - 1] != blocks[i]);
+}
+
+static void no_block_is_two(size_t size) {
+    pid_t child = fork();
+    if (child == 0) {
+        fclose(stderr);
+        free_twice_when_pages_are_gone(size);
+        _exit(0);
+    }
+    int status;
+    HOLDS(waitpid(child, &status, 0) == child);
+    HOLDS(WIFSIGNALED(status) ? WTERMSIG(status) == SIGABRT : WEXITSTATUS(status) == 0);
+}
+
+PROMISE(a_small_block_freed_when_its_pages_are_gone_is_not_two) { no_block_is_two(1000); }
+PROMISE(a_medium_block_freed_when_its_pages_are_gone_is_not_two) { no_block_is_two(5 * KIB); }
+PROMISE(a_wide_block_freed_when_its_pages_are_gone_is_not_two) { no_block_is_two(12 * KIB); }
 
 static void *peak_in_thread(void *size) {
     for (size_t i = 0; i < PEAK / 4 / (size_t)size; i++) {
