@@ -256,8 +256,7 @@ static uint32_t slab_purge(const struct span *slab, uint32_t parts)
     return gone;
 }
 
-/* Links the free tiny blocks that are not bare, by address. Result: the last one, its link not set; 0: there is none.
- */
+/* Links the free tiny blocks that are not bare, by address. Result: the last one, whose link is not set; 0: none. */
 static uintptr_t slab_chain(struct span *slab, const uint64_t *free)
 {
     uintptr_t last = 0;
@@ -299,7 +298,8 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab, bool *ref
         link_set(last, slab->list);
         slab->list = aside.list;
     } else if (!slab_is_tiny(slab)) {
-        if (UNLIKELY(slab->slots & aside.slots)) fatal("block freed twice", slab_block(slab, lowest_bit(aside.slots)));
+        uint64_t twice = slab->slots & aside.slots;
+        if (UNLIKELY(twice != 0)) fatal("block freed twice", slab_block(slab, lowest_bit(twice)));
         slab->slots |= aside.slots;
     }
     slab->place = SLAB_NOWHERE;
@@ -327,9 +327,14 @@ static size_t slabs_strip(bool all, size_t most)
         slabs->cursor = slabs->partial;
         for (struct span *slab; (slab = slabs->cursor) != NULL && slab->quiet < SLAB_STRIPPED && !refused;) {
             slabs->cursor = slab->next;
-            if (!all && slab->quiet < SLAB_QUIET) slab->quiet++;
-            else if (most > 0) bytes += slab_strip(slabs, slab, &refused), most--;
-            if (slab->quiet < SLAB_STRIPPED) POKE(slabs_due, true);
+            bool ripe = all || slab->quiet == SLAB_QUIET;
+            if (ripe && most > 0) {
+                bytes += slab_strip(slabs, slab, &refused);
+                most--;
+                continue;
+            }
+            if (!ripe) slab->quiet++;
+            POKE(slabs_due, true);
         }
         slabs->cursor = NULL;
         lock_drop(&slabs->lock);
