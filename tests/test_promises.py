@@ -30,6 +30,11 @@ def test_helper_is_nobodys_concern_while_it_learns(promise):
     keep("promises/helper.c", promise, HAKMEM_ACE_ENABLED="1")
 
 
+@pytest.mark.parametrize("setting", [{"HAKMEM_PROFILE": "lean"}, {"HAKMEM_DEPOT_BYTES": "1M"}], ids=str)
+def test_blocks_that_never_waited_in_a_depot_go_back_too(setting):
+    keep("promises/give_back.c", "a_peak_of_about_200_bytes_goes_back_in_any_order", **setting)
+
+
 def readelf(option):
     if library() is None:
         pytest.skip("libc's allocator is under test")

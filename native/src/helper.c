@@ -102,7 +102,9 @@ static void helper_consider(void)
     if (UNLIKELY(much || atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
         atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE)
         atomic_store(&helper_due, true);
-    if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes))) return;
-    if (much && atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
+    bool due =
+        PEEK(slabs_due) && knob(KNOB_idle_return) && !atomic_load_explicit(&os_purge_refused, memory_order_relaxed);
+    if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes) && !due)) return;
+    if ((much || due) && atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
     if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy(os_now_ns(), SLABS_INLINE);
 }

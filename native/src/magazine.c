@@ -357,7 +357,10 @@ static void magazine_give(struct heap *heap, unsigned class, struct magazine *fu
 {
     if (LIKELY(keep || atomic_load_explicit(&depots_told, memory_order_relaxed) < (size_t)knob(KNOB_depot_bytes)))
         depot_push(depot_own(heap, class), class, chain_pack(class, full->slots + 1, full->blocks));
-    else slabs_return(class, full->slots + 1, full->blocks, os_now_ns());
+    else {
+        slabs_return(class, full->slots + 1, full->blocks, os_now_ns());
+        POKE(slabs_due, true);
+    }
     POKE(full->blocks, 0);
 }
 

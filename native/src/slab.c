@@ -125,6 +125,7 @@ static void slab_delete(struct span *slab, uint64_t now)
     }
     owners.bin[map_index(slab->address)] = 0;
     lock_take(&arena_lock);
+    if (slab->bare != 0) superslab_bare(slab, false);
     superslab_give(slab, now);
     lock_drop(&arena_lock);
 }
@@ -206,6 +207,10 @@ static void slab_dress(struct span *slab, unsigned part)
         slab_put(slab, slab_block(slab, i));
     }
     POKE(slab->bare, (uint16_t)(slab->bare & ~(1u << part)));
+    if (slab->bare != 0) return;
+    lock_take(&arena_lock);
+    superslab_bare(slab, false);
+    lock_drop(&arena_lock);
 }
 
 #define SLAB_BLOCKS_MAX (UNIT_BYTES / GRANULE)
@@ -239,13 +244,11 @@ static uint32_t slab_idle_parts(const struct span *slab, const uint64_t *free)
     return 2 * (uint32_t)__builtin_popcount(idle) >= parts ? idle : 0;
 }
 
-/* Gives back the pages of those of the parts for which the kernel takes them. Result: these. */
+/* Gives back the pages of those of the parts for which the kernel takes them. Result: these. Of others it may have
+ * taken the first pages: what their blocks say has to be written anew. */
 static uint32_t slab_purge(const struct span *slab, uint32_t parts)
 {
     uint32_t gone = 0;
-    lock_take(&arena_lock);
-    superslab_sparse(superslab_of(arena_of(slab->address), slab->address), true);
-    lock_drop(&arena_lock);
     for (uint32_t row; parts != 0; parts &= ~row) {
         unsigned at = lowest_bit(parts), length = lowest_bit(~(uint64_t)(parts >> at));
         row = ((1u << length) - 1) << at;
@@ -256,20 +259,22 @@ static uint32_t slab_purge(const struct span *slab, uint32_t parts)
     return gone;
 }
 
-/* Links the free tiny blocks that are not bare, by address. Result: the last one, whose link is not set; 0: none. */
+/* Writes anew what the free blocks say that are not bare: tiny ones are linked by address. Result: the last of these,
+ * 0: there is none. */
 static uintptr_t slab_chain(struct span *slab, const uint64_t *free)
 {
     uintptr_t last = 0;
-    slab->list = LIST_END;
+    if (slab_is_tiny(slab)) slab->list = LIST_END;
     for (size_t i = slab->carved; i-- > 0;) {
         uintptr_t block = slab_block(slab, i);
         if (!bit_of(free, i) || slab_is_bare(slab, block)) continue;
-        if (last == 0) last = block;
-        else link_set(block, slab->list);
-        slab->list = block;
+        slab_put(slab, block);
+        if (last == 0 && slab_is_tiny(slab)) last = block;
     }
     return last;
 }
+
+static bool slabs_due; /* blocks came back to slabs that were not looked into since */
 
 /* Gives back the pages of idle parts of a listed slab. Under the class lock, which is dropped meanwhile: the slab is as
  * if a heap carved it, and its free blocks are out of it. Result: bytes; `refused` where the kernel keeps them. */
@@ -278,20 +283,20 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab, bool *ref
     uint64_t free[SLAB_BLOCKS_MAX / 64] = {0};
     struct span aside = *slab;
     partial_unlink(slabs, slab);
-    slab->quiet = SLAB_STRIPPED;
-    if (2 * slab->returned < slab->carved) {
-        partial_link(slabs, slab);
-        return 0;
-    }
     slab->place = SLAB_CURRENT;
     if (slab_is_tiny(slab)) slab->list = LIST_END;
     else slab->slots = 0;
     lock_drop(&slabs->lock);
     slab_see_free(&aside, free);
-    uint32_t idle = slab_idle_parts(&aside, free) & ~aside.bare, gone = idle != 0 ? slab_purge(&aside, idle) : 0;
-    aside.bare |= (uint16_t)gone;
+    uint32_t idle = slab_idle_parts(&aside, free) & ~aside.bare, gone = slab_purge(&aside, idle);
     *refused = idle != 0 && gone == 0;
-    uintptr_t last = slab_is_tiny(slab) ? slab_chain(&aside, free) : 0;
+    if (gone != 0 && aside.bare == 0) {
+        lock_take(&arena_lock);
+        superslab_bare(slab, true);
+        lock_drop(&arena_lock);
+    }
+    aside.bare |= (uint16_t)gone;
+    uintptr_t last = slab_chain(&aside, free);
     lock_take(&slabs->lock);
     POKE(slab->bare, aside.bare);
     if (last != 0) {
@@ -303,6 +308,8 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab, bool *ref
         slab->slots |= aside.slots;
     }
     slab->place = SLAB_NOWHERE;
+    slab->quiet = slab->returned == aside.returned ? SLAB_STRIPPED : 0;
+    if (slab->quiet == 0) POKE(slabs_due, true);
     bool whole = slab->returned == slab->carved;
     if (!whole) partial_link(slabs, slab);
     lock_drop(&slabs->lock);
@@ -311,13 +318,13 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab, bool *ref
     return (size_t)__builtin_popcount(gone) << slab_part_shift(&aside);
 }
 
-static bool slabs_due; /* there are quiet slabs whose time has not come */
-
-/* The same for slabs of which no block came or went for some rounds, or for all; those that were looked at before come
- * last in their lists. At most so many slabs: what is behind them waits for the next round. Result: bytes. */
+/* The same for slabs of which no block came or went for some rounds, or for all, where half of their blocks are free;
+ * those that were looked at before come last in their lists. At most so many slabs: what is behind them waits for the
+ * next round. Result: bytes. */
 static size_t slabs_strip(bool all, size_t most)
 {
     size_t bytes = 0, shortest = size_max((size_t)knob(KNOB_purge_range_bytes), 2 * os_page);
+    uint32_t seen = 0;
     bool refused = false;
     POKE(slabs_due, false);
     for (unsigned class = 1; class < CLASSES && !refused; class ++) {
@@ -327,18 +334,26 @@ static size_t slabs_strip(bool all, size_t most)
         slabs->cursor = slabs->partial;
         for (struct span *slab; (slab = slabs->cursor) != NULL && slab->quiet < SLAB_STRIPPED && !refused;) {
             slabs->cursor = slab->next;
-            bool ripe = all || slab->quiet == SLAB_QUIET;
-            if (ripe && most > 0) {
+            bool ripe = all || slab->quiet == SLAB_QUIET, half = 2 * slab->returned >= slab->carved;
+            if (ripe && half && most > 0) {
                 bytes += slab_strip(slabs, slab, &refused);
                 most--;
-                continue;
+            } else if (ripe && !half) {
+                partial_unlink(slabs, slab);
+                slab->quiet = SLAB_STRIPPED;
+                partial_link(slabs, slab);
+            } else {
+                if (!ripe) slab->quiet++;
+                POKE(slabs_due, true);
             }
-            if (!ripe) slab->quiet++;
-            POKE(slabs_due, true);
+            if (++seen % 64 != 0) continue;
+            lock_drop(&slabs->lock); /* the cursor knows what others do meanwhile */
+            lock_take(&slabs->lock);
         }
         slabs->cursor = NULL;
         lock_drop(&slabs->lock);
     }
+    if (refused) POKE(slabs_due, true);
     return bytes;
 }
 

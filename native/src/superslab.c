@@ -43,13 +43,28 @@ static uint32_t superslab_units_wanted(void)
 }
 
 /* The kernel fills every huge page that it may, however few of its pages are there: so it may not where some went back,
- * until the superslab is full again or free as a whole. Under arena_lock. */
+ * until the superslab is full again or free as a whole. These are under arena_lock. */
 static void superslab_sparse(struct superslab *superslab, bool sparse)
 {
     if (!superslab->huge || superslab->sparse == sparse) return;
     superslab->sparse = sparse;
     os_huge((void *)(superslab->arena->base + ((size_t)superslab->first << UNIT_SHIFT)),
             (size_t)superslab->units << UNIT_SHIFT, !sparse);
+}
+
+static void superslab_fill(struct superslab *superslab)
+{
+    if (superslab->free_units == 0 && superslab->bare_slabs == 0) superslab_sparse(superslab, false);
+}
+
+/* A slab has parts without pages, or has none any more. */
+static void superslab_bare(const struct span *slab, bool bare)
+{
+    struct superslab *superslab = superslab_of(arena_of(slab->address), slab->address);
+    if (bare) superslab->bare_slabs++;
+    else superslab->bare_slabs--;
+    if (bare) superslab_sparse(superslab, true);
+    else superslab_fill(superslab);
 }
 
 static struct superslab *superslab_new(void)
@@ -131,7 +146,7 @@ static struct span *superslab_take(uint32_t units)
     superslab->free_units -= units;
     if (superslab->free_units == 0) {
         superslab_unlist(superslab);
-        superslab_sparse(superslab, false);
+        superslab_fill(superslab);
     }
     struct span *span = &superslab->arena->spans[superslab->first + at];
     for (uint32_t i = 0; i < units; i++) {

@@ -173,6 +173,7 @@ struct superslab {
     uint32_t first;                /* unit number in its arena */
     uint32_t units;
     uint32_t free_units;
+    uint32_t bare_slabs; /* slabs with parts without pages */
     uint64_t free_mask;  /* bit i: unit i is free */
     uint64_t dirty_mask; /* bit i: unit i is free and may hold pages */
     struct arena *arena;

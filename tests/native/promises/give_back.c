@@ -52,7 +52,7 @@ PROMISE(a_peak_of_about_200_bytes_goes_back_in_any_order) { give_back_mixed(200)
 PROMISE(a_peak_of_about_5_kib_goes_back_in_any_order) { give_back_mixed(5 * KIB); }
 PROMISE(a_peak_of_about_20_kib_goes_back_in_any_order) { give_back_mixed(20 * KIB); }
 
-/* Bytes that the kernel would add if it filled, as it does in time, every huge page that it may of which a page is there. */
+/* Bytes that the kernel would add if it filled, as it does in time, each huge page that it may and that has a page. */
 static size_t fillable_bytes(void) {
     enum { PAGES = 2 * MIB / 4096 };
     static char line[512];
@@ -90,9 +90,23 @@ PROMISE(every_peak_goes_back_around_blocks_that_stay) {
     if (sysconf(_SC_PAGESIZE) == 4096) HOLDS(fillable_bytes() < KEPT_MAX);
 }
 
+/* The kernel keeps a locked page, and with it the rest of what it was asked to take. */
+PROMISE(a_locked_page_among_free_blocks_is_nobodys_concern) {
+    enum { SIZE = 4 * KIB, COUNT = 64, STAYS = 16, LOCKED = 9 };
+    for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    for (size_t i = LOCKED; i < COUNT; i += STAYS)
+        if (mlock(blocks[i], SIZE) != 0) UNTRIED("no memory may be locked here");
+    for (size_t i = 0; i < COUNT; i++)
+        if (i % STAYS != 0) free(blocks[i]);
+    malloc_trim(0);
+    for (size_t i = 0; i < COUNT; i++)
+        if (i % STAYS != 0) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
+}
+
 static int address_order(const void *a, const void *b) { return *(char *const *)a < *(char *const *)b ? -1 : 1; }
 
-/* Freed when its pages are gone already, in slabs of which other blocks stay: it stops the program, or it is only one. */
+/* Freed when its pages are gone, in slabs of which other blocks stay: that ends the program, or does nothing. */
 static void free_twice_when_pages_are_gone(size_t size) {
     enum { COUNT = 20000, STAYS = 60 };
     for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = malloc(size), 1, size);
