@@ -25,6 +25,7 @@
 #include "poollane.c"   /* threads that share one */
 #include "stackpool.c"  /* objects of one size */
 #include "slab.c"       /* equal blocks */
+#include "strip.c"      /* parts of slabs go back */
 #include "magazine.c"   /* thread caches and the depot */
 
 #include "site.c"       /* call-site rules */
