@@ -177,7 +177,7 @@ static size_t give_all_back(uint64_t now)
 }
 
 /* A round of tidying, by whoever comes first, at most twice in a purge delay: magazines nobody asked for since the last
- * round go home, what is old goes back. Result: ns until the next. */
+ * round go home, what is old goes back, of slabs in use from so many at most. Result: ns until the next. */
 static uint64_t tidy(uint64_t now, size_t slabs)
 {
     uint64_t delay = (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u, pause = delay / 2 + 1000000u;

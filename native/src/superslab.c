@@ -61,10 +61,13 @@ static void superslab_fill(struct superslab *superslab)
 static void superslab_bare(const struct span *slab, bool bare)
 {
     struct superslab *superslab = superslab_of(arena_of(slab->address), slab->address);
-    if (bare) superslab->bare_slabs++;
-    else superslab->bare_slabs--;
-    if (bare) superslab_sparse(superslab, true);
-    else superslab_fill(superslab);
+    if (bare) {
+        superslab->bare_slabs++;
+        superslab_sparse(superslab, true);
+    } else {
+        superslab->bare_slabs--;
+        superslab_fill(superslab);
+    }
 }
 
 static struct superslab *superslab_new(void)

@@ -115,7 +115,7 @@ struct chain {
 /* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
 
 enum span_kind { SPAN_UNBORN, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB, SPAN_INSIDE };
-enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it */
+enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is looked into */
 enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, and not yet freed once */
 
 /* A run is with a caller, then its word of life is the mark of its block (mid.c), or it is not; a window is held for
@@ -251,7 +251,7 @@ struct heap {
     size_t run_idle;                          /* fewest of them since the round began */
     uint32_t run_round;                       /* runs freed with accounts since then */
     size_t run_allowed;                       /* the most they may be */
-    uint32_t run_given;                       /* to the arena since one was taken from it */
+    uint32_t run_given;                       /* runs given to the arena since one was taken from it */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front; /* the thread's bins; read by observers */
     uint64_t random;

@@ -52,6 +52,20 @@ PROMISE(a_peak_of_about_200_bytes_goes_back_in_any_order) { give_back_mixed(200)
 PROMISE(a_peak_of_about_5_kib_goes_back_in_any_order) { give_back_mixed(5 * KIB); }
 PROMISE(a_peak_of_about_20_kib_goes_back_in_any_order) { give_back_mixed(20 * KIB); }
 
+/* So little lies free as a whole that nothing but the slabs themselves says that there is something to give back. */
+PROMISE(what_is_scattered_over_all_slabs_goes_back) {
+    enum { SIZE = 64, COUNT = 64 * MIB / SIZE, STAY = COUNT / 2000 };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    for (size_t left = COUNT; left > STAY; left--) {
+        size_t at = (size_t)rand() % left;
+        free(blocks[at]);
+        blocks[at] = blocks[left - 1];
+    }
+    expect_given_back(before);
+}
+
 /* Bytes that the kernel would add if it filled, as it does in time, each huge page that it may and that has a page. */
 static size_t fillable_bytes(void) {
     enum { PAGES = 2 * MIB / 4096 };
