@@ -376,17 +376,18 @@ static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned
         stat_add(heap, STAT_spills, 1);
         stat_add(heap, STAT_spilled_blocks, loaded->blocks);
         POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
-        bool given = spare->blocks != 0;
-        if (given) magazine_give(heap, class, spare, false);
+        uint32_t given = spare->blocks;
+        if (given != 0) magazine_give(heap, class, spare, false);
         magazine_widen(heap, spare, (uint32_t)size_min(loaded->room, limit));
         if (LIKELY(spare->room != 0)) {
             magazine_swap(heap, class);
         } else { /* no memory for a second one's slots: this one goes */
+            given = loaded->blocks;
             magazine_give(heap, class, loaded, false);
-            given = true;
         }
-        heap->given[class] += given && heap->given[class] < GIVEN_MANY;
-        uint32_t *count = given ? &heap->spills[class] : &heap->swaps[class];
+        size_t units = (size_t)given * classes[class].size >> UNIT_SHIFT, more = given != 0 ? size_max(units, 1) : 0;
+        heap->given[class] = (uint8_t)size_min(heap->given[class] + more, GIVEN_MANY);
+        uint32_t *count = given != 0 ? &heap->spills[class] : &heap->swaps[class];
         POKE(*count, *count + 1);
     }
     if (UNLIKELY(loaded->room == 0)) return false;

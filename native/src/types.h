@@ -66,7 +66,7 @@
 #define START_BOUND 65536 /* above start * offset of every block of a one-unit slab, below any other (sizeclass.c) */
 #define MAGAZINE_MIN 16u  /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
-#define GIVEN_MANY 4u                   /* magazines that go in a row before the next ones are smaller */
+#define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */
 #define SLOTS_BYTES ((size_t)640 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define DEPOT_PARTS 8u
 #define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
@@ -240,7 +240,7 @@ struct heap {
     struct magazine spare[CLASSES];           /* the magazine behind it: empty, or it was full */
     uintptr_t *slots, *slots_end;             /* mapped for further magazines */
     uint16_t capacity[CLASSES];               /* in force; taken from the knobs at a refill or spill */
-    uint8_t given[CLASSES];                   /* magazines given away since the last refill, GIVEN_MANY at most */
+    uint8_t given[CLASSES];                   /* since the last refill: see GIVEN_MANY, its highest value */
     struct span *current[CLASSES];            /* the slab being carved */
     uint64_t run_bits;                        /* bit b: runs[b] is not empty */
     struct run_bin shorts[RUN_SHORT + 2];     /* by units, the last always empty: short runs without accounts */

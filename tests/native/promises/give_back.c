@@ -52,6 +52,47 @@ PROMISE(a_peak_of_about_200_bytes_goes_back_in_any_order) { give_back_mixed(200)
 PROMISE(a_peak_of_about_5_kib_goes_back_in_any_order) { give_back_mixed(5 * KIB); }
 PROMISE(a_peak_of_about_20_kib_goes_back_in_any_order) { give_back_mixed(20 * KIB); }
 
+/* Each of four threads frees what it allocated and stays, idle, with what it has in hand. */
+enum { STAYING = 4 };
+static pthread_barrier_t stage;
+
+static void *rise_and_fall_and_stay(void *size) {
+    size_t count = PEAK / STAYING / (size_t)size;
+    char **own = calloc(count, sizeof *own);
+    unsigned seed = (unsigned)(uintptr_t)own;
+    for (size_t i = 0; i < count; i++) {
+        size_t bytes = (size_t)size / 2 + (size_t)rand_r(&seed) % (size_t)size;
+        memset(own[i] = malloc(bytes), 1, bytes);
+    }
+    pthread_barrier_wait(&stage);
+    for (size_t left = count; left > 0; left--) {
+        size_t at = (size_t)rand_r(&seed) % left;
+        free(own[at]);
+        own[at] = own[left - 1];
+    }
+    free(own);
+    pthread_barrier_wait(&stage);
+    pthread_barrier_wait(&stage);
+    return NULL;
+}
+
+static void give_back_beside_threads(size_t size) {
+    pthread_t threads[STAYING];
+    long before = resident_bytes();
+    pthread_barrier_init(&stage, NULL, STAYING + 1);
+    for (int i = 0; i < STAYING; i++) pthread_create(&threads[i], NULL, rise_and_fall_and_stay, (void *)size);
+    pthread_barrier_wait(&stage);
+    HOLDS(resident_bytes() - before > PEAK / 10 * 9);
+    pthread_barrier_wait(&stage);
+    expect_given_back(before);
+    pthread_barrier_wait(&stage);
+    for (int i = 0; i < STAYING; i++) pthread_join(threads[i], NULL);
+}
+
+PROMISE(a_peak_of_about_1000_bytes_goes_back_from_threads_that_stay) { give_back_beside_threads(1000); }
+PROMISE(a_peak_of_about_32_kib_goes_back_from_threads_that_stay) { give_back_beside_threads(32 * KIB); }
+PROMISE(a_peak_of_about_300_kib_goes_back_from_threads_that_stay) { give_back_beside_threads(300 * KIB); }
+
 /* So little lies free as a whole that nothing but the slabs themselves says that there is something to give back. */
 PROMISE(what_is_scattered_over_all_slabs_goes_back) {
     enum { SIZE = 64, COUNT = 64 * MIB / SIZE, STAY = COUNT / 2000 };
