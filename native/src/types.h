@@ -54,7 +54,7 @@
 #define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length */
 #define RUN_SLOTS (3 * RUN_SHORT_BYTES / UNIT_BYTES + RUN_SHORT) /* 1/1 + 1/2 + ... 1/RUN_SHORT is below 3 */
 #define RUN_TIMES 3u       /* a thread keeps at most so many times what its callers have */
-#define RUN_GIVEN_MANY 64u /* runs that go to the arena in a row until fewer short ones are kept */
+#define RUN_GIVEN_MANY 16u /* runs that go to the arena in a row until fewer short ones are kept */
 #define RUN_ROUND 1024u    /* longer runs freed, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u    /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)         /* bytes a run must have to spare for it */
