@@ -205,16 +205,35 @@ static void run_huge(const struct span *run)
 static _Atomic size_t large_dense;   /* bytes of the longest large block of which this program used most */
 static _Atomic size_t run_units_out; /* units of runs that the arena has given to threads, windows left out */
 
-/* A large run is freed for the first time. If its caller used most of it, it gets huge pages from now on, and so do all
- * that come later and are at most twice as long. Not before, or blocks of which little is touched would cost 2 MiB
- * each. */
-static NOINLINE void run_settle(struct span *run)
+/* Of a block that this program used most of it is learned that such blocks, and those at most twice as long, get huge
+ * pages from now on. Not before, or blocks of which little is touched would cost 2 MiB each. */
+static bool large_learn(uintptr_t address, size_t size)
+{
+    if (!os_dense((void *)address, size, 12)) return false;
+    if (size > atomic_load_explicit(&large_dense, memory_order_relaxed))
+        atomic_store_explicit(&large_dense, size, memory_order_relaxed);
+    return true;
+}
+
+/* A large run is freed for the first time. */
+static NOINLINE void run_settle(struct heap *heap, struct span *run)
 {
     POKE(run->place, RUN_SETTLED);
-    if (!os_dense((void *)run->address, run->size, 12)) return;
-    if (run->size > atomic_load_explicit(&large_dense, memory_order_relaxed))
-        atomic_store_explicit(&large_dense, run->size, memory_order_relaxed);
-    if (os_purge((void *)run->address, span_bytes(run))) run_huge(run);
+    if (heap != NULL && heap->unsettled == run->address) heap->unsettled_bytes = 0;
+    if (large_learn(run->address, run->size) && os_purge((void *)run->address, span_bytes(run))) run_huge(run);
+}
+
+/* A large run whose pages nobody has touched goes to a caller. Whoever asks for one after the other has filled the last
+ * one by now; where another thread freed it, its pages tell what came after it. */
+static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t size)
+{
+    bool dense = size / 2 <= atomic_load_explicit(&large_dense, memory_order_relaxed);
+    if (!dense && heap->unsettled_bytes != 0)
+        dense = large_learn(heap->unsettled, heap->unsettled_bytes) && size / 2 <= heap->unsettled_bytes;
+    POKE(run->place, dense ? RUN_SETTLED : RUN_UNSETTLED);
+    if (dense) run_huge(run);
+    heap->unsettled = run->address;
+    heap->unsettled_bytes = dense ? 0 : size;
 }
 
 /* Huge pages under runs that come and go: a region whose pages are nearly all resident is moved into one, which costs
@@ -306,9 +325,8 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     if (UNLIKELY(heap->run_given >= RUN_GIVEN_MANY)) shorts_bound(heap, 1, 0);
     heap->run_given = 0;
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
-    bool dense = size / 2 <= atomic_load_explicit(&large_dense, memory_order_relaxed);
-    POKE(run->place, huge && run->zeroed && !dense ? RUN_UNSETTLED : RUN_SETTLED);
-    if (huge && run->zeroed && dense) run_huge(run);
+    POKE(run->place, RUN_SETTLED);
+    if (huge && run->zeroed) run_unsettle(heap, run, size);
     run_colour(heap, run);
     run_begin(run, size, units);
     heap->run_held += run_touched_bytes(run);

@@ -251,6 +251,8 @@ struct heap {
     size_t run_idle;                          /* fewest of them since the round began */
     uint32_t run_round;                       /* runs freed with accounts since then */
     size_t run_allowed;                       /* the most they may be */
+    uintptr_t unsettled;                      /* large run handed out last of which nobody knows if it is used */
+    size_t unsettled_bytes;                   /* of its block; 0: there is none */
     uint32_t run_given;                       /* runs given to the arena since one was taken from it */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front; /* the thread's bins; read by observers */

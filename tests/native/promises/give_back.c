@@ -301,6 +301,26 @@ PROMISE(a_peak_goes_back_after_blocks_were_handed_over) {
     expect_given_back(before);
 }
 
+static long faults_of_filling(char *block, size_t size) {
+    struct rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
+    memset(block, 1, size);
+    getrusage(RUSAGE_SELF, &after);
+    return after.ru_minflt - before.ru_minflt;
+}
+
+/* A program that fills its large blocks gets huge pages for them before it has freed one. */
+PROMISE(filled_large_blocks_cost_few_faults) {
+    enum { SIZE = 4 * MIB, COUNT = 16, FEW = COUNT * SIZE / 4096 / 4 };
+    char *own = mmap(NULL, COUNT * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(own, COUNT * SIZE, MADV_HUGEPAGE);
+    if (faults_of_filling(own, COUNT * SIZE) > FEW / 2) UNTRIED("the kernel gives no huge pages here");
+    long faults = 0;
+    for (int i = 0; i < COUNT; i++) faults += faults_of_filling(blocks[i] = malloc(SIZE), SIZE);
+    HOLDS(faults < FEW);
+    for (int i = 0; i < COUNT; i++) free(blocks[i]);
+}
+
 PROMISE(many_barely_touched_blocks_stay_small) {
     enum { BLOCKS = 400 };
     long before = resident_bytes();
