@@ -30,11 +30,21 @@ static uint64_t os_random(void)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
+static void os_huge(void *p, size_t bytes, bool wanted)
+{
+    stat_shared(STAT_sys_madvise, 1);
+    madvise(p, bytes, wanted ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+}
+
+/* Without huge pages, whatever the system does for all (transparent_hugepage/enabled may say "always"): where they are
+ * worth it the allocator asks for them, and elsewhere only what is touched becomes resident. */
 static void *os_mmap(size_t bytes, int protection, int flags)
 {
     stat_shared(STAT_sys_mmap, 1);
     void *p = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
+    if (p == MAP_FAILED) return NULL;
+    os_huge(p, bytes, false);
+    return p;
 }
 
 /* Pages that may be used at once, zeroed; for the allocator's own tables. Never given back. */
@@ -91,21 +101,18 @@ static bool os_dense(void *p, size_t bytes, size_t sixteenths)
     return 16 * seen >= sixteenths * pages;
 }
 
-static void os_huge(void *p, size_t bytes, bool wanted)
-{
-    stat_shared(STAT_sys_madvise, 1);
-    madvise(p, bytes, wanted ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-}
-
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-/* Moves resident pages into huge ones at once; false where the kernel cannot. */
+/* Moves resident pages into huge ones at once; false where the kernel cannot. Those that come later are small again. */
 static bool os_collapse(void *p, size_t bytes)
 {
+    os_huge(p, bytes, true); /* where they may not be, the kernel makes none */
     stat_shared(STAT_sys_madvise, 1);
-    return madvise(p, bytes, MADV_COLLAPSE) == 0;
+    bool collapsed = madvise(p, bytes, MADV_COLLAPSE) == 0;
+    os_huge(p, bytes, false);
+    return collapsed;
 }
 
 /* Bytes of address space the process may have; SIZE_MAX without a limit. */
