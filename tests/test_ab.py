@@ -40,7 +40,7 @@ def test_ab_takes_any_program(capsys):
 
 def test_ab_compares_a_program_under_several_allocators():
     """Who answers malloc is asked inside; the memory is the program's own, not that of who started it."""
-    code = "import sys; sys.exit(NAME not in open('/proc/self/maps').read())"
+    code = "import sys, time; time.sleep(0.2); sys.exit(NAME not in open('/proc/self/maps').read())"
     libraries = {name: f"lib{name}" for name in ("hakmem", *peers.KNOWN)} | {"system": "libc.so"}
     for name, library in libraries.items():
         if name in peers.KNOWN and peers.find(name).path is None:
@@ -48,7 +48,7 @@ def test_ab_compares_a_program_under_several_allocators():
         target = ab.program(sys.executable, "-c", code.replace("NAME", repr(library)))
         row, _ = ab.record(target, ab.side(name))
         assert row["status"] == "ok" and 0 < row["peak_rss_bytes"] < 30e6
-    large = ab.program(sys.executable, "-c", "block = bytearray(90 << 20); import time; time.sleep(0.05)")
+    large = ab.program(sys.executable, "-c", "block = bytearray(90 << 20); import time; time.sleep(0.2)")
     assert 90e6 < ab.record(large, ab.side("hakmem"))[0]["peak_rss_bytes"] < 130e6
 
 
