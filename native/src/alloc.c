@@ -206,7 +206,7 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
         return;
     }
     if (UNLIKELY(PEEK(run->life) != run_mark(block))) fatal("block freed twice", block);
-    if (run->place) run_settle(heap, run);
+    if (run->place) run_settle(run);
     if (heap != NULL && run->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, run)) return;
     uint64_t now = os_now_ns();
     size_t bytes = run_touched_bytes(run);

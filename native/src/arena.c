@@ -381,7 +381,7 @@ static size_t arena_purge(uint64_t horizon, size_t keep)
         span->life = RUN_FREE;
         span_shape(span, SPAN_RUN, span->units); /* nobody's, and no neighbour may grow into it meanwhile */
         lock_drop(&arena_lock);
-        bool gone = os_purge((void *)span->address, span_bytes(span));
+        bool gone = os_retire((void *)span->address, span_bytes(span));
         if (gone) bytes += span_bytes(span);
         lock_take(&arena_lock);
         free_insert(arena_of(span->address), span, span->units, gone, horizon + 1);

@@ -194,46 +194,56 @@ static struct span *mid_allocate(struct heap *heap, size_t size)
     return run;
 }
 
-static void run_huge(const struct span *run)
+static void run_huge(const struct span *run, bool wanted)
 {
     const struct arena *arena = arena_of(run->address);
     uintptr_t begin = align_down(run->address, SUPERSLAB_LARGE),
               end = align_up(run->address + span_bytes(run), SUPERSLAB_LARGE);
-    os_huge((void *)begin, size_min(end, arena->base + PEEK(arena->writable)) - begin, true);
+    os_huge((void *)begin, size_min(end, arena->base + PEEK(arena->writable)) - begin, wanted);
 }
 
 static _Atomic size_t large_dense;   /* bytes of the longest large block of which this program used most */
 static _Atomic size_t run_units_out; /* units of runs that the arena has given to threads, windows left out */
 
-/* Of a block that this program used most of it is learned that such blocks, and those at most twice as long, get huge
- * pages from now on. Not before, or blocks of which little is touched would cost 2 MiB each. */
-static bool large_learn(uintptr_t address, size_t size)
+/* Blocks like one of which most was used, and those at most twice as long, get huge pages. No others do, or blocks of
+ * which little is touched would cost 2 MiB each. */
+static bool large_is_dense(size_t size) { return size / 2 <= atomic_load_explicit(&large_dense, memory_order_relaxed); }
+
+static void large_learn(size_t size)
 {
-    if (!os_dense((void *)address, size, 12)) return false;
     if (size > atomic_load_explicit(&large_dense, memory_order_relaxed))
         atomic_store_explicit(&large_dense, size, memory_order_relaxed);
-    return true;
+}
+
+/* Looks at the large block that this thread took last from what nobody had touched. Whoever asks for one after the
+ * other has filled it by now, if ever. */
+static void large_look(const struct heap *heap)
+{
+    const struct span *last = heap->fresh;
+    if (last == NULL || !run_is_live(last, last->address) || PEEK(last->size) < LARGE_MIN) return;
+    size_t size = PEEK(last->size);
+    if (os_dense((void *)last->address, size, 12)) large_learn(size);
+    else if (large_is_dense(size)) atomic_store_explicit(&large_dense, size / 2 - 1, memory_order_relaxed);
 }
 
 /* A large run is freed for the first time. */
-static NOINLINE void run_settle(struct heap *heap, struct span *run)
+static NOINLINE void run_settle(struct span *run)
 {
     POKE(run->place, RUN_SETTLED);
-    if (heap != NULL && heap->unsettled == run->address) heap->unsettled_bytes = 0;
-    if (large_learn(run->address, run->size) && os_purge((void *)run->address, span_bytes(run))) run_huge(run);
+    if (!os_dense((void *)run->address, run->size, 12)) return;
+    large_learn(run->size);
+    if (os_purge((void *)run->address, span_bytes(run))) run_huge(run, true);
 }
 
-/* A large run whose pages nobody has touched goes to a caller. Whoever asks for one after the other has filled the last
- * one by now; where another thread freed it, its pages tell what came after it. */
+/* A large run whose pages nobody has touched goes to a caller. Now and then one that should get huge pages gets none:
+ * of those that do, one touch fills 2 MiB, so they cannot tell when blocks are filled no more. */
 static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t size)
 {
-    bool dense = size / 2 <= atomic_load_explicit(&large_dense, memory_order_relaxed);
-    if (!dense && heap->unsettled_bytes != 0)
-        dense = large_learn(heap->unsettled, heap->unsettled_bytes) && size / 2 <= heap->unsettled_bytes;
-    POKE(run->place, dense ? RUN_SETTLED : RUN_UNSETTLED);
-    if (dense) run_huge(run);
-    heap->unsettled = run->address;
-    heap->unsettled_bytes = dense ? 0 : size;
+    large_look(heap);
+    bool dense = large_is_dense(size), probe = dense && ++heap->fresh_runs % LARGE_PROBE == 0;
+    POKE(run->place, dense && !probe ? RUN_SETTLED : RUN_UNSETTLED);
+    if (dense) run_huge(run, !probe);
+    heap->fresh = run;
 }
 
 /* Huge pages under runs that come and go: a region whose pages are nearly all resident is moved into one, which costs
@@ -293,14 +303,15 @@ static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
 }
 
-/* A run went to the arena since the thread had too much. What it keeps falls a little faster than what it may keep, but
- * no free pays for more than a few. A thread that gives one after the other keeps a quarter of its short ones, until it
- * takes one. */
+/* A run went to the arena since the thread had too much. What it keeps falls with what it may keep, which falls with
+ * every run that goes; but no free pays for more than a few. A thread that gives one after the other keeps a quarter of
+ * its short ones, until it takes one. */
 static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
 {
     if (heap->run_given >= RUN_GIVEN_MANY) shorts_bound(heap, 4, now);
-    size_t most = size_min(heap->run_cached, 2 * RUN_TIMES * bytes);
-    mid_shrink(heap, size_max(heap->run_allowed, heap->run_cached - most), now);
+    size_t least = heap->run_cached - size_min(heap->run_cached, 2 * RUN_TIMES * bytes);
+    while (heap->run_bits != 0 && heap->run_cached > size_max(heap->run_allowed, least))
+        mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
 }
 
 /* A run from the arena. Runs lie side by side, so neighbours share the huge pages at their ends. */

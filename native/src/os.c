@@ -91,14 +91,29 @@ static bool os_purge(void *p, size_t bytes)
     return true;
 }
 
-/* Are so many sixteenths of the range's pages resident? Looks at its first 16 MiB. */
+/* The same for memory that nobody has. Whoever takes it next begins with small pages. */
+static bool os_retire(void *p, size_t bytes)
+{
+    if (!os_purge(p, bytes)) return false;
+    os_huge(p, bytes, false);
+    return true;
+}
+
+/* Are so many sixteenths of the range's pages resident? Looks at all of them up to 16 MiB, at as many in sixteen places
+ * beyond. */
 static bool os_dense(void *p, size_t bytes, size_t sixteenths)
 {
-    unsigned char resident[4096];
-    size_t pages = size_min(bytes / os_page, sizeof resident), seen = 0;
-    if (mincore(p, pages * os_page, resident) != 0) return false;
-    for (size_t i = 0; i < pages; i++) seen += resident[i] & 1;
-    return 16 * seen >= sixteenths * pages;
+    unsigned char resident[256];
+    size_t pages = bytes / os_page, places = size_min((pages + sizeof resident - 1) / sizeof resident, 16);
+    size_t step = places != 0 ? (pages + places - 1) / places : 1, seen = 0, looked = 0;
+    for (size_t at = 0; at < pages; at += step) {
+        size_t n = size_min(size_min(step, sizeof resident), pages - at);
+        stat_shared(STAT_sys_mincore, 1);
+        if (mincore((char *)p + at * os_page, n * os_page, resident) != 0) return false;
+        for (size_t i = 0; i < n; i++) seen += resident[i] & 1;
+        looked += n;
+    }
+    return 16 * seen >= sixteenths * looked;
 }
 
 #ifndef MADV_COLLAPSE

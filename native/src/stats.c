@@ -32,6 +32,7 @@
     X(sys_munmap,       "calls",  "munmap")                                                                \
     X(sys_madvise,      "calls",  "madvise")                                                               \
     X(sys_mprotect,     "calls",  "mprotect")                                                              \
+    X(sys_mincore,      "calls",  "mincore")                                                               \
     X(sys_mbind,        "calls",  "mbind and set_mempolicy")                                               \
     X(threads_seen,     "threads", "threads that got a heap")                                              \
     X(pools,            "pools",  "stack pools made")

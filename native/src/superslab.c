@@ -104,7 +104,7 @@ static void superslab_return(struct superslab *superslab, uint64_t now)
     struct span *span = &arena->spans[superslab->first];
     uint32_t units = superslab->units, dirty = (uint32_t)__builtin_popcountll(superslab->dirty_mask);
     superslab_unlist(superslab);
-    superslab_sparse(superslab, false);
+    superslab_sparse(superslab, true); /* whoever takes its space next has not asked for huge pages */
     for (uint32_t i = 0; i < units; i++) {
         span[i].kind = SPAN_INSIDE;
         span[i].back = UINT32_MAX;

@@ -55,6 +55,7 @@
 #define RUN_SLOTS (3 * RUN_SHORT_BYTES / UNIT_BYTES + RUN_SHORT) /* 1/1 + 1/2 + ... 1/RUN_SHORT is below 3 */
 #define RUN_TIMES 3u       /* a thread keeps at most so many times what its callers have */
 #define RUN_GIVEN_MANY 16u /* runs that go to the arena in a row until fewer short ones are kept */
+#define LARGE_PROBE 31u    /* of so many large blocks that should get huge pages one gets none; odd: two share one */
 #define RUN_ROUND 1024u    /* longer runs freed, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u    /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)         /* bytes a run must have to spare for it */
@@ -251,8 +252,8 @@ struct heap {
     size_t run_idle;                          /* fewest of them since the round began */
     uint32_t run_round;                       /* runs freed with accounts since then */
     size_t run_allowed;                       /* the most they may be */
-    uintptr_t unsettled;                      /* large run handed out last of which nobody knows if it is used */
-    size_t unsettled_bytes;                   /* of its block; 0: there is none */
+    const struct span *fresh;                 /* large run, untouched before, that was handed out last */
+    uint32_t fresh_runs;                      /* of these, those that huge pages were meant for */
     uint32_t run_given;                       /* runs given to the arena since one was taken from it */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front; /* the thread's bins; read by observers */

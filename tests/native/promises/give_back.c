@@ -30,6 +30,10 @@ PROMISE(a_peak_of_12_kib_blocks_goes_back) { give_back_after(12 * KIB); }
 PROMISE(a_peak_of_200_kib_blocks_goes_back) { give_back_after(200 * KIB); }
 PROMISE(a_peak_of_600_kib_blocks_goes_back) { give_back_after(600 * KIB); }
 PROMISE(a_peak_of_1_mib_blocks_goes_back) { give_back_after(1 * MIB); }
+PROMISE(every_peak_of_20_mib_blocks_goes_back) {
+    give_back_after(20 * MIB);
+    give_back_after(20 * MIB); /* by now the allocator knows that they are filled */
+}
 
 /* Freed in any order, of many sizes: what stays behind is then spread over all slabs. */
 static void give_back_mixed(size_t size) {
@@ -302,6 +306,53 @@ PROMISE(a_peak_goes_back_after_blocks_were_handed_over) {
     pthread_join(other, NULL);
     peak_of(100 * KIB);
     expect_given_back(before);
+}
+
+/* Large blocks were filled, so those to come may be worth huge pages; these are not, and that is noticed. */
+static void *free_it(void *block) {
+    free(block);
+    return NULL;
+}
+
+static long bytes_of_touching(int count, size_t size, size_t step) {
+    long before = resident_bytes();
+    for (int i = 0; i < count; i++) {
+        char *block = blocks[i] = malloc(size);
+        for (size_t at = 0; at < size; at += step) block[at] = 1;
+    }
+    return resident_bytes() - before;
+}
+
+PROMISE(sparse_blocks_stay_small_beside_a_full_one) {
+    memset(malloc(4 * MIB), 1, 4 * MIB);
+    HOLDS(bytes_of_touching(1000, 1 * MIB, 1 * MIB) < 128 * MIB);
+}
+
+PROMISE(sparse_blocks_stay_small_after_full_ones) {
+    memset(blocks, 0, sizeof blocks);
+    peak_of(3 * MIB);
+    malloc_trim(0);
+    HOLDS(bytes_of_touching(300, 3 * MIB, 3 * MIB) < 128 * MIB);
+}
+
+PROMISE(what_took_a_large_blocks_place_says_nothing_about_large_blocks) {
+    enum { SIZE = 30 * MIB, SMALL = 1000 };
+    pthread_t other;
+    char *empty = malloc(SIZE);
+    empty[0] = 1;
+    pthread_create(&other, NULL, free_it, empty);
+    pthread_join(other, NULL);
+    for (int i = 0; i < SIZE / SMALL * 3 / 2; i++) memset(malloc(SMALL), 1, SMALL);
+    HOLDS(bytes_of_touching(10, SIZE, 2 * MIB) < 30 * MIB);
+}
+
+PROMISE(only_touched_memory_is_resident_where_large_blocks_were) {
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    peak_of(2 * MIB);
+    expect_given_back(before);
+    malloc_trim(0);
+    HOLDS(bytes_of_touching(400, 512 * KIB, 512 * KIB) < 16 * MIB);
 }
 
 static long faults_of_filling(char *block, size_t size) {
