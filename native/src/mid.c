@@ -220,8 +220,11 @@ static void large_learn(size_t size)
 static void large_look(const struct heap *heap)
 {
     const struct span *last = heap->fresh;
-    if (last == NULL || !run_is_live(last, last->address) || PEEK(last->size) < LARGE_MIN) return;
-    size_t size = PEEK(last->size);
+    if (last == NULL) return;
+    lock_take(&arena_lock); /* it may be another's by now, or no run at all */
+    size_t size = last->kind == SPAN_RUN && run_is_live(last, last->address) ? PEEK(last->size) : 0;
+    lock_drop(&arena_lock);
+    if (size < LARGE_MIN) return;
     if (os_dense((void *)last->address, size, 12)) large_learn(size);
     else if (large_is_dense(size)) atomic_store_explicit(&large_dense, size / 2 - 1, memory_order_relaxed);
 }
