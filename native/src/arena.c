@@ -93,8 +93,8 @@ static void free_unlink(struct span *span)
     *(span->older != NULL ? &span->older->newer : &dirty_oldest) = span->newer;
 }
 
-/* The span becomes free and grows together with free neighbours of its kind. */
-static void free_insert(struct arena *arena, struct span *span, uint32_t units, bool zeroed, uint64_t now)
+/* The span becomes free and grows together with free neighbours of its kind. Result: the whole. */
+static struct span *free_insert(struct arena *arena, struct span *span, uint32_t units, bool zeroed, uint64_t now)
 {
     size_t at = (size_t)(span - arena->spans);
     struct span *after = span + units;
@@ -119,6 +119,7 @@ static void free_insert(struct arena *arena, struct span *span, uint32_t units, 
     span->zeroed = zeroed;
     span->freed_ns = now;
     free_link(span);
+    return span;
 }
 
 /* --- arenas ------------------------------------------------------------------------------------------------------- */
@@ -370,6 +371,15 @@ static uintptr_t region_next(void)
 
 /* --- purging free spans ------------------------------------------------------------------------------------------- */
 
+/* Regions of 2 MiB of which the last pages went back: whoever takes them next has not asked for huge pages. Only whole
+ * regions, since the kernel keeps account of each stretch that differs from its neighbours, and of not many. */
+static void regions_retire(const struct span *clean, uintptr_t begin, uintptr_t end)
+{
+    begin = size_max(align_down(begin, SUPERSLAB_LARGE), align_up(clean->address, SUPERSLAB_LARGE));
+    end = size_min(align_up(end, SUPERSLAB_LARGE), align_down(clean->address + span_bytes(clean), SUPERSLAB_LARGE));
+    if (begin < end) os_huge((void *)begin, end - begin, false);
+}
+
 /* Gives back the pages of dirty spans freed before `horizon`, oldest first, down to `keep` units. Result: bytes. */
 static size_t arena_purge(uint64_t horizon, size_t keep)
 {
@@ -381,11 +391,13 @@ static size_t arena_purge(uint64_t horizon, size_t keep)
         span->life = RUN_FREE;
         span_shape(span, SPAN_RUN, span->units); /* nobody's, and no neighbour may grow into it meanwhile */
         lock_drop(&arena_lock);
-        bool gone = os_retire((void *)span->address, span_bytes(span));
-        if (gone) bytes += span_bytes(span);
+        uintptr_t begin = span->address, end = begin + span_bytes(span);
+        bool gone = os_purge((void *)begin, end - begin);
         lock_take(&arena_lock);
-        free_insert(arena_of(span->address), span, span->units, gone, horizon + 1);
+        const struct span *whole = free_insert(arena_of(begin), span, span->units, gone, horizon + 1);
         if (!gone) break;
+        bytes += end - begin;
+        regions_retire(whole, begin, end);
     }
     lock_drop(&arena_lock);
     return bytes;

@@ -153,8 +153,11 @@ static size_t windows_purge(uint64_t horizon)
 /* Frees a run that its thread does not keep. */
 static void large_free(struct heap *heap, struct span *run, uint64_t now)
 {
-    if (run->size >= (size_t)knob(KNOB_large_threshold) && os_retire((void *)run->address, run_touched_bytes(run)))
+    size_t bytes = run_touched_bytes(run);
+    if (run->size >= (size_t)knob(KNOB_large_threshold) && os_purge((void *)run->address, bytes)) {
         POKE(run->touched, 0);
+        if (heap != NULL) heap->run_held -= size_min(heap->run_held, bytes);
+    }
     mid_spill(heap, run, now);
 }
 

@@ -202,17 +202,21 @@ static void run_huge(const struct span *run, bool wanted)
     os_huge((void *)begin, size_min(end, arena->base + PEEK(arena->writable)) - begin, wanted);
 }
 
-static _Atomic size_t large_dense;   /* bytes of the longest large block of which this program used most */
+static _Atomic uint64_t large_dense; /* bit b: of blocks from 1 << b on, up to twice that, this program uses most */
 static _Atomic size_t run_units_out; /* units of runs that the arena has given to threads, windows left out */
 
-/* Blocks like one of which most was used, and those at most twice as long, get huge pages. No others do, or blocks of
- * which little is touched would cost 2 MiB each. */
-static bool large_is_dense(size_t size) { return size / 2 <= atomic_load_explicit(&large_dense, memory_order_relaxed); }
-
-static void large_learn(size_t size)
+/* Blocks of such a size get huge pages. No others do, or blocks of which little is touched would cost 2 MiB each. */
+static bool large_is_dense(size_t size)
 {
-    if (size > atomic_load_explicit(&large_dense, memory_order_relaxed))
-        atomic_store_explicit(&large_dense, size, memory_order_relaxed);
+    return (atomic_load_explicit(&large_dense, memory_order_relaxed) >> log2_floor(size) & 1) != 0;
+}
+
+/* What was seen of a block goes for its doubling; that one was filled, for the neighbours too. */
+static void large_learn(size_t size, bool dense)
+{
+    unsigned bit = log2_floor(size);
+    if (dense) atomic_fetch_or_explicit(&large_dense, UINT64_C(7) << (bit - 1), memory_order_relaxed);
+    else atomic_fetch_and_explicit(&large_dense, ~(UINT64_C(1) << bit), memory_order_relaxed);
 }
 
 /* Looks at the large block that this thread took last from what nobody had touched. Whoever asks for one after the
@@ -222,11 +226,10 @@ static void large_look(const struct heap *heap)
     const struct span *last = heap->fresh;
     if (last == NULL) return;
     lock_take(&arena_lock); /* it may be another's by now, or no run at all */
-    size_t size = last->kind == SPAN_RUN && run_is_live(last, last->address) ? PEEK(last->size) : 0;
+    size_t size = last->kind == SPAN_RUN ? PEEK(last->size) : 0;
+    bool live = size >= LARGE_MIN && run_is_live(last, last->address);
     lock_drop(&arena_lock);
-    if (size < LARGE_MIN) return;
-    if (os_dense((void *)last->address, size, 12)) large_learn(size);
-    else if (large_is_dense(size)) atomic_store_explicit(&large_dense, size / 2 - 1, memory_order_relaxed);
+    if (live) large_learn(size, os_dense((void *)last->address, size, 12));
 }
 
 /* A large run is freed for the first time. */
@@ -234,16 +237,18 @@ static NOINLINE void run_settle(struct span *run)
 {
     POKE(run->place, RUN_SETTLED);
     if (!os_dense((void *)run->address, run->size, 12)) return;
-    large_learn(run->size);
+    large_learn(run->size, true);
     if (os_purge((void *)run->address, span_bytes(run))) run_huge(run, true);
 }
 
 /* A large run whose pages nobody has touched goes to a caller. Now and then one that should get huge pages gets none:
- * of those that do, one touch fills 2 MiB, so they cannot tell when blocks are filled no more. */
+ * of those that do, one touch fills 2 MiB, so they cannot tell when blocks are filled no more. Long ones can: of them,
+ * parts are left. */
 static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t size)
 {
     large_look(heap);
-    bool dense = large_is_dense(size), probe = dense && ++heap->fresh_runs % LARGE_PROBE == 0;
+    bool dense = large_is_dense(size);
+    bool probe = dense && size <= LARGE_PROBE_MAX && ++heap->fresh_runs % LARGE_PROBE == 0;
     POKE(run->place, dense && !probe ? RUN_SETTLED : RUN_UNSETTLED);
     if (dense) run_huge(run, !probe);
     heap->fresh = run;

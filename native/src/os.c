@@ -91,14 +91,6 @@ static bool os_purge(void *p, size_t bytes)
     return true;
 }
 
-/* The same for memory that nobody has. Whoever takes it next begins with small pages. */
-static bool os_retire(void *p, size_t bytes)
-{
-    if (!os_purge(p, bytes)) return false;
-    os_huge(p, bytes, false);
-    return true;
-}
-
 /* Are so many sixteenths of the range's pages resident? Looks at all of them up to 16 MiB, at as many in sixteen places
  * beyond. */
 static bool os_dense(void *p, size_t bytes, size_t sixteenths)

@@ -56,9 +56,10 @@
 #define RUN_TIMES 3u       /* a thread keeps at most so many times what its callers have */
 #define RUN_GIVEN_MANY 16u /* runs that go to the arena in a row until fewer short ones are kept */
 #define LARGE_PROBE 31u    /* of so many large blocks that should get huge pages one gets none; odd: two share one */
-#define RUN_ROUND 1024u    /* longer runs freed, until what lay idle all the while goes back */
-#define RUN_COLOURS 64u    /* cache lines by which blocks of runs are staggered: a page */
-#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)         /* bytes a run must have to spare for it */
+#define LARGE_PROBE_MAX ((size_t)8 << 20)          /* bytes of the longest of them */
+#define RUN_ROUND 1024u                            /* longer runs freed, until what lay idle all the while goes back */
+#define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
+#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes a run must have to spare for it */
 #define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of a block that a short run can serve */
 #define LARGE_MIN ((size_t)1 << 20)                        /* 1 MiB: blocks from here on are large */
 #define SIZE_LIMIT (WINDOW_BYTES / 2)                      /* larger requests are refused; units below it fit 32 bits */

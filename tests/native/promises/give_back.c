@@ -363,6 +363,52 @@ static long faults_of_filling(char *block, size_t size) {
     return after.ru_minflt - before.ru_minflt;
 }
 
+static int mappings(void) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int count = 0;
+    for (int c; (c = getc(maps)) != EOF;) count += c == '\n';
+    fclose(maps);
+    return count;
+}
+
+/* The kernel allows 65530. */
+PROMISE(few_mappings_are_needed_where_large_blocks_were) {
+    enum { SIZE = 60000, COUNT = PEAK / SIZE };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    peak_of(1 * MIB);
+    expect_given_back(before);
+    for (int i = 0; i < COUNT; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    for (int i = 0; i < COUNT; i += 2) free(blocks[i]);
+    malloc_trim(0);
+    HOLDS(mappings() < 300);
+}
+
+static void *live_elsewhere(void *size) { return memset(malloc((size_t)size), 1, (size_t)size); }
+
+/* Blocks from 32 MiB on go back at once; what they were must not count as in use for ever. */
+PROMISE(a_peak_goes_back_after_many_larger_blocks) {
+    pthread_t other;
+    memset(blocks, 0, sizeof blocks);
+    pthread_create(&other, NULL, live_elsewhere, (void *)(500 * (size_t)MIB));
+    pthread_join(other, NULL);
+    for (int i = 0; i < 40; i++) free(memset(malloc(40 * MIB), 1, 40 * MIB));
+    give_back_after(4 * MIB);
+}
+
+PROMISE(filled_large_blocks_cost_few_faults_beside_sparse_ones) {
+    enum { SIZE = 20 * MIB, COUNT = 20, FEW = COUNT * (SIZE / 4096) / 4 };
+    char *own = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(own, SIZE, MADV_HUGEPAGE);
+    if (faults_of_filling(own, SIZE) > SIZE / 4096 / 8) UNTRIED("the kernel gives no huge pages here");
+    long faults = 0;
+    for (int i = 0; i < COUNT; i++) {
+        faults += faults_of_filling(blocks[i] = malloc(SIZE), SIZE);
+        ((char *)malloc(1 * MIB))[0] = 1;
+    }
+    HOLDS(faults < FEW);
+}
+
 /* A program that fills its large blocks gets huge pages for them before it has freed one. */
 PROMISE(filled_large_blocks_cost_few_faults) {
     enum { SIZE = 4 * MIB, COUNT = 16, FEW = COUNT * SIZE / 4096 / 4 };
