@@ -43,7 +43,7 @@ static uint32_t superslab_units_wanted(void)
 }
 
 /* The kernel fills every huge page that it may, however few of its pages are there: so it may not where some went back,
- * until the superslab is full again or free as a whole. These are under arena_lock. */
+ * until the superslab is full again. These are under arena_lock. */
 static void superslab_sparse(struct superslab *superslab, bool sparse)
 {
     if (!superslab->huge || superslab->sparse == sparse) return;

@@ -118,7 +118,7 @@ struct chain {
 
 enum span_kind { SPAN_UNBORN, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB, SPAN_INSIDE };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is looked into */
-enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, and not yet freed once */
+enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, small pages, not yet freed */
 
 /* A run is with a caller, then its word of life is the mark of its block (mid.c), or it is not; a window is held for
  * the moment in which its owner grows it or its tail is purged. */
@@ -254,7 +254,7 @@ struct heap {
     uint32_t run_round;                       /* runs freed with accounts since then */
     size_t run_allowed;                       /* the most they may be */
     const struct span *fresh;                 /* large run, untouched before, that was handed out last */
-    uint32_t fresh_runs;                      /* of these, those that huge pages were meant for */
+    uint32_t fresh_runs;                      /* up to LARGE_PROBE_MAX, that huge pages were meant for */
     uint32_t run_given;                       /* runs given to the arena since one was taken from it */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front; /* the thread's bins; read by observers */

@@ -1,22 +1,8 @@
-/* Promise 10: memory goes back after a peak, and only what was touched becomes resident. */
-#include "../serve.h"
+/* Promise 10, its first half: memory goes back after a peak. */
+#include "../peak.h"
 #include <malloc.h>
 #include <sys/mman.h>
 #include <time.h>
-
-enum { PEAK = 300 * MIB, KEPT_MAX = PEAK / 10, WAIT_MS = 5000 };
-static char *blocks[PEAK / 200];
-
-static void peak_of(size_t size) {
-    for (size_t i = 0; i < PEAK / size; i++) memset(blocks[i] = malloc(size), 1, size);
-    for (size_t i = 0; i < PEAK / size; i++) free(blocks[i]);
-}
-
-/* The process is idle meanwhile: nothing it does may be needed for its memory to go back. */
-static void expect_given_back(long before) {
-    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= KEPT_MAX; waited += 50) usleep(50000);
-    HOLDS(resident_bytes() - before < KEPT_MAX);
-}
 
 static void give_back_after(size_t size) {
     memset(blocks, 0, sizeof blocks);
@@ -257,29 +243,6 @@ PROMISE(a_vector_that_is_refilled_keeps_its_pages) {
     free(vector);
 }
 
-PROMISE(only_touched_memory_is_resident) {
-    long before = resident_bytes();
-    char *large = malloc(64 * MIB), *zeroed = calloc(64, 4 * MIB), *grown = malloc(100);
-    large[5 * MIB] = 1;
-    HOLDS(zeroed[200 * MIB] == 0);
-    grown = realloc(grown, 64 * MIB);
-    grown[0] = 1;
-    HOLDS(resident_bytes() - before < 8 * MIB); /* three touches, each a huge page at most */
-    free(large);
-    free(zeroed);
-    free(grown);
-}
-
-PROMISE(sparse_blocks_stay_small_after_a_full_one) {
-    char *full = memset(malloc(4 * MIB), 1, 4 * MIB);
-    free(full);
-    char *sparse = calloc(1, 1024 * (size_t)MIB);
-    long before = resident_bytes();
-    for (size_t at = 0; at < 1024 * (size_t)MIB; at += 2 * MIB) sparse[at + 5000] = 1;
-    HOLDS(resident_bytes() - before < 16 * MIB);
-    free(sparse);
-}
-
 /* Blocks that another thread frees are not this one's any more: it keeps no more of its own for them. */
 static void *_Atomic handed;
 
@@ -308,82 +271,6 @@ PROMISE(a_peak_goes_back_after_blocks_were_handed_over) {
     expect_given_back(before);
 }
 
-/* Large blocks were filled, so those to come may be worth huge pages; these are not, and that is noticed. */
-static void *free_it(void *block) {
-    free(block);
-    return NULL;
-}
-
-static long bytes_of_touching(int count, size_t size, size_t step) {
-    long before = resident_bytes();
-    for (int i = 0; i < count; i++) {
-        char *block = blocks[i] = malloc(size);
-        for (size_t at = 0; at < size; at += step) block[at] = 1;
-    }
-    return resident_bytes() - before;
-}
-
-PROMISE(sparse_blocks_stay_small_beside_a_full_one) {
-    memset(malloc(4 * MIB), 1, 4 * MIB);
-    HOLDS(bytes_of_touching(1000, 1 * MIB, 1 * MIB) < 128 * MIB);
-}
-
-PROMISE(sparse_blocks_stay_small_after_full_ones) {
-    memset(blocks, 0, sizeof blocks);
-    peak_of(3 * MIB);
-    malloc_trim(0);
-    HOLDS(bytes_of_touching(300, 3 * MIB, 3 * MIB) < 128 * MIB);
-}
-
-PROMISE(what_took_a_large_blocks_place_says_nothing_about_large_blocks) {
-    enum { SIZE = 30 * MIB, SMALL = 1000 };
-    pthread_t other;
-    char *empty = malloc(SIZE);
-    empty[0] = 1;
-    pthread_create(&other, NULL, free_it, empty);
-    pthread_join(other, NULL);
-    for (int i = 0; i < SIZE / SMALL * 3 / 2; i++) memset(malloc(SMALL), 1, SMALL);
-    HOLDS(bytes_of_touching(10, SIZE, 2 * MIB) < 30 * MIB);
-}
-
-PROMISE(only_touched_memory_is_resident_where_large_blocks_were) {
-    memset(blocks, 0, sizeof blocks);
-    long before = resident_bytes();
-    peak_of(2 * MIB);
-    expect_given_back(before);
-    malloc_trim(0);
-    HOLDS(bytes_of_touching(400, 512 * KIB, 512 * KIB) < 16 * MIB);
-}
-
-static long faults_of_filling(char *block, size_t size) {
-    struct rusage before, after;
-    getrusage(RUSAGE_SELF, &before);
-    memset(block, 1, size);
-    getrusage(RUSAGE_SELF, &after);
-    return after.ru_minflt - before.ru_minflt;
-}
-
-static int mappings(void) {
-    FILE *maps = fopen("/proc/self/maps", "r");
-    int count = 0;
-    for (int c; (c = getc(maps)) != EOF;) count += c == '\n';
-    fclose(maps);
-    return count;
-}
-
-/* The kernel allows 65530. */
-PROMISE(few_mappings_are_needed_where_large_blocks_were) {
-    enum { SIZE = 60000, COUNT = PEAK / SIZE };
-    memset(blocks, 0, sizeof blocks);
-    long before = resident_bytes();
-    peak_of(1 * MIB);
-    expect_given_back(before);
-    for (int i = 0; i < COUNT; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
-    for (int i = 0; i < COUNT; i += 2) free(blocks[i]);
-    malloc_trim(0);
-    HOLDS(mappings() < 300);
-}
-
 static void *live_elsewhere(void *size) { return memset(malloc((size_t)size), 1, (size_t)size); }
 
 /* Blocks from 32 MiB on go back at once; what they were must not count as in use for ever. */
@@ -394,37 +281,4 @@ PROMISE(a_peak_goes_back_after_many_larger_blocks) {
     pthread_join(other, NULL);
     for (int i = 0; i < 40; i++) free(memset(malloc(40 * MIB), 1, 40 * MIB));
     give_back_after(4 * MIB);
-}
-
-PROMISE(filled_large_blocks_cost_few_faults_beside_sparse_ones) {
-    enum { SIZE = 20 * MIB, COUNT = 20, FEW = COUNT * (SIZE / 4096) / 4 };
-    char *own = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    madvise(own, SIZE, MADV_HUGEPAGE);
-    if (faults_of_filling(own, SIZE) > SIZE / 4096 / 8) UNTRIED("the kernel gives no huge pages here");
-    long faults = 0;
-    for (int i = 0; i < COUNT; i++) {
-        faults += faults_of_filling(blocks[i] = malloc(SIZE), SIZE);
-        ((char *)malloc(1 * MIB))[0] = 1;
-    }
-    HOLDS(faults < FEW);
-}
-
-/* A program that fills its large blocks gets huge pages for them before it has freed one. */
-PROMISE(filled_large_blocks_cost_few_faults) {
-    enum { SIZE = 4 * MIB, COUNT = 16, FEW = COUNT * SIZE / 4096 / 4 };
-    char *own = mmap(NULL, COUNT * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    madvise(own, COUNT * SIZE, MADV_HUGEPAGE);
-    if (faults_of_filling(own, COUNT * SIZE) > FEW / 2) UNTRIED("the kernel gives no huge pages here");
-    long faults = 0;
-    for (int i = 0; i < COUNT; i++) faults += faults_of_filling(blocks[i] = malloc(SIZE), SIZE);
-    HOLDS(faults < FEW);
-    for (int i = 0; i < COUNT; i++) free(blocks[i]);
-}
-
-PROMISE(many_barely_touched_blocks_stay_small) {
-    enum { BLOCKS = 400 };
-    long before = resident_bytes();
-    for (int i = 0; i < BLOCKS; i++) (blocks[i] = malloc(1 * MIB))[0] = 1;
-    HOLDS(resident_bytes() - before < BLOCKS * 64L * KIB);
-    for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
 }
