@@ -18,8 +18,9 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,7 @@ const char *hak_build_hash(void) {{ return "{hash}"; }}
 """
 TRAINING = "04_patterns"  # what a plain "pgo" is trained by
 TRAINING_SCALE = 0.05  # of a sample; a profile needs branches seen, not times
+LONGEST_RUN_S = 86400  # of the bench; copies of its files that are older are of one that was killed
 _PRINTING = threading.Lock()  # stdout is redirected for the whole process, however many threads build
 
 
@@ -210,6 +212,10 @@ def _serial():
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in BUILDS.glob("tmp-*"):
             shutil.rmtree(left, ignore_errors=True)
+        for left in BUILDS.glob("run-*"):
+            with suppress(FileNotFoundError):  # its run has ended
+                if time.time() - left.stat().st_mtime > LONGEST_RUN_S:
+                    shutil.rmtree(left)
         yield
 
 

@@ -1,6 +1,7 @@
 """Builds: kept by content, told apart, and honest about what went wrong."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -126,6 +127,15 @@ def test_builders_wait_for_each_other(monkeypatch, tmp_path):
     assert built == {"bench", "library", "noace", "slab16"}
     for folder in folders:
         assert json.loads((tmp_path / folder / "build.json").read_text())["hash"]
+
+
+def test_a_build_sweeps_up_after_killed_ones_and_spares_the_running(monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "BUILDS", tmp_path)
+    for name in ("tmp-killed", "run-killed", "run-running"):
+        (tmp_path / name).mkdir()
+    os.utime(tmp_path / "run-killed", (0, 0))
+    with build._serial():
+        assert {path.name for path in tmp_path.iterdir()} == {".lock", "run-running"}
 
 
 def test_an_unknown_variant_names_those_there_are():

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -150,6 +151,29 @@ def test_a_library_that_does_not_answer_malloc_is_an_error(tiny, tmp_path, monke
     samples = runner.ensure(spec, folder=tmp_path / "s", blocks=1).set_index("allocator")
     assert set(samples.loc["floor", "status"]) == {"error"}
     assert "not by libpretender.so" in samples.loc["floor", "error"].iloc[0]
+
+
+def test_every_process_has_files_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "BUILDS", tmp_path)
+    own, library = tmp_path / "bench", tmp_path / "lib" / "libempty.so"
+    own.write_text('#!/bin/sh\necho "$0 $LD_PRELOAD" >&2\nexit 1\n')
+    own.chmod(0o755)
+    library.parent.mkdir()
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", library], check=True)
+    ran = [Path(name) for _ in range(2) for name in worker.run([own], str(library))["error"].split()]
+    assert [path.name for path in ran] == 2 * [own.name, library.name]
+    assert len({path.parent for path in ran} | {own.parent, library.parent}) == 4
+    assert sorted(tmp_path.iterdir()) == sorted([own, library.parent])
+
+
+def test_a_library_finds_what_lies_beside_it(tmp_path):
+    inner, outer = tmp_path / "libinner.so", tmp_path / "libouter.so"
+    for library, more in ((inner, []), (outer, [inner, "-Wl,--no-as-needed,-rpath,$ORIGIN"])):
+        command = ["gcc", "-shared", "-x", "c", "/dev/null", "-x", "none", "-o", library, *more[::-1]]
+        subprocess.run([*command, f"-Wl,-soname,{library.name}"], check=True)
+    look = "grep -q libinner /proc/$$/maps && echo found >&2; exit 1"
+    row = worker.run(["/bin/sh", "-c", look], str(outer))
+    assert row["error"] == "found"
 
 
 def test_a_crash_is_a_row(tiny, tmp_path, monkeypatch):
