@@ -112,12 +112,13 @@ static NOINLINE void *allocate_slow(size_t size)
 {
     struct heap *heap = heap_here();
     if (UNLIKELY(mode != MODE_CACHED)) return allocate_otherwise(GRANULE, size);
-    helper_offer();
     if (size <= L2_MAX) {
         uintptr_t block = small_allocate(heap, small_class(size_max(size, 1)));
+        helper_offer();
         return block != 0 ? (void *)block : refuse();
     }
     struct span *run = run_fetch(heap, size);
+    helper_offer();
     return run != NULL ? (void *)run_block(run) : refuse();
 }
 
@@ -336,15 +337,18 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
 {
     if (heap == NULL || size > SIZE_LIMIT) return NULL;
     size_t had = run->size;
-    if (large_resize(heap, run, size)) {
+    bool there = large_resize(heap, run, size);
+    helper_offer();
+    if (there) {
         stat_add(heap, STAT_growths, size > had);
         return (void *)run_block(run);
     }
     if (size < had) return NULL;
-    helper_offer();
     struct span *window = window_take(heap, size, false);
     if (window == NULL) return NULL;
-    memcpy((void *)run_block(window), (void *)run_block(run), size_min(span_usable(run, run_block(run)), size));
+    had = size_min(span_usable(run, run_block(run)), size);
+    window_huge(window, had >> UNIT_SHIFT, run_units(size), true);
+    memcpy((void *)run_block(window), (void *)run_block(run), had);
     window->site = run->site;
     site_grew(run->site);
     run_free(heap, run, run_block(run));
@@ -404,8 +408,8 @@ static void *allocate_aligned(size_t alignment, size_t size)
     size = size_max(size, L2_MAX + 1);
     struct heap *heap = heap_here();
     struct span *run = heap != NULL && alignment <= UNIT_BYTES ? mid_allocate(heap, size) : NULL;
-    helper_offer();
     if (run == NULL) run = orphan_run(size, (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
+    helper_offer();
     if (run == NULL) return refuse();
     run_level(run);
     if (heap != NULL) stat_add(heap, STAT_aligned, 1);

@@ -1,8 +1,8 @@
 /* arena.c: reserved address space, cut into units, and the free spans in it.
  *
  * Owns the unit descriptors, the free spans, and one lock for all of them. Invariants under the lock:
- *   - the first descriptor of a span says what it is; every other unit of it is SPAN_INSIDE; the last one knows the way
- * back;
+ *   - the first descriptor of a span says what it is; every other unit of it is SPAN_INSIDE, as those that were never
+ * used are; the last one knows the way back;
  *   - free neighbours of one kind (dirty: may hold pages; clean: reads zero) are one span;
  *   - a clean span, and everything beyond `born`, costs no memory.
  * Called by superslab.c and by the pools of runs, on slow paths only. */
@@ -53,8 +53,10 @@ static size_t span_bytes(const struct span *span) { return (size_t)span->units <
 
 /* --- free spans --------------------------------------------------------------------------------------------------- */
 
-static void span_shape(struct span *span, enum span_kind kind, uint32_t units)
+/* Only the first descriptor of a span and the last are written: those of a giant one would cost time and memory. */
+static void span_shape(const struct arena *arena, struct span *span, enum span_kind kind, uint32_t units)
 {
+    span->address = arena->base + ((uintptr_t)(span - arena->spans) << UNIT_SHIFT);
     span->kind = (uint8_t)kind;
     span->units = units;
     if (units > 1) {
@@ -115,7 +117,7 @@ static struct span *free_insert(struct arena *arena, struct span *span, uint32_t
             span = before;
         }
     }
-    span_shape(span, SPAN_FREE, units);
+    span_shape(arena, span, SPAN_FREE, units);
     span->zeroed = zeroed;
     span->freed_ns = now;
     free_link(span);
@@ -222,15 +224,10 @@ static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t 
     if (start + units > arena->units || !arena_reach(arena, start + units)) return NULL;
     size_t gap = start - arena->born;
     struct span *hole = &arena->spans[arena->born];
-    for (size_t i = arena->born; i < start + units; i++) {
-        arena->spans[i].kind = SPAN_INSIDE;
-        arena->spans[i].back = UINT32_MAX;
-        arena->spans[i].address = arena->base + (i << UNIT_SHIFT);
-    }
     arena->born = (uint32_t)(start + units);
     if (gap != 0) free_insert(arena, hole, (uint32_t)gap, true, 0);
     struct span *span = &arena->spans[start];
-    span_shape(span, SPAN_RUN, units);
+    span_shape(arena, span, SPAN_RUN, units);
     span->life = RUN_FREE; /* until its caller says otherwise: who looks at the heap meanwhile sees nobody's run */
     span->zeroed = 1;
     return span;
@@ -254,7 +251,7 @@ static struct span *span_cut(struct span *span, uint32_t units, uint32_t alignme
     uint64_t since = span->freed_ns;
     free_unlink(span);
     struct span *piece = span + before;
-    span_shape(piece, SPAN_RUN, units); /* shaped first, so that the rests do not grow together over it */
+    span_shape(arena, piece, SPAN_RUN, units); /* shaped first, so that the rests do not grow together over it */
     piece->life = RUN_FREE;
     piece->zeroed = zeroed;
     if (after != 0) free_insert(arena, piece + units, after, zeroed, since);
@@ -314,16 +311,26 @@ static struct span *arena_take(uint32_t units, uint32_t alignment)
     return span != NULL ? arena_taken(span, units) : NULL;
 }
 
+/* Regions of 2 MiB of which the last pages went back: whoever takes them next has not asked for huge pages. Only whole
+ * regions, since the kernel keeps account of each stretch that differs from its neighbours, and of not many. */
+static void regions_retire(const struct span *clean, uintptr_t begin, uintptr_t end)
+{
+    begin = size_max(align_down(begin, SUPERSLAB_LARGE), align_up(clean->address, SUPERSLAB_LARGE));
+    end = size_min(align_up(end, SUPERSLAB_LARGE), align_down(clean->address + span_bytes(clean), SUPERSLAB_LARGE));
+    if (begin < end && knob(KNOB_huge_pages)) os_huge((void *)begin, end - begin, false);
+}
+
 /* Gives a span back; its first `touched` units may hold pages, the rest reads zero. The caller holds arena_lock. */
 static void arena_give(struct span *span, uint32_t touched, uint64_t now)
 {
     struct arena *arena = arena_of(span->address);
     uint32_t units = span->units;
     if (touched < units) {
-        span_shape(span, SPAN_RUN, touched != 0 ? touched : units);
+        span_shape(arena, span, SPAN_RUN, touched != 0 ? touched : units);
         struct span *rest = span + touched;
-        span_shape(rest, SPAN_RUN, units - touched);
-        free_insert(arena, rest, units - touched, true, now);
+        span_shape(arena, rest, SPAN_RUN, units - touched);
+        uintptr_t begin = rest->address, end = begin + span_bytes(rest);
+        regions_retire(free_insert(arena, rest, units - touched, true, now), begin, end);
     }
     if (touched != 0) free_insert(arena, span, touched, false, now);
 }
@@ -341,8 +348,9 @@ static bool arena_extend(struct span *span, uint32_t units)
         if (after->kind != SPAN_FREE || !after->zeroed || after->units < more) return false;
         span_cut(after, more, 1);
     }
+    atomic_fetch_add_explicit(&fetched_units, more, memory_order_relaxed);
     after->kind = SPAN_INSIDE;
-    span_shape(span, SPAN_RUN, units);
+    span_shape(arena, span, SPAN_RUN, units);
     return true;
 }
 
@@ -371,15 +379,6 @@ static uintptr_t region_next(void)
 
 /* --- purging free spans ------------------------------------------------------------------------------------------- */
 
-/* Regions of 2 MiB of which the last pages went back: whoever takes them next has not asked for huge pages. Only whole
- * regions, since the kernel keeps account of each stretch that differs from its neighbours, and of not many. */
-static void regions_retire(const struct span *clean, uintptr_t begin, uintptr_t end)
-{
-    begin = size_max(align_down(begin, SUPERSLAB_LARGE), align_up(clean->address, SUPERSLAB_LARGE));
-    end = size_min(align_up(end, SUPERSLAB_LARGE), align_down(clean->address + span_bytes(clean), SUPERSLAB_LARGE));
-    if (begin < end) os_huge((void *)begin, end - begin, false);
-}
-
 /* Gives back the pages of dirty spans freed before `horizon`, oldest first, down to `keep` units. Result: bytes. */
 static size_t arena_purge(uint64_t horizon, size_t keep)
 {
@@ -389,12 +388,13 @@ static size_t arena_purge(uint64_t horizon, size_t keep)
         if (atomic_load_explicit(&dirty_units, memory_order_relaxed) <= keep) break;
         free_unlink(span);
         span->life = RUN_FREE;
-        span_shape(span, SPAN_RUN, span->units); /* nobody's, and no neighbour may grow into it meanwhile */
-        lock_drop(&arena_lock);
         uintptr_t begin = span->address, end = begin + span_bytes(span);
+        struct arena *arena = arena_of(begin);
+        span_shape(arena, span, SPAN_RUN, span->units); /* nobody's, and no neighbour may grow into it meanwhile */
+        lock_drop(&arena_lock);
         bool gone = os_purge((void *)begin, end - begin);
         lock_take(&arena_lock);
-        const struct span *whole = free_insert(arena_of(begin), span, span->units, gone, horizon + 1);
+        const struct span *whole = free_insert(arena, span, span->units, gone, horizon + 1);
         if (!gone) break;
         bytes += end - begin;
         regions_retire(whole, begin, end);

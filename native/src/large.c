@@ -36,8 +36,8 @@ static void window_release(struct span *window, uint32_t life)
     __atomic_store_n(&window->life, life, __ATOMIC_RELEASE);
 }
 
-/* A new window; its first 2 MiB have small pages, for blocks that stay small. NULL where windows have their share of
- * the address space, a quarter: then blocks that grow are copied. Under arena_lock. */
+/* A new window. NULL where windows have their share of the address space, a quarter: then blocks that grow are copied.
+ * Under arena_lock. */
 static struct span *window_new(void)
 {
     static size_t share;
@@ -48,9 +48,32 @@ static struct span *window_new(void)
     window->start = window->wanted = 0;
     POKE(window->place, RUN_WINDOW);
     windows_reserved += span_bytes(window);
-    if (knob(KNOB_huge_pages))
-        os_huge((void *)(window->address + SUPERSLAB_LARGE), span_bytes(window) - SUPERSLAB_LARGE, true);
     return window;
+}
+
+/* The window's block is about to grow from `had` units, which lie here or, `moved`, are copied here next. From
+ * WINDOW_HUGE on, so that the rest of the last huge page is little beside it, it gets huge pages each time it doubles,
+ * as far as the next doubling, if it grows in steps and what it had is filled. The caller holds the window. */
+static void window_huge(const struct span *window, size_t had, size_t units, bool moved)
+{
+    size_t end = (size_t)2 << log2_floor(units), from = moved ? 0 : end / 2;
+    if (units < WINDOW_HUGE / UNIT_BYTES || had < units / 4 || !knob(KNOB_huge_pages)) return;
+    if (!moved && (had >= from || !os_dense((void *)window->address, had << UNIT_SHIFT, 12))) return;
+    end = size_min(end, GROWTH_UNITS);
+    if (from < end) os_huge((void *)(window->address + (from << UNIT_SHIFT)), (end - from) << UNIT_SHIFT, true);
+}
+
+/* Gives back the window's pages from a unit on, the last huge one whole, and with them what was asked for. The caller
+ * holds the window, or it is nobody's. Result: bytes of units that were touched, 0 where the kernel refuses. */
+static size_t window_purge(struct span *window, uint32_t from)
+{
+    uintptr_t begin = window->address + ((size_t)from << UNIT_SHIFT), end = window->address + run_touched_bytes(window);
+    uintptr_t whole = align_up(end, SUPERSLAB_LARGE);
+    if (begin == end || !os_purge((void *)begin, whole - begin)) return 0;
+    if (whole - window->address > WINDOW_HUGE)
+        os_huge((void *)begin, window->address + span_bytes(window) - begin, false);
+    POKE(window->touched, from);
+    return end - begin;
 }
 
 static void window_want(struct span *window, size_t units)
@@ -111,12 +134,7 @@ static size_t windows_trim(bool all)
     for (struct span *window = windows_live; window != NULL; window = window->next) {
         if (!window_try(window)) continue;
         uint32_t units = (uint32_t)run_units(window->size), wanted = all ? units : window->wanted;
-        size_t tail = (size_t)(window->touched - wanted) << UNIT_SHIFT;
-        if (window->touched > 2 * wanted &&
-            os_purge((void *)(window->address + ((size_t)wanted << UNIT_SHIFT)), tail)) {
-            POKE(window->touched, wanted);
-            bytes += tail;
-        }
+        if (window->touched > 2 * wanted) bytes += window_purge(window, wanted);
         window->wanted = units;
         window_release(window, run_mark(run_block(window)));
     }
@@ -138,12 +156,10 @@ static size_t windows_purge(uint64_t horizon)
         POKE(*at, window->next);
         atomic_fetch_sub_explicit(&window_units, window->touched, memory_order_relaxed);
         lock_drop(&arena_lock);
-        size_t length = run_touched_bytes(window);
-        bool gone = length == 0 || os_purge((void *)window->address, length);
-        if (gone) bytes += length;
+        bytes += window_purge(window, 0);
         lock_take(&arena_lock);
         windows_reserved -= span_bytes(window);
-        arena_give(window, gone ? 0 : window->touched, horizon);
+        arena_give(window, window->touched, horizon);
         at = &windows;
     }
     lock_drop(&arena_lock);
@@ -154,7 +170,7 @@ static size_t windows_purge(uint64_t horizon)
 static void large_free(struct heap *heap, struct span *run, uint64_t now)
 {
     size_t bytes = run_touched_bytes(run);
-    if (run->size >= (size_t)knob(KNOB_large_threshold) && os_purge((void *)run->address, bytes)) {
+    if (run->size >= (size_t)knob(KNOB_large_threshold) && os_purge((void *)run->address, span_bytes(run))) {
         POKE(run->touched, 0);
         if (heap != NULL) heap->run_held -= size_min(heap->run_held, bytes);
     }
@@ -178,6 +194,7 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
         if (units > GROWTH_UNITS) return false;
         window_hold(run);
         window_want(run, units);
+        window_huge(run, run->touched, units, false);
         run_resize(heap, run, size, units);
         window_release(run, run_mark(run_block(run)));
         return true;

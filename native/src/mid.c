@@ -202,21 +202,20 @@ static void run_huge(const struct span *run, bool wanted)
     os_huge((void *)begin, size_min(end, arena->base + PEEK(arena->writable)) - begin, wanted);
 }
 
-static _Atomic uint64_t large_dense; /* bit b: of blocks from 1 << b on, up to twice that, this program uses most */
 static _Atomic size_t run_units_out; /* units of runs that the arena has given to threads, windows left out */
 
-/* Blocks of such a size get huge pages. No others do, or blocks of which little is touched would cost 2 MiB each. */
-static bool large_is_dense(size_t size)
-{
-    return (atomic_load_explicit(&large_dense, memory_order_relaxed) >> log2_floor(size) & 1) != 0;
-}
+/* Large blocks get huge pages where this program fills them, or blocks of which little is touched would cost 2 MiB
+ * each. What is known goes by doublings of size, by log2. `large_filled`: blocks in a row that were seen without huge
+ * pages and were filled, long ones counted as several, at most LARGE_SURE. Only those can tell, for one touch fills 2
+ * MiB of the others; so some go without, to see, the more seldom the more were filled. `large_since`: blocks since the
+ * last of them. A lost update is no matter. */
+static uint8_t large_filled[64], large_since[64];
 
-/* What was seen of a block goes for its doubling; that one was filled, for the neighbours too. */
-static void large_learn(size_t size, bool dense)
+static void large_learn(const struct span *run, size_t size, bool filled)
 {
-    unsigned bit = log2_floor(size);
-    if (dense) atomic_fetch_or_explicit(&large_dense, UINT64_C(7) << (bit - 1), memory_order_relaxed);
-    else atomic_fetch_and_explicit(&large_dense, ~(UINT64_C(1) << bit), memory_order_relaxed);
+    uint8_t *row = &large_filled[log2_floor(size)], had = PEEK(*row);
+    if (!filled) POKE(*row, 0);
+    else if (PEEK(run->place) == RUN_UNSETTLED) POKE(*row, (uint8_t)size_min(had + 1 + size / LARGE_LONG, LARGE_SURE));
 }
 
 /* Looks at the large block that this thread took last from what nobody had touched. Whoever asks for one after the
@@ -229,28 +228,29 @@ static void large_look(const struct heap *heap)
     size_t size = last->kind == SPAN_RUN ? PEEK(last->size) : 0;
     bool live = size >= LARGE_MIN && run_is_live(last, last->address);
     lock_drop(&arena_lock);
-    if (live) large_learn(size, os_dense((void *)last->address, size, 12));
+    if (live) large_learn(last, size, os_dense((void *)last->address, size, 12));
 }
 
 /* A large run is freed for the first time. */
 static NOINLINE void run_settle(struct span *run)
 {
+    bool filled = os_dense((void *)run->address, run->size, 12);
+    large_learn(run, run->size, filled);
     POKE(run->place, RUN_SETTLED);
-    if (!os_dense((void *)run->address, run->size, 12)) return;
-    large_learn(run->size, true);
-    if (os_purge((void *)run->address, span_bytes(run))) run_huge(run, true);
+    if (filled && os_purge((void *)run->address, span_bytes(run))) run_huge(run, true);
 }
 
-/* A large run whose pages nobody has touched goes to a caller. Now and then one that should get huge pages gets none:
- * of those that do, one touch fills 2 MiB, so they cannot tell when blocks are filled no more. Long ones can: of them,
- * parts are left. */
+/* A large run whose pages nobody has touched goes to a caller: with huge pages? One that lies in another's huge page
+ * already would tell nothing. */
 static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t size)
 {
     large_look(heap);
-    bool dense = large_is_dense(size);
-    bool probe = dense && size <= LARGE_PROBE_MAX && ++heap->fresh_runs % LARGE_PROBE == 0;
-    POKE(run->place, dense && !probe ? RUN_SETTLED : RUN_UNSETTLED);
-    if (dense) run_huge(run, !probe);
+    unsigned doubling = log2_floor(size), filled = PEEK(large_filled[doubling]), since = PEEK(large_since[doubling]);
+    bool sure = filled >= LARGE_FEW;
+    bool huge = sure && (since + 1 < 1u << (filled - LARGE_FEW + 1) || os_dense((void *)run->address, size, 1));
+    POKE(large_since[doubling], huge ? (uint8_t)size_min(since + 1, UINT8_MAX) : 0);
+    POKE(run->place, huge ? RUN_SETTLED : RUN_UNSETTLED);
+    if (sure) run_huge(run, huge);
     heap->fresh = run;
 }
 
@@ -262,7 +262,8 @@ static NOINLINE void region_collapse(void)
     uintptr_t region = region_next();
     lock_drop(&arena_lock);
     if (region == 0 || !os_dense((void *)region, SUPERSLAB_LARGE, 15)) return;
-    if (!os_collapse((void *)region, SUPERSLAB_LARGE)) POKE(recycled_due, SIZE_MAX);
+    if (os_collapse((void *)region, SUPERSLAB_LARGE)) return;
+    if (os_dense((void *)region, SUPERSLAB_LARGE, 15)) POKE(recycled_due, SIZE_MAX); /* else it went back meanwhile */
 }
 
 /* Says how many bytes of runs the thread may keep beside the short ones: RUN_TIMES what its callers have, and always a
@@ -286,7 +287,7 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
         mid_allow(heap);
     }
     lock_take(&arena_lock);
-    arena_give(run, run->touched, now);
+    arena_give(run, run->touched != 0 ? run->units : 0, now); /* whole, or it would not serve such a size again */
     lock_drop(&arena_lock);
     stat_shared(STAT_spans_returned, 1);
 }

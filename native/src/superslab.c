@@ -86,10 +86,7 @@ static struct superslab *superslab_new(void)
                                     .dirty_mask = dirty ? mask_of(0, units) : 0,
                                     .arena = arena};
     if (dirty) atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
-    for (uint32_t i = 0; i < units; i++) {
-        span[i].kind = SPAN_SUPERSLAB;
-        span[i].units = 1;
-    }
+    for (uint32_t i = 0; i < units; i++) span_shape(arena, &span[i], SPAN_SUPERSLAB, 1);
     size_t total = atomic_fetch_add_explicit(&superslab_bytes, bytes, memory_order_relaxed) + bytes;
     superslab->huge = knob(KNOB_huge_pages) && total >= (size_t)knob(KNOB_huge_after_bytes) && bytes == SUPERSLAB_LARGE;
     if (superslab->huge) os_huge((void *)span->address, bytes, true);
@@ -109,7 +106,7 @@ static void superslab_return(struct superslab *superslab, uint64_t now)
         span[i].kind = SPAN_INSIDE;
         span[i].back = UINT32_MAX;
     }
-    span_shape(span, SPAN_RUN, units);
+    span_shape(arena, span, SPAN_RUN, units);
     superslab->units = 0;
     atomic_fetch_sub_explicit(&slab_dirty_units, dirty, memory_order_relaxed);
     atomic_fetch_sub_explicit(&superslab_bytes, (size_t)units << UNIT_SHIFT, memory_order_relaxed);
@@ -168,10 +165,7 @@ static void superslab_give(struct span *span, uint64_t now)
     struct superslab *superslab = superslab_of(arena, span->address);
     uint32_t units = span->units;
     uint64_t mask = mask_of((uint32_t)(span - arena->spans) - superslab->first, units);
-    for (uint32_t i = 0; i < units; i++) {
-        span[i].kind = SPAN_SUPERSLAB;
-        span[i].units = 1;
-    }
+    for (uint32_t i = 0; i < units; i++) span_shape(arena, &span[i], SPAN_SUPERSLAB, 1);
     superslab->free_mask |= mask;
     superslab->dirty_mask |= mask;
     superslab->free_units += units;

@@ -55,15 +55,17 @@
 #define RUN_SLOTS (3 * RUN_SHORT_BYTES / UNIT_BYTES + RUN_SHORT) /* 1/1 + 1/2 + ... 1/RUN_SHORT is below 3 */
 #define RUN_TIMES 3u       /* a thread keeps at most so many times what its callers have */
 #define RUN_GIVEN_MANY 16u /* runs that go to the arena in a row until fewer short ones are kept */
-#define LARGE_PROBE 31u    /* of so many large blocks that should get huge pages one gets none; odd: two share one */
-#define LARGE_PROBE_MAX ((size_t)8 << 20)          /* bytes of the longest of them */
-#define RUN_ROUND 1024u                            /* longer runs freed, until what lay idle all the while goes back */
-#define RUN_COLOURS 64u                            /* cache lines by which blocks of runs are staggered: a page */
-#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes a run must have to spare for it */
+#define LARGE_FEW 3u       /* large blocks in a row that were filled until some of such a size get huge pages ... */
+#define LARGE_LONG ((size_t)8 << 20) /* bytes; a block tells as much as one, and one more for each of them */
+#define LARGE_SURE 7u                /* ... and until no more than one of 32 goes without */
+#define RUN_ROUND 1024u              /* longer runs freed, until what lay idle all the while goes back */
+#define RUN_COLOURS 64u              /* cache lines by which blocks of runs are staggered: a page */
+#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)         /* bytes a run must have to spare for it */
 #define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of a block that a short run can serve */
 #define LARGE_MIN ((size_t)1 << 20)                        /* 1 MiB: blocks from here on are large */
 #define SIZE_LIMIT (WINDOW_BYTES / 2)                      /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX                         /* address space given to a block that grows: 64 MiB */
+#define WINDOW_HUGE ((size_t)8 << 20)                      /* bytes of such a block from which it may get huge pages */
 
 #define START_BOUND 65536 /* above start * offset of every block of a one-unit slab, below any other (sizeclass.c) */
 #define MAGAZINE_MIN 16u  /* blocks; the arms of ACE are 16, 32, ... 512 */
@@ -116,7 +118,7 @@ struct chain {
 
 /* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
 
-enum span_kind { SPAN_UNBORN, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB, SPAN_INSIDE };
+enum span_kind { SPAN_INSIDE, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is looked into */
 enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, small pages, not yet freed */
 
@@ -254,7 +256,6 @@ struct heap {
     uint32_t run_round;                       /* runs freed with accounts since then */
     size_t run_allowed;                       /* the most they may be */
     const struct span *fresh;                 /* large run, untouched before, that was handed out last */
-    uint32_t fresh_runs;                      /* up to LARGE_PROBE_MAX, that huge pages were meant for */
     uint32_t run_given;                       /* runs given to the arena since one was taken from it */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front; /* the thread's bins; read by observers */

@@ -21,6 +21,41 @@ PROMISE(every_peak_of_20_mib_blocks_goes_back) {
     give_back_after(20 * MIB); /* by now the allocator knows that they are filled */
 }
 
+PROMISE(a_peak_goes_back_with_the_rest_of_its_last_huge_pages) {
+    give_back_after(8 * MIB + 64 * KIB);
+    give_back_after(16 * MIB + 64 * KIB);
+}
+
+static size_t grow_by_half(size_t at, size_t size, size_t most) {
+    size_t more = size + size / 2 < most ? size + size / 2 : most;
+    blocks[at] = realloc(blocks[at], more);
+    memset(blocks[at] + size, 1, more - size);
+    return more;
+}
+
+/* Vectors grow in address space of their own. */
+PROMISE(a_peak_of_vectors_that_grew_side_by_side_goes_back) {
+    enum { SIZE = 2200 * 1000, COUNT = PEAK / SIZE };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (size_t had = 1000, size = had; had < SIZE; had = size)
+        for (size_t i = 0; i < COUNT; i++) size = grow_by_half(i, had, SIZE);
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= PEAK / 4 * 5; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() - before < PEAK / 4 * 5);
+    for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
+    expect_given_back(before);
+}
+
+PROMISE(a_peak_of_vectors_that_grew_one_after_the_other_goes_back) {
+    enum { SIZE = 2200 * 1000, COUNT = PEAK / SIZE };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (size_t i = 0; i < COUNT; i++)
+        for (size_t size = 1000; size < SIZE;) size = grow_by_half(i, size, SIZE);
+    for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
+    expect_given_back(before);
+}
+
 /* Freed in any order, of many sizes: what stays behind is then spread over all slabs. */
 static void give_back_mixed(size_t size) {
     memset(blocks, 0, sizeof blocks);

@@ -54,6 +54,37 @@ PROMISE(sparse_blocks_stay_small_after_full_ones) {
     HOLDS(bytes_of_touching(300, 3 * MIB, 3 * MIB) < 128 * MIB);
 }
 
+/* One in ten is filled, none is freed: what the filled ones are like must not cost the others memory. */
+PROMISE(sparse_blocks_stay_small_among_full_ones) {
+    enum { SIZE = 1 * MIB, COUNT = 3000, FULL = COUNT / 10 };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (int i = 0; i < COUNT; i++) {
+        blocks[i] = malloc(SIZE);
+        if (rand() % COUNT < FULL) memset(blocks[i], 1, SIZE);
+        else blocks[i][0] = 1;
+    }
+    HOLDS(resident_bytes() - before < 2L * FULL * SIZE);
+}
+
+/* From 32 MiB on blocks go back when they are freed, and with them what was asked of the kernel. */
+PROMISE(sparse_blocks_stay_small_where_longer_ones_were) {
+    for (int i = 0; i < 20; i++) free(memset(malloc(40 * MIB), 1, 40 * MIB));
+    HOLDS(bytes_of_touching(60, 4 * MIB, 1 * MIB) < 16 * MIB);
+}
+
+/* Of a size between two lengths of runs. */
+PROMISE(freed_large_blocks_are_taken_again) {
+    enum { SIZE = 1100 * 1000, COUNT = PEAK / SIZE };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < COUNT; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+        HOLDS(resident_bytes() - before < PEAK / 4 * 5);
+        for (int i = 0; i < COUNT; i++) free(blocks[i]);
+    }
+}
+
 PROMISE(what_took_a_large_blocks_place_says_nothing_about_large_blocks) {
     enum { SIZE = 30 * MIB, SMALL = 1000 };
     pthread_t other;
@@ -113,8 +144,15 @@ PROMISE(few_mappings_are_needed_where_large_blocks_were) {
     HOLDS(mappings() < 300);
 }
 
+PROMISE(few_mappings_are_needed_for_vectors_that_grow) {
+    memset(blocks, 0, sizeof blocks);
+    for (size_t size = 1000; size < 300 * 1000; size *= 2)
+        for (int i = 0; i < 1000; i++) memset(blocks[i] = realloc(blocks[i], size), 1, size);
+    HOLDS(mappings() < 300);
+}
+
 PROMISE(filled_large_blocks_cost_few_faults_beside_sparse_ones) {
-    enum { SIZE = 20 * MIB, COUNT = 20, FEW = COUNT * (SIZE / 4096) / 4 };
+    enum { SIZE = 20 * MIB, COUNT = 20, FEW = COUNT * (SIZE / 4096) / 3 };
     if (!huge_pages_come()) UNTRIED("the kernel gives no huge pages here");
     long faults = 0;
     for (int i = 0; i < COUNT; i++) {
@@ -126,7 +164,7 @@ PROMISE(filled_large_blocks_cost_few_faults_beside_sparse_ones) {
 
 /* A program that fills its large blocks gets huge pages for them before it has freed one. */
 PROMISE(filled_large_blocks_cost_few_faults) {
-    enum { SIZE = 4 * MIB, COUNT = 16, FEW = COUNT * SIZE / 4096 / 4 };
+    enum { SIZE = 4 * MIB, COUNT = 16, FEW = COUNT * SIZE / 4096 / 3 };
     if (!huge_pages_come()) UNTRIED("the kernel gives no huge pages here");
     long faults = 0;
     for (int i = 0; i < COUNT; i++) faults += faults_of_filling(blocks[i] = malloc(SIZE), SIZE);
