@@ -131,6 +131,7 @@ static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t
                        : rule == HAK_SITE_FRESH ? NULL
                                                 : mid_allocate(heap, size);
     if (run == NULL) run = run_fetch(heap, size);
+    helper_offer();
     if (run == NULL) return NULL;
     run->site = site_number(site);
     run_sort(run);
@@ -207,8 +208,9 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
         return;
     }
     if (UNLIKELY(PEEK(run->life) != run_mark(block))) fatal("block freed twice", block);
-    if (run->place) run_settle(run);
-    if (heap != NULL && run->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, run)) return;
+    bool goes = run->size >= (size_t)knob(KNOB_large_threshold);
+    if (run->place || goes) run_settle(run);
+    if (heap != NULL && !goes && mid_free(heap, run)) return;
     uint64_t now = os_now_ns();
     size_t bytes = run_touched_bytes(run);
     POKE(run->life, RUN_FREE);
@@ -321,7 +323,11 @@ static void *allocate_zeroed(size_t size)
     struct heap *heap = heap_here();
     struct span *run = heap != NULL && size <= SIZE_LIMIT ? mid_allocate(heap, size) : NULL;
     bool cached = run != NULL;
-    if (!cached && (run = run_fetch(heap, size)) == NULL) return refuse();
+    if (!cached) {
+        run = run_fetch(heap, size);
+        helper_offer();
+    }
+    if (run == NULL) return refuse();
     return run->zeroed && !cached ? (void *)run_block(run) : memset((void *)run_block(run), 0, size);
 }
 
@@ -341,6 +347,7 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     helper_offer();
     if (there) {
         stat_add(heap, STAT_growths, size > had);
+        if (size < had) helper_consider();
         return (void *)run_block(run);
     }
     if (size < had) return NULL;

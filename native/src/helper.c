@@ -67,6 +67,7 @@ static void helper_start(void)
 {
     uint32_t none = HELPER_NONE;
     if (!atomic_compare_exchange_strong(&helper_state, &none, HELPER_STARTING)) return;
+    int saved = errno; /* who starts it got what he asked for */
     sigset_t all, before;
     pthread_attr_t attributes;
     pthread_t thread;
@@ -80,6 +81,7 @@ static void helper_start(void)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     atomic_store(&helper_state, started ? HELPER_RUNS : HELPER_NONE);
     if (!started) knob_write(KNOB_background, 0);
+    errno = saved;
 }
 
 /* Behind an allocation, once so much memory has been fetched that much may be free one day: the helper is started by
@@ -87,7 +89,7 @@ static void helper_start(void)
  * lock. */
 static void helper_offer(void)
 {
-    if (LIKELY(atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_NONE)) return;
+    if (LIKELY(atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_NONE) || lock_forking) return;
     size_t bytes = atomic_load_explicit(&fetched_units, memory_order_relaxed) << UNIT_SHIFT;
     bool large = knob(KNOB_background) && bytes >= (size_t)knob(KNOB_background_bytes);
     if ((large || atomic_load_explicit(&helper_due, memory_order_relaxed)) && atomic_load(&heaps_alive) != 0)

@@ -9,7 +9,7 @@
 
 static struct span *windows;        /* free ones, last freed first; under arena_lock */
 static struct span *windows_live;   /* those with a caller; under arena_lock */
-static _Atomic size_t window_units; /* in free windows, units that may hold pages */
+static _Atomic size_t window_units; /* that may hold pages: of free windows, and spare ones of live windows */
 static size_t windows_reserved;     /* bytes of address space in windows; under arena_lock */
 
 static ALWAYS_INLINE bool large_is_window(const struct span *run) { return PEEK(run->place) == RUN_WINDOW; }
@@ -34,6 +34,18 @@ static void window_hold(struct span *window)
 static void window_release(struct span *window, uint32_t life)
 {
     __atomic_store_n(&window->life, life, __ATOMIC_RELEASE);
+}
+
+/* Units that a live window's block does not reach, where they are most of what the window holds. */
+static size_t window_spare(const struct span *window)
+{
+    size_t units = run_units(window->size);
+    return window->touched > 2 * units ? window->touched - units : 0;
+}
+
+static void window_count(size_t had, size_t has)
+{
+    if (has != had) atomic_fetch_add_explicit(&window_units, has - had, memory_order_relaxed);
 }
 
 /* A new window. NULL where windows have their share of the address space, a quarter: then blocks that grow are copied.
@@ -70,7 +82,7 @@ static size_t window_purge(struct span *window, uint32_t from)
     uintptr_t begin = window->address + ((size_t)from << UNIT_SHIFT), end = window->address + run_touched_bytes(window);
     uintptr_t whole = align_up(end, SUPERSLAB_LARGE);
     if (begin == end || !os_purge((void *)begin, whole - begin)) return 0;
-    if (whole - window->address > WINDOW_HUGE)
+    if (whole - window->address >= WINDOW_HUGE)
         os_huge((void *)begin, window->address + span_bytes(window) - begin, false);
     POKE(window->touched, from);
     return end - begin;
@@ -91,12 +103,13 @@ static struct span *window_take(struct heap *heap, size_t size, bool warm)
     struct span *window = windows;
     if (window != NULL) {
         POKE(windows, window->next);
-        atomic_fetch_sub_explicit(&window_units, window->touched, memory_order_relaxed);
+        window_count(window->touched, 0);
     } else if (!warm) {
         window = window_new();
     }
     if (window != NULL) {
         run_begin(window, size, units);
+        window_count(0, window_spare(window));
         window_want(window, units);
         window->prev = NULL;
         window->next = windows_live;
@@ -113,6 +126,7 @@ static void window_give(struct heap *heap, struct span *window, uint64_t now)
 {
     if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(window));
     lock_take(&arena_lock);
+    window_count(window_spare(window), window->touched);
     if (window->next != NULL) window->next->prev = window->prev;
     *(window->prev != NULL ? &window->prev->next : &windows_live) = window->next;
     window->zeroed = 0;
@@ -120,7 +134,6 @@ static void window_give(struct heap *heap, struct span *window, uint64_t now)
     window->freed_ns = now;
     window->next = windows;
     POKE(windows, window);
-    atomic_fetch_add_explicit(&window_units, window->touched, memory_order_relaxed);
     lock_drop(&arena_lock);
 }
 
@@ -134,7 +147,9 @@ static size_t windows_trim(bool all)
     for (struct span *window = windows_live; window != NULL; window = window->next) {
         if (!window_try(window)) continue;
         uint32_t units = (uint32_t)run_units(window->size), wanted = all ? units : window->wanted;
+        size_t spare = window_spare(window);
         if (window->touched > 2 * wanted) bytes += window_purge(window, wanted);
+        window_count(spare, window_spare(window));
         window->wanted = units;
         window_release(window, run_mark(run_block(window)));
     }
@@ -154,7 +169,7 @@ static size_t windows_purge(uint64_t horizon)
             continue;
         }
         POKE(*at, window->next);
-        atomic_fetch_sub_explicit(&window_units, window->touched, memory_order_relaxed);
+        window_count(window->touched, 0);
         lock_drop(&arena_lock);
         bytes += window_purge(window, 0);
         lock_take(&arena_lock);
@@ -195,7 +210,9 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
         window_hold(run);
         window_want(run, units);
         window_huge(run, run->touched, units, false);
+        size_t spare = window_spare(run);
         run_resize(heap, run, size, units);
+        window_count(spare, window_spare(run));
         window_release(run, run_mark(run_block(run)));
         return true;
     }

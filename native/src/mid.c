@@ -207,8 +207,8 @@ static _Atomic size_t run_units_out; /* units of runs that the arena has given t
 /* Large blocks get huge pages where this program fills them, or blocks of which little is touched would cost 2 MiB
  * each. What is known goes by doublings of size, by log2. `large_filled`: blocks in a row that were seen without huge
  * pages and were filled, long ones counted as several, at most LARGE_SURE. Only those can tell, for one touch fills 2
- * MiB of the others; so some go without, to see, the more seldom the more were filled. `large_since`: blocks since the
- * last of them. A lost update is no matter. */
+ * MiB of the others; so some go without, to see, the more seldom the longer they are and the more were filled.
+ * `large_since`: blocks since the last of them. A lost update is no matter. */
 static uint8_t large_filled[64], large_since[64];
 
 static void large_learn(const struct span *run, size_t size, bool filled)
@@ -225,19 +225,22 @@ static void large_look(const struct heap *heap)
     const struct span *last = heap->fresh;
     if (last == NULL) return;
     lock_take(&arena_lock); /* it may be another's by now, or no run at all */
+    uintptr_t block = last->address;
     size_t size = last->kind == SPAN_RUN ? PEEK(last->size) : 0;
-    bool live = size >= LARGE_MIN && run_is_live(last, last->address);
+    bool live = size >= LARGE_MIN && run_is_live(last, block);
     lock_drop(&arena_lock);
-    if (live) large_learn(last, size, os_dense((void *)last->address, size, 12));
+    if (live) large_learn(last, size, os_dense((void *)block, size, 12));
 }
 
-/* A large run is freed for the first time. */
+/* A large run is freed for the first time, or one whose pages go back whenever it is: also with huge pages a long one
+ * shows whether it was filled. */
 static NOINLINE void run_settle(struct span *run)
 {
-    bool filled = os_dense((void *)run->address, run->size, 12);
+    bool filled = os_dense((void *)run->address, run->size, 12), first = run->place == RUN_UNSETTLED;
     large_learn(run, run->size, filled);
     POKE(run->place, RUN_SETTLED);
-    if (filled && os_purge((void *)run->address, span_bytes(run))) run_huge(run, true);
+    bool stays = run->size < (size_t)knob(KNOB_large_threshold);
+    if (first && filled && stays && os_purge((void *)run->address, span_bytes(run))) run_huge(run, true);
 }
 
 /* A large run whose pages nobody has touched goes to a caller: with huge pages? One that lies in another's huge page
@@ -247,7 +250,8 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
     large_look(heap);
     unsigned doubling = log2_floor(size), filled = PEEK(large_filled[doubling]), since = PEEK(large_since[doubling]);
     bool sure = filled >= LARGE_FEW;
-    bool huge = sure && (since + 1 < 1u << (filled - LARGE_FEW + 1) || os_dense((void *)run->address, size, 1));
+    size_t turn = sure ? size_min((1 + size / LARGE_LONG) << (filled - LARGE_FEW + 1), UINT8_MAX) : 0;
+    bool huge = sure && (since + 1 < turn || os_dense((void *)run->address, size, 1));
     POKE(large_since[doubling], huge ? (uint8_t)size_min(since + 1, UINT8_MAX) : 0);
     POKE(run->place, huge ? RUN_SETTLED : RUN_UNSETTLED);
     if (sure) run_huge(run, huge);

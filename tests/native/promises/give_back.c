@@ -26,6 +26,15 @@ PROMISE(a_peak_goes_back_with_the_rest_of_its_last_huge_pages) {
     give_back_after(16 * MIB + 64 * KIB);
 }
 
+PROMISE(a_peak_of_zeroed_blocks_goes_back) {
+    enum { SIZE = 4 * MIB };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (size_t i = 0; i < PEAK / SIZE; i++) memset(blocks[i] = calloc(1, SIZE), 1, SIZE);
+    for (size_t i = 0; i < PEAK / SIZE; i++) free(blocks[i]);
+    expect_given_back(before);
+}
+
 static size_t grow_by_half(size_t at, size_t size, size_t most) {
     size_t more = size + size / 2 < most ? size + size / 2 : most;
     blocks[at] = realloc(blocks[at], more);
@@ -263,6 +272,16 @@ PROMISE(an_emptied_vector_gives_its_pages_back) {
     peak_of(12 * KIB);
     expect_given_back(before);
     free(vector);
+}
+
+PROMISE(vectors_that_shrank_give_their_pages_back) {
+    enum { SIZE = 8 * MIB, COUNT = PEAK / SIZE };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (size_t size = 64 * KIB; size <= SIZE; size *= 2)
+        for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = realloc(blocks[i], size), 1, size);
+    for (size_t i = 0; i < COUNT; i++) blocks[i] = realloc(blocks[i], EMPTIED);
+    expect_given_back(before);
 }
 
 PROMISE(a_vector_that_is_refilled_keeps_its_pages) {
