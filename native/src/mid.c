@@ -259,13 +259,15 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
 }
 
 /* Huge pages under runs that come and go: a region whose pages are nearly all resident is moved into one, which costs
- * hardly any memory but up to a millisecond, once. So a program that ends soon has none moved. One region a call. */
+ * hardly any memory but up to a millisecond, once. A program that ends soon has none moved: one region a call,
+ * and none in the first ones. */
 static NOINLINE void region_collapse(void)
 {
-    static uint64_t due_ns;
-    uint64_t begin = os_now_ns(), due = PEEK(due_ns);
-    if (due == 0) POKE(due_ns, begin + REGION_WAIT_NS);
-    if (begin < due || due == 0) return;
+    static uint32_t waited;
+    if (PEEK(waited) < REGION_WAIT) {
+        POKE(waited, waited + 1);
+        return;
+    }
     lock_take(&arena_lock);
     uintptr_t region = region_next();
     lock_drop(&arena_lock);

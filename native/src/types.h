@@ -79,7 +79,7 @@
 #define ARENAS_MAX 64u
 #define RECYCLED_MIN ((size_t)64 << 20)  /* bytes the arena hands out again before regions are looked at ... */
 #define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
-#define REGION_WAIT_NS 8000000           /* from then on until the first one is moved */
+#define REGION_WAIT 4096                 /* runs taken from then on until the first one is moved */
 #define FRONTIER_STEP ((size_t)32 << 20) /* reserved space is made writable in steps of this */
 
 #define POINTER_BITS 48                               /* of a user address */
