@@ -264,8 +264,9 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
 static NOINLINE void region_collapse(void)
 {
     static uint32_t waited;
-    if (PEEK(waited) < REGION_WAIT) {
-        POKE(waited, waited + 1);
+    uint32_t runs = PEEK(waited);
+    if (runs < REGION_WAIT) {
+        POKE(waited, runs + 1);
         return;
     }
     lock_take(&arena_lock);
