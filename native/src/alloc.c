@@ -209,7 +209,7 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
     }
     if (UNLIKELY(PEEK(run->life) != run_mark(block))) fatal("block freed twice", block);
     bool goes = run->size >= (size_t)knob(KNOB_large_threshold);
-    if (run->place || goes) run_settle(run);
+    if (run->place || (goes && run->size >= LARGE_MIN)) run_settle(run);
     if (heap != NULL && !goes && mid_free(heap, run)) return;
     uint64_t now = os_now_ns();
     size_t bytes = run_touched_bytes(run);
@@ -344,10 +344,14 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     if (heap == NULL || size > SIZE_LIMIT) return NULL;
     size_t had = run->size;
     bool there = large_resize(heap, run, size);
+    if (there && size < had) {
+        int saved = errno;
+        helper_consider();
+        errno = saved;
+    }
     helper_offer();
     if (there) {
         stat_add(heap, STAT_growths, size > had);
-        if (size < had) helper_consider();
         return (void *)run_block(run);
     }
     if (size < had) return NULL;

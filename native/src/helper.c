@@ -107,6 +107,7 @@ static void helper_consider(void)
     bool due =
         PEEK(slabs_due) && knob(KNOB_idle_return) && !atomic_load_explicit(&os_purge_refused, memory_order_relaxed);
     if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes) && !due)) return;
-    if ((much || due) && atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
+    if ((due || (much && knob(KNOB_idle_return))) && atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
+        helper_poke();
     if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy(os_now_ns(), SLABS_INLINE);
 }

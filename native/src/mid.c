@@ -207,8 +207,8 @@ static _Atomic size_t run_units_out; /* units of runs that the arena has given t
 /* Large blocks get huge pages where this program fills them, or blocks of which little is touched would cost 2 MiB
  * each. What is known goes by doublings of size, by log2. `large_filled`: blocks in a row that were seen without huge
  * pages and were filled, long ones counted as several, at most LARGE_SURE. Only those can tell, for one touch fills 2
- * MiB of the others; so some go without, to see, the more seldom the longer they are and the more were filled.
- * `large_since`: blocks since the last of them. A lost update is no matter. */
+ * MiB of the others; so some go without, to see, the more seldom the more were filled. `large_since`: blocks since the
+ * last of them. A lost update is no matter. */
 static uint8_t large_filled[64], large_since[64];
 
 static void large_learn(const struct span *run, size_t size, bool filled)
@@ -219,17 +219,18 @@ static void large_learn(const struct span *run, size_t size, bool filled)
 }
 
 /* Looks at the large block that this thread took last from what nobody had touched. Whoever asks for one after the
- * other has filled it by now, if ever. */
-static void large_look(const struct heap *heap)
+ * other has filled it by now, if ever. Result: does it live? */
+static bool large_look(const struct heap *heap)
 {
     const struct span *last = heap->fresh;
-    if (last == NULL) return;
+    if (last == NULL) return false;
     lock_take(&arena_lock); /* it may be another's by now, or no run at all */
     uintptr_t block = last->address;
     size_t size = last->kind == SPAN_RUN ? PEEK(last->size) : 0;
     bool live = size >= LARGE_MIN && run_is_live(last, block);
     lock_drop(&arena_lock);
     if (live) large_learn(last, size, os_dense((void *)block, size, 12));
+    return live;
 }
 
 /* A large run is freed for the first time, or one whose pages go back whenever it is: also with huge pages a long one
@@ -247,10 +248,11 @@ static NOINLINE void run_settle(struct span *run)
  * already would tell nothing. */
 static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t size)
 {
-    large_look(heap);
+    bool lives = large_look(heap);
     unsigned doubling = log2_floor(size), filled = PEEK(large_filled[doubling]), since = PEEK(large_since[doubling]);
     bool sure = filled >= LARGE_FEW;
-    size_t turn = sure ? size_min((1 + size / LARGE_LONG) << (filled - LARGE_FEW + 1), UINT8_MAX) : 0;
+    size_t weight = lives ? 1 : 1 + size / LARGE_LONG; /* of long ones that come and go, one at a time is on trust */
+    size_t turn = sure ? size_min(weight << (filled - LARGE_FEW + 1), UINT8_MAX) : 0;
     bool huge = sure && (since + 1 < turn || os_dense((void *)run->address, size, 1));
     POKE(large_since[doubling], huge ? (uint8_t)size_min(since + 1, UINT8_MAX) : 0);
     POKE(run->place, huge ? RUN_SETTLED : RUN_UNSETTLED);
