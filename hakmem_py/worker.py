@@ -3,10 +3,9 @@
 The bench is spawned directly, never through Python, in an environment of its own: what the user's shell sets
 (MALLOC_ARENA_MAX, LD_PRELOAD, HAKMEM_...) does not reach it. LD_PRELOAD is set for this child alone.
 
-Bench and libraries are copied anew for every process. Where the kernel put a file in memory decides some
-cases' speed on some processors (4.3 ns in every process of one clone, 1.4 with the same bytes in a file of
-their own), so processes of one file share one draw of many and their interval says too little. What a killed
-run leaves, build.py sweeps up.
+Bench and libraries are copied anew for every process. Where the kernel put a file in memory may decide a
+case's speed; then processes of one file share one draw of many, and their interval says too little. What a
+killed run leaves, build.py sweeps up.
 """
 
 import contextlib

@@ -214,8 +214,9 @@ static uint8_t large_filled[64], large_since[64];
 static void large_learn(const struct span *run, size_t size, bool filled)
 {
     uint8_t *row = &large_filled[log2_floor(size)], had = PEEK(*row);
+    size_t told = size_min(1 + size / LARGE_LONG, LARGE_FEW);
     if (!filled) POKE(*row, 0);
-    else if (PEEK(run->place) == RUN_UNSETTLED) POKE(*row, (uint8_t)size_min(had + 1 + size / LARGE_LONG, LARGE_SURE));
+    else if (PEEK(run->place) == RUN_UNSETTLED) POKE(*row, (uint8_t)size_min(had + told, LARGE_SURE));
 }
 
 /* Looks at the large block that this thread took last from what nobody had touched. Whoever asks for one after the

@@ -81,9 +81,9 @@ static void levels_read(struct levels *levels)
         value[STAT_depot_pops] += depot.pops;
         value[STAT_depot_contended] += depot.contended;
     }
-    value[STAT_dirty_bytes] = (atomic_load(&dirty_units) + atomic_load(&slab_dirty_units) + atomic_load(&window_units))
-                              << UNIT_SHIFT;
-    value[STAT_committed_bytes] += value[STAT_dirty_bytes] - ((uint64_t)atomic_load(&window_units) << UNIT_SHIFT);
+    uint64_t free_bytes = (uint64_t)(atomic_load(&dirty_units) + atomic_load(&slab_dirty_units)) << UNIT_SHIFT;
+    value[STAT_dirty_bytes] = free_bytes + ((uint64_t)atomic_load(&window_units) << UNIT_SHIFT);
+    value[STAT_committed_bytes] += free_bytes; /* windows are among the spans */
 }
 
 static uint64_t heap_stat_total(enum heap_stat row)

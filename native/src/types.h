@@ -56,8 +56,8 @@
 #define RUN_TIMES 3u       /* a thread keeps at most so many times what its callers have */
 #define RUN_GIVEN_MANY 16u /* runs that go to the arena in a row until fewer short ones are kept */
 #define LARGE_FEW 3u       /* large blocks in a row that were filled until some of such a size get huge pages ... */
-#define LARGE_LONG ((size_t)8 << 20) /* bytes; a block tells as much as one, and one more for each of them */
-#define LARGE_SURE 7u                /* ... and until no more than one of 32 goes without */
+#define LARGE_SURE 7u      /* ... and until no more than one of 32 live ones goes without */
+#define LARGE_LONG ((size_t)4 << 20) /* bytes; each of them tells as much as one more block, up to LARGE_FEW */
 #define RUN_ROUND 1024u              /* longer runs freed, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u              /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)         /* bytes a run must have to spare for it */

@@ -152,7 +152,7 @@ PROMISE(few_mappings_are_needed_for_vectors_that_grow) {
 }
 
 PROMISE(filled_large_blocks_cost_few_faults_beside_sparse_ones) {
-    enum { SIZE = 20 * MIB, COUNT = 20, FEW = COUNT * (SIZE / 4096) / 3 };
+    enum { SIZE = 20 * MIB, COUNT = 20, FEW = COUNT * (SIZE / 4096) / 4 };
     if (!huge_pages_come()) UNTRIED("the kernel gives no huge pages here");
     long faults = 0;
     for (int i = 0; i < COUNT; i++) {
@@ -164,7 +164,7 @@ PROMISE(filled_large_blocks_cost_few_faults_beside_sparse_ones) {
 
 /* A program that fills its large blocks gets huge pages for them before it has freed one. */
 PROMISE(filled_large_blocks_cost_few_faults) {
-    enum { SIZE = 4 * MIB, COUNT = 16, FEW = COUNT * SIZE / 4096 / 3 };
+    enum { SIZE = 4 * MIB, COUNT = 16, FEW = COUNT * SIZE / 4096 / 4 };
     if (!huge_pages_come()) UNTRIED("the kernel gives no huge pages here");
     long faults = 0;
     for (int i = 0; i < COUNT; i++) faults += faults_of_filling(blocks[i] = malloc(SIZE), SIZE);
