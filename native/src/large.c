@@ -181,6 +181,16 @@ static size_t windows_purge(uint64_t horizon)
     return bytes;
 }
 
+/* In a child: a window that a thread held which stayed behind is nobody's, and its count may be behind its size. */
+static void windows_child(void)
+{
+    size_t units = 0;
+    for (const struct span *window = windows; window != NULL; window = window->next) units += window->touched;
+    for (const struct span *window = windows_live; window != NULL; window = window->next)
+        if (window->life != RUN_HELD) units += window_spare(window);
+    atomic_store(&window_units, units);
+}
+
 /* Frees a run that its thread does not keep. */
 static void large_free(struct heap *heap, struct span *run, uint64_t now)
 {

@@ -48,6 +48,7 @@ static void fork_child(void)
     each_lock(lock_reset);
     if (_IO_list_resetlock != NULL) _IO_list_resetlock();
     helper_child();
+    windows_child();
     lanes_child();
     uint32_t alive = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)

@@ -1,5 +1,7 @@
 /* Promise 10, its first half: memory goes back after a peak. */
 #include "../peak.h"
+#include "../../../native/include/hakmem.h"
+#include <dlfcn.h>
 #include <malloc.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -272,6 +274,38 @@ PROMISE(an_emptied_vector_gives_its_pages_back) {
     peak_of(12 * KIB);
     expect_given_back(before);
     free(vector);
+}
+
+static void *grow_and_shrink(void *vector) {
+    for (;;) vector = realloc(realloc(vector, 24 * MIB), 2 * MIB);
+    return NULL;
+}
+
+static uint64_t free_bytes(void) {
+    int (*read_stats)(hak_stat_t *, int) = (int (*)(hak_stat_t *, int))dlsym(RTLD_DEFAULT, "hak_stat_read");
+    static hak_stat_t rows[64];
+    if (read_stats == NULL) UNTRIED("this allocator does not say what is free");
+    for (int i = read_stats(rows, 64) - 1; i >= 0; i--)
+        if (strcmp(rows[i].name, "dirty_bytes") == 0) return rows[i].value;
+    HOLDS(!"no such counter");
+    return 0;
+}
+
+/* Else its helper would come back for ever. Whatever a thread that stayed behind was doing to its vector. */
+PROMISE(a_child_has_no_more_to_give_back_than_it_gives) {
+    pthread_t thread;
+    for (int i = 0; i < 3; i++) HOLDS(pthread_create(&thread, NULL, grow_and_shrink, NULL) == 0);
+    usleep(50000);
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            malloc_trim(0);
+            HOLDS(free_bytes() < 4 * MIB);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+    _exit(0);
 }
 
 PROMISE(vectors_that_shrank_give_their_pages_back) {
