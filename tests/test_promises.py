@@ -35,6 +35,11 @@ def test_blocks_that_never_waited_in_a_depot_go_back_too(setting):
     keep("promises/give_back.c", "what_is_scattered_over_all_slabs_goes_back", **setting)
 
 
+@pytest.mark.parametrize("beside", ["a_large_block_comes_and_goes", "many_blocks_come_and_go"])
+def test_a_peak_goes_back_by_later_calls_where_there_is_no_helper(beside):
+    keep("promises/give_back.c", f"a_peak_goes_back_while_{beside}", HAKMEM_BACKGROUND="0")
+
+
 def readelf(option):
     if library() is None:
         pytest.skip("libc's allocator is under test")

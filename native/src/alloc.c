@@ -43,7 +43,7 @@ static COLD void start(void)
                : knob(KNOB_canaries) || knob(KNOB_quarantine) ? MODE_GUARDED
                                                               : MODE_CACHED;
         slabs_inspected = mode == MODE_GUARDED;
-        heap_last = helper_poke;
+        heap_gone = helper_bereave;
         heaps_init();
         atomic_store_explicit(&started, true, memory_order_release);
     }
@@ -93,10 +93,14 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
 static struct span *run_fetch(struct heap *heap, size_t size)
 {
     if (size > SIZE_LIMIT) return NULL;
+    size_t cached = heap != NULL ? heap->run_cached : 0;
     struct span *run = heap != NULL ? mid_refill(heap, size) : orphan_run(size, 1);
-    if (run != NULL) return run;
-    scrape(heap);
-    return heap != NULL ? mid_refill(heap, size) : orphan_run(size, 1);
+    if (run == NULL) {
+        scrape(heap);
+        run = heap != NULL ? mid_refill(heap, size) : orphan_run(size, 1);
+    }
+    if (heap != NULL && heap->run_cached < cached) helper_consider(); /* what it kept has gone to the arena */
+    return run;
 }
 
 /* Guarded, or by libc. */
@@ -265,7 +269,11 @@ static NOINLINE void free_rest(void *p)
     struct span *span = span_of(block);
     if (LIKELY(heap != NULL && span != NULL)) {
         if (span->kind == SPAN_SLAB && span->class >= FRONT_CLASSES && LIKELY(wide_free(heap, span, block))) return;
-        if (run_is_live(span, block) && span->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, span)) return;
+        uint32_t round = heap->run_round;
+        if (run_is_live(span, block) && span->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, span)) {
+            if (UNLIKELY(heap->run_round < round)) helper_consider(); /* what lay idle has gone to the arena */
+            return;
+        }
     } else {
         heap = heap_of_free();
         if (UNLIKELY(mode == MODE_LIBC)) {
@@ -344,11 +352,7 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     if (heap == NULL || size > SIZE_LIMIT) return NULL;
     size_t had = run->size;
     bool there = large_resize(heap, run, size);
-    if (there && size < had) {
-        int saved = errno;
-        helper_consider();
-        errno = saved;
-    }
+    if (there && size < had) helper_consider();
     helper_offer();
     if (there) {
         stat_add(heap, STAT_growths, size > had);
@@ -459,5 +463,7 @@ size_t hak_purge(void)
 
 void hak_thread_idle(void)
 {
-    if (front.heap != NULL) heap_flush(front.heap, os_now_ns());
+    if (front.heap == NULL) return;
+    heap_flush(front.heap, os_now_ns());
+    helper_consider();
 }

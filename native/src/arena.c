@@ -65,7 +65,8 @@ static void span_shape(const struct arena *arena, struct span *span, enum span_k
     }
 }
 
-static void free_link(struct span *span)
+/* A dirty one behind `older` in the list by age, or a few places further: as old as it says, or as its neighbour. */
+static void free_link(struct span *span, struct span *older)
 {
     int state = span->zeroed ? CLEAN : DIRTY;
     unsigned bin = run_bin_floor(span->units);
@@ -76,10 +77,15 @@ static void free_link(struct span *span)
     free_bits[state] |= UINT64_C(1) << bin;
     if (state == CLEAN) return;
     atomic_fetch_add_explicit(&dirty_units, span->units, memory_order_relaxed);
-    span->newer = NULL;
-    span->older = dirty_newest;
-    *(dirty_newest != NULL ? &dirty_newest->newer : &dirty_oldest) = span;
-    dirty_newest = span;
+    struct span *newer = older != NULL ? older->newer : dirty_oldest;
+    for (int look = 16; look > 0 && newer != NULL && newer->freed_ns < span->freed_ns; look--)
+        older = newer, newer = newer->newer;
+    if (older != NULL && span->freed_ns < older->freed_ns) span->freed_ns = older->freed_ns;
+    if (newer != NULL && span->freed_ns > newer->freed_ns) span->freed_ns = newer->freed_ns;
+    span->older = older;
+    span->newer = newer;
+    *(older != NULL ? &older->newer : &dirty_oldest) = span;
+    *(newer != NULL ? &newer->older : &dirty_newest) = span;
 }
 
 static void free_unlink(struct span *span)
@@ -95,13 +101,35 @@ static void free_unlink(struct span *span)
     *(span->older != NULL ? &span->older->newer : &dirty_oldest) = span->newer;
 }
 
-/* The span becomes free and grows together with free neighbours of its kind. Result: the whole. */
-static struct span *free_insert(struct arena *arena, struct span *span, uint32_t units, bool zeroed, uint64_t now)
+/* Where a span stands in the list by age, and what is known of its age, while it grows together with others. */
+struct age {
+    struct span *older; /* the one before it: where the longest of them stood */
+    size_t longest;     /* units */
+    uint64_t mean_ns;   /* of all their units: what comes and goes makes no old span beside it young */
+};
+
+/* A free neighbour of a span of so many units is taken out, to become part of it. */
+static void free_join(const struct span *neighbour, uint32_t units, struct age *age)
+{
+    if (!neighbour->zeroed) {
+        uint64_t share = ((uint64_t)neighbour->units << 16) / (units + neighbour->units);
+        if (neighbour->freed_ns < age->mean_ns) age->mean_ns -= ((age->mean_ns - neighbour->freed_ns) >> 16) * share;
+        if (neighbour->units > age->longest || age->older == neighbour) age->older = neighbour->older;
+        age->longest = size_max(age->longest, neighbour->units);
+    }
+    free_unlink(neighbour);
+}
+
+/* The span becomes free, since `now`, and grows together with free neighbours of its kind. `older`: what stands before
+ * one of that age. */
+static void free_insert(struct arena *arena, struct span *span, uint32_t units, bool zeroed, uint64_t now,
+                        struct span *older)
 {
     size_t at = (size_t)(span - arena->spans);
+    struct age age = {older, units, now};
     struct span *after = span + units;
     if (at + units < arena->born && after->kind == SPAN_FREE && after->zeroed == zeroed) {
-        free_unlink(after);
+        free_join(after, units, &age);
         units += after->units;
         after->kind = SPAN_INSIDE;
         after->back = UINT32_MAX;
@@ -110,7 +138,7 @@ static struct span *free_insert(struct arena *arena, struct span *span, uint32_t
         struct span *before = span - 1;
         if (before->kind == SPAN_INSIDE && before->back <= at - 1) before -= before->back;
         if (before->kind == SPAN_FREE && before->zeroed == zeroed && before + before->units == span) {
-            free_unlink(before);
+            free_join(before, units, &age);
             units += before->units;
             span->kind = SPAN_INSIDE;
             span->back = UINT32_MAX;
@@ -119,9 +147,8 @@ static struct span *free_insert(struct arena *arena, struct span *span, uint32_t
     }
     span_shape(arena, span, SPAN_FREE, units);
     span->zeroed = zeroed;
-    span->freed_ns = now;
-    free_link(span);
-    return span;
+    span->freed_ns = age.mean_ns;
+    free_link(span, age.older);
 }
 
 /* --- arenas ------------------------------------------------------------------------------------------------------- */
@@ -225,7 +252,7 @@ static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t 
     size_t gap = start - arena->born;
     struct span *hole = &arena->spans[arena->born];
     arena->born = (uint32_t)(start + units);
-    if (gap != 0) free_insert(arena, hole, (uint32_t)gap, true, 0);
+    if (gap != 0) free_insert(arena, hole, (uint32_t)gap, true, 0, NULL);
     struct span *span = &arena->spans[start];
     span_shape(arena, span, SPAN_RUN, units);
     span->life = RUN_FREE; /* until its caller says otherwise: who looks at the heap meanwhile sees nobody's run */
@@ -249,13 +276,14 @@ static struct span *span_cut(struct span *span, uint32_t units, uint32_t alignme
     bool zeroed = span->zeroed;
     uint32_t before = (uint32_t)(start - at), after = span->units - before - units;
     uint64_t since = span->freed_ns;
+    struct span *older = span->older;
     free_unlink(span);
     struct span *piece = span + before;
     span_shape(arena, piece, SPAN_RUN, units); /* shaped first, so that the rests do not grow together over it */
     piece->life = RUN_FREE;
     piece->zeroed = zeroed;
-    if (after != 0) free_insert(arena, piece + units, after, zeroed, since);
-    if (before != 0) free_insert(arena, span, before, zeroed, since);
+    if (after != 0) free_insert(arena, piece + units, after, zeroed, since, older);
+    if (before != 0) free_insert(arena, span, before, zeroed, since, older);
     return piece;
 }
 
@@ -311,13 +339,14 @@ static struct span *arena_take(uint32_t units, uint32_t alignment)
     return span != NULL ? arena_taken(span, units) : NULL;
 }
 
-/* Regions of 2 MiB of which the last pages went back: whoever takes them next has not asked for huge pages. Only whole
- * regions, since the kernel keeps account of each stretch that differs from its neighbours, and of not many. */
-static void regions_retire(const struct span *clean, uintptr_t begin, uintptr_t end)
+/* Regions of 2 MiB of which pages went back: nobody asks for huge pages there any more, or the kernel fills them again
+ * for the sake of a small block that stayed. Only whole regions, since the kernel keeps account of each stretch that
+ * differs from its neighbours, and of not many. */
+static void regions_retire(const struct arena *arena, uintptr_t begin, uintptr_t end)
 {
-    begin = size_max(align_down(begin, SUPERSLAB_LARGE), align_up(clean->address, SUPERSLAB_LARGE));
-    end = size_min(align_up(end, SUPERSLAB_LARGE), align_down(clean->address + span_bytes(clean), SUPERSLAB_LARGE));
-    if (begin < end && knob(KNOB_huge_pages)) os_huge((void *)begin, end - begin, false);
+    begin = align_down(begin, SUPERSLAB_LARGE);
+    end = size_min(align_up(end, SUPERSLAB_LARGE), arena->base + arena->writable);
+    if (knob(KNOB_huge_pages)) os_huge((void *)begin, end - begin, false);
 }
 
 /* Gives a span back; its first `touched` units may hold pages, the rest reads zero. The caller holds arena_lock. */
@@ -330,9 +359,10 @@ static void arena_give(struct span *span, uint32_t touched, uint64_t now)
         struct span *rest = span + touched;
         span_shape(arena, rest, SPAN_RUN, units - touched);
         uintptr_t begin = rest->address, end = begin + span_bytes(rest);
-        regions_retire(free_insert(arena, rest, units - touched, true, now), begin, end);
+        free_insert(arena, rest, units - touched, true, now, NULL);
+        regions_retire(arena, begin, end);
     }
-    if (touched != 0) free_insert(arena, span, touched, false, now);
+    if (touched != 0) free_insert(arena, span, touched, false, now, dirty_newest);
 }
 
 /* Lengthens a span in place by what is free behind it; false where too little is. The caller holds arena_lock. */
@@ -394,10 +424,10 @@ static size_t arena_purge(uint64_t horizon, size_t keep)
         lock_drop(&arena_lock);
         bool gone = os_purge((void *)begin, end - begin);
         lock_take(&arena_lock);
-        const struct span *whole = free_insert(arena, span, span->units, gone, horizon + 1);
+        free_insert(arena, span, span->units, gone, horizon + 1, dirty_newest);
         if (!gone) break;
         bytes += end - begin;
-        regions_retire(whole, begin, end);
+        regions_retire(arena, begin, end);
     }
     lock_drop(&arena_lock);
     return bytes;

@@ -9,8 +9,8 @@
 
 static struct heap *_Atomic heaps; /* newest first */
 static _Atomic uint32_t heaps_alive;
-static void (*heap_last)(void); /* called when the last thread has gone */
-static struct lock heap_lock;   /* guards the list's head, reuse, and observers' look at fronts */
+static void (*heap_gone)(bool last); /* called when a thread has gone */
+static struct lock heap_lock;        /* guards the list's head, reuse, and observers' look at fronts */
 static pthread_key_t heap_key;
 static _Atomic bool heap_key_made;
 
@@ -93,8 +93,8 @@ static void heap_end(void *argument)
     atomic_store(&heap->state, HEAP_FREE);
     bool last = atomic_fetch_sub(&heaps_alive, 1) == 1;
     lock_drop(&heap_lock);
-    if (last && heap_last != NULL) heap_last();
     for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin){NO_SLOT, NO_SLOT};
+    if (heap_gone != NULL) heap_gone(last);
 }
 
 /* Once, at start, before there is a heap: threads are told when they end. */

@@ -96,7 +96,8 @@ static void helper_offer(void)
         helper_start();
 }
 
-/* After a slow path that freed: is it time for the helper, or for a round inline? The caller holds no lock. */
+/* After a slow path on which something became free: is it time for the helper, or for a round inline? Keeps errno. The
+ * caller holds no lock. */
 static void helper_consider(void)
 {
     size_t pending = pending_bytes(atomic_load_explicit(&depots_told, memory_order_relaxed));
@@ -107,7 +108,16 @@ static void helper_consider(void)
     bool due =
         PEEK(slabs_due) && knob(KNOB_idle_return) && !atomic_load_explicit(&os_purge_refused, memory_order_relaxed);
     if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes) && !due)) return;
+    int saved = errno;
     if ((due || (much && knob(KNOB_idle_return))) && atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
         helper_poke();
     if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy(os_now_ns(), SLABS_INLINE);
+    errno = saved;
+}
+
+/* A thread has gone, and what it had in hand is free. After the last one the helper ends. */
+static void helper_bereave(bool last)
+{
+    if (last) helper_poke();
+    helper_consider();
 }

@@ -280,16 +280,18 @@ static NOINLINE void region_collapse(void)
     if (os_dense((void *)region, SUPERSLAB_LARGE, 15)) POKE(recycled_due, SIZE_MAX); /* else it went back meanwhile */
 }
 
-/* Says how many bytes of runs the thread may keep beside the short ones: RUN_TIMES what its callers have, and always a
- * little. Of runs that other threads freed it does not know, so it has no more than there are. What it has in hand
- * counts as its callers', who will soon ask for it, unless it gives one after the other. */
+/* Says how many bytes of runs the thread may keep beside the short ones: RUN_TIMES what its callers have, but always a
+ * little and never RUN_MORE times that little, for an idle thread keeps them. Of runs that other threads freed it does
+ * not know, so it has no more than there are. What it has in hand counts as its callers', who will soon ask for it,
+ * unless it gives one after the other. */
 static void mid_allow(struct heap *heap)
 {
     size_t out = atomic_load_explicit(&run_units_out, memory_order_relaxed) << UNIT_SHIFT, shorts = 0;
     for (unsigned length = 1; heap->run_given >= RUN_GIVEN_MANY && length <= RUN_SHORT; length++)
         shorts += (size_t)(heap->shorts[length].top - shorts_slots(heap, length)) * length << UNIT_SHIFT;
     size_t held = size_min(heap->run_held, out), callers = held - size_min(held, shorts);
-    heap->run_allowed = size_max((size_t)knob(KNOB_run_cache_bytes), callers / (RUN_TIMES + 1) * RUN_TIMES);
+    size_t least = (size_t)knob(KNOB_run_cache_bytes), surplus = callers / (RUN_TIMES + 1) * RUN_TIMES;
+    heap->run_allowed = size_max(least, size_min(surplus, RUN_MORE * least));
 }
 
 static void mid_spill(struct heap *heap, struct span *run, uint64_t now)

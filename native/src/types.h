@@ -53,7 +53,8 @@
 #define RUN_SHORT 8u                         /* units; up to here a thread keeps a few runs without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length */
 #define RUN_SLOTS (3 * RUN_SHORT_BYTES / UNIT_BYTES + RUN_SHORT) /* 1/1 + 1/2 + ... 1/RUN_SHORT is below 3 */
-#define RUN_TIMES 3u       /* a thread keeps at most so many times what its callers have */
+#define RUN_TIMES 3u       /* a thread keeps at most so many times what its callers have ... */
+#define RUN_MORE 8u        /* ... and so many times what it may always keep */
 #define RUN_GIVEN_MANY 16u /* runs that go to the arena in a row until fewer short ones are kept */
 #define LARGE_FEW 3u       /* large blocks in a row that were filled until some of such a size get huge pages ... */
 #define LARGE_SURE 7u      /* ... and until no more than one of 32 live ones goes without */
@@ -164,7 +165,7 @@ struct span {
             uint32_t life;   /* the block's mark, or enum run_life */
         };
         struct {                        /* free span */
-            uint64_t freed_ns;          /* when */
+            uint64_t freed_ns;          /* when, the mean of its units */
             struct span *newer, *older; /* dirty ones by age */
         };
     };

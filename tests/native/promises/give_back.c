@@ -3,6 +3,7 @@
 #include "../../../native/include/hakmem.h"
 #include <dlfcn.h>
 #include <malloc.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -183,6 +184,76 @@ PROMISE(every_peak_goes_back_around_blocks_that_stay) {
     }
     if (sysconf(_SC_PAGESIZE) == 4096) HOLDS(fillable_bytes() < KEPT_MAX);
 }
+
+PROMISE(a_peak_goes_back_around_small_blocks_that_stay) {
+    enum { SIZE = 2300 * 1000, COUNT = PEAK / SIZE };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (size_t i = 0; i < COUNT; i++) {
+        memset(blocks[i] = malloc(SIZE), 1, SIZE);
+        memset(malloc(100 * KIB), 1, 100 * KIB);
+    }
+    for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
+    expect_given_back(before + COUNT * 100 * KIB);
+    if (sysconf(_SC_PAGESIZE) == 4096) HOLDS(fillable_bytes() < KEPT_MAX);
+}
+
+PROMISE(a_peak_beside_large_blocks_that_stay_goes_back) {
+    for (int i = 0; i < 100; i++) memset(malloc(1 * MIB), 1, 1 * MIB);
+    give_back_after(1 * MIB);
+}
+
+/* The process is busy meanwhile, though with little: `count` blocks of a size come and go, every 100 ms. */
+static void give_back_beside(size_t count, size_t size) {
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    peak_of(1 * MIB);
+    for (int waited = 0; waited < WAIT_MS; waited += 100) {
+        usleep(100000);
+        for (size_t i = 0; i < count; i++) memset(blocks[i] = malloc(size), 1, size);
+        for (size_t i = 0; i < count; i++) free(blocks[i]);
+    }
+    HOLDS(resident_bytes() - before < KEPT_MAX);
+}
+
+PROMISE(a_peak_goes_back_while_a_large_block_comes_and_goes) { give_back_beside(1, 16 * MIB); }
+PROMISE(a_peak_goes_back_while_many_blocks_come_and_go) { give_back_beside(60, 200 * KIB); }
+
+static pthread_barrier_t all_have_it, all_may_rest;
+
+/* A little of every length: what a thread keeps in hand. `rest`: then it says that it is idle, else it ends. */
+static void *use_every_length(void *rest) {
+    enum { COUNT = 32 };
+    char *mine[COUNT];
+    for (size_t i = 0; i < COUNT; i++) memset(mine[i] = malloc((1 + i / 4) * 60 * KIB), 1, (1 + i / 4) * 60 * KIB);
+    for (size_t i = 0; i < COUNT; i++) free(mine[i]);
+    pthread_barrier_wait(&all_have_it);
+    void (*idle)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "hak_thread_idle");
+    if (rest && idle) idle();
+    if (rest) pthread_barrier_wait(&all_may_rest);
+    return NULL;
+}
+
+static void threads_give_back(bool rest) {
+    enum { THREADS = 32 };
+    pthread_t threads[THREADS];
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 256 * KIB); /* so that libc keeps the stacks, and frees nothing */
+    pthread_barrier_init(&all_have_it, NULL, THREADS + 1);
+    pthread_barrier_init(&all_may_rest, NULL, THREADS + 1);
+    long before = resident_bytes();
+    for (int i = 0; i < THREADS; i++)
+        HOLDS(pthread_create(&threads[i], &small, use_every_length, rest ? &rest : NULL) == 0);
+    sleep(2); /* the helper has done what there is to do */
+    long kept = resident_bytes() - before;
+    pthread_barrier_wait(&all_have_it);
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= kept / 10; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() - before < kept / 10);
+}
+
+PROMISE(what_threads_had_in_hand_goes_back_when_they_end) { threads_give_back(false); }
+PROMISE(what_threads_have_in_hand_goes_back_when_they_say_so) { threads_give_back(true); }
 
 /* The kernel keeps a locked page, and with it the rest of what it was asked to take. */
 PROMISE(a_locked_page_among_free_blocks_is_nobodys_concern) {
