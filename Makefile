@@ -85,9 +85,9 @@ $(STAMPS)/test: $(ENV) $(SOURCES) $(TESTS)
 lab: $(ENV)
 	$(PY) -m jupyter lab --notebook-dir=notebooks
 
-## make bench        every workload under every allocator, with intervals
+## make bench        every workload's time under every allocator, with intervals (idle_peak measures memory: 09_ace has it)
 bench: $(STAMPS)/peers
-	$(PY) -m hakmem_py run 05_scorecard 05_threads
+	$(PY) -m hakmem_py run 04_patterns 05_scorecard 05_threads
 
 ## make bench-check  this working tree against the last commit (BASE=commit for another), with a verdict
 bench-check: $(ENV)

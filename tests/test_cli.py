@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 
-from hakmem_py import ROOT, cli
+from hakmem_py import ROOT, cli, spec
 
 
 def hakmem(*arguments, cwd=ROOT, **env):
@@ -61,6 +63,16 @@ def test_a_build_is_named_with_its_hash():
 def test_make_gets_the_other_allocators_before_it_measures(target):
     plan = subprocess.run(["make", "-nB", target], cwd=ROOT, capture_output=True, text=True).stdout
     assert 0 < plan.index("hakmem_py peers --get") < plan.index("hakmem_py r")
+
+
+def test_make_bench_runs_every_workload_and_every_published_size():
+    plan = subprocess.run(["make", "-nB", "bench"], cwd=ROOT, capture_output=True, text=True).stdout
+    names = re.search(r"hakmem_py run (.*)", plan)[1].split()
+    cases = [case for name in names for case in spec.load_spec(name).cases if case.quick_scale]
+    table = re.findall(r"^    X\((\w+),", (ROOT / "native/bench/workloads.c").read_text(), re.M)
+    assert set(table) - {case.workload for case in cases} == {"idle_peak"}  # memory, not time
+    points = {(case.workload, case.size) for case in cases}
+    assert points >= set(product(["lifo", "fifo", "random", "interleaved", "longlived"], [16, 32, 64, 128]))
 
 
 def test_make_says_what_it_can_do():
