@@ -108,6 +108,10 @@ def build_all(variants, native=NATIVE):
     """variant -> Build, as `build` makes them, those that are missing side by side."""
     builds = {}
     for variant in variants:
+        if parse_variant(variant)[0] == "pgo" and "clang" in compiler_version():
+            raise BuildError(
+                "pgo needs gcc, whose flags it is trained by: set CC=gcc, or build another variant"
+            )
         identity = content_hash(variant, native)
         builds[variant] = Build(variant, identity, BUILDS / f"{_file_name(variant)}-{identity}")
     if not any(map(_missing, builds.values())):

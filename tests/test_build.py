@@ -144,6 +144,28 @@ def test_an_unknown_variant_names_those_there_are():
             build.build(variant)
 
 
+@pytest.fixture
+def clang(monkeypatch):
+    if shutil.which("clang") is None:
+        pytest.skip("clang is not installed: apt install clang")
+    monkeypatch.setenv("CC", "clang")
+    build.compiler_version.cache_clear()
+    yield
+    build.compiler_version.cache_clear()
+
+
+def test_clang_builds_library_module_and_bench(clang):
+    done = build.build()
+    assert "clang" in done.facts()["compiler"]
+    assert python("-c", REPORT, "release").split() == ["release", done.hash]
+    subprocess.run([done.bench, "--list"], stdout=subprocess.DEVNULL, check=True)
+
+
+def test_clang_is_refused_a_profile_in_one_line(clang):
+    with pytest.raises(BuildError, match=r"^pgo needs gcc.*CC=gcc.*$"):
+        build.build("pgo")
+
+
 def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     build.compiler_version.cache_clear()

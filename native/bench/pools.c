@@ -9,6 +9,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 struct bare {
     void **top; /* idle objects, linked by their first words */
@@ -374,10 +377,9 @@ uint64_t place_bind_direct(struct lane *lane, uint64_t n) { return place(lane, n
 static void stream(char *to, const char *from, size_t size)
 {
 #ifdef __SSE2__
-    typedef long long line __attribute__((vector_size(16)));
-    for (size_t at = 0; at < size; at += sizeof(line))
-        __builtin_ia32_movntdq((line *)(to + at), *(const line *)(from + at));
-    __builtin_ia32_sfence();
+    for (size_t at = 0; at < size; at += sizeof(__m128i))
+        _mm_stream_si128((__m128i *)(to + at), *(const __m128i *)(from + at));
+    _mm_sfence();
 #else
     memcpy(to, from, size);
 #endif
