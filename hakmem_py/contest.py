@@ -7,7 +7,6 @@ there is no result unless one is asked for. How runs are arranged is for others:
 """
 
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -145,9 +144,7 @@ def phased(name, seconds, window_ms, *options):
 
 def program(*arguments):
     """The Target of any program that takes a preloaded library."""
-    found = shutil.which(arguments[0])
-    if found is None:
-        raise AbError(f"there is no program {arguments[0]!r}: give a path, or a name that the shell finds")
+    found = trace.find_program(arguments[0])
     if _is_static(found):
         raise AbError(
             f"{found} is linked statically: it takes no preloaded library, so there is nothing to compare"

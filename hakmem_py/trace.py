@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import os
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -40,6 +41,7 @@ def record(command: Sequence[str], folder: Path, records: int | None = None) -> 
     """
     if records is not None and records < 1:
         raise ValueError(f"records must be at least 1, not {records}")
+    find_program(command[0])
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.glob(f"*{TRACE_SUFFIX}"))
     env = {**os.environ, "LD_PRELOAD": str(recorder()), "HAKMEM_TRACE_DIR": str(folder.resolve())}
@@ -49,6 +51,14 @@ def record(command: Sequence[str], folder: Path, records: int | None = None) -> 
     traces = map(read_header, set(folder.glob(f"*{TRACE_SUFFIX}")) - before)
     status = status if status >= 0 else 128 - status  # killed by a signal
     return status, sorted(traces, key=lambda trace: trace.records, reverse=True)
+
+
+def find_program(name: str) -> str:
+    """The path that a shell would run. Raises ValueError where there is none."""
+    found = shutil.which(name)
+    if found is None:
+        raise ValueError(f"there is no program {name!r}: give a path, or a name that the shell finds")
+    return found
 
 
 def recorder(native: Path = NATIVE) -> Path:

@@ -330,3 +330,12 @@ def test_the_command_line_records_and_says_how_to_replay(bench, tmp_path, capfd)
     assert cli.main(["trace", "--out", str(tmp_path), "--", sys.executable, "-c", "raise SystemExit(3)"]) == 3
     path = re.search(r"bench --replay (\S+)", capfd.readouterr().out)[1]
     assert replay(bench, path)[0]["trace_events"] > 100
+
+
+@pytest.mark.parametrize("command", ["trace", "ab"])
+def test_a_program_that_is_not_there_is_named_with_a_way_on(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([command, "--", "/bin/nope"]) == 1
+    says = "there is no program '/bin/nope': give a path, or a name that the shell finds"
+    assert capsys.readouterr().err == f"hakmem {command}: {says}\n"
+    assert not any(tmp_path.iterdir())
