@@ -59,6 +59,28 @@ def test_every_variant_builds(variant):
     assert done.bench.exists()
 
 
+def test_the_readme_names_every_variant():
+    text = (build.ROOT / "README.md").read_text()
+    assert [name for name in build.VARIANTS if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("variant", build.UNIMPORTABLE)
+def test_a_watched_build_is_preloaded_behind_its_runtime(variant):
+    """As README.md says."""
+    name = f"lib{variant}.so"
+    asked = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True)
+    runtime = asked.stdout.strip()
+    if runtime == name:
+        pytest.skip("the sanitizers' libraries are not installed: apt install gcc")
+    done = build.build(variant)
+    said = subprocess.run(
+        [build.build().bench, "--workload", "lifo", "--iterations", "10"],
+        env={"LD_PRELOAD": f"{runtime} {done.library}"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (said.returncode, said.stderr) == (0, "")
+    assert json.loads(said.stdout)["malloc_from"] == runtime
+
+
 def test_a_profile_is_used():
     """Only a compiler that has seen a profile knows which code is hot."""
 
