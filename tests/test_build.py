@@ -59,6 +59,21 @@ def test_every_variant_builds(variant):
     assert done.bench.exists()
 
 
+@pytest.mark.parametrize(
+    ("variant", "status", "words"), [("release", 0, ""), ("slab16", 127, "undefined symbol: hak_front16")]
+)
+def test_a_program_starts_with_no_library_whose_fast_path_is_another(variant, status, words, tmp_path):
+    source, program = tmp_path / "main.c", tmp_path / "main"
+    source.write_text('#include "hakmem.h"\nint main(void) { hak_free_inline(hak_malloc_inline(40)); }\n')
+    folder = build.build().library.parent
+    include = build.ROOT / "native/include"
+    subprocess.run(["gcc", f"-I{include}", source, "-o", program, f"-L{folder}", "-lhakmem"], check=True)
+    folder = str(build.build(variant).library.parent)
+    said = subprocess.run([program], env={"LD_LIBRARY_PATH": folder}, capture_output=True, text=True)
+    assert said.returncode == status
+    assert words in said.stderr
+
+
 def test_the_readme_names_every_variant():
     text = (build.ROOT / "README.md").read_text()
     assert [name for name in build.VARIANTS if f"`{name}`" not in text] == []

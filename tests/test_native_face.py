@@ -90,7 +90,8 @@ def test_a_thread_that_needs_less_gives_back_the_runs_that_lie_idle(lib):
     kept = cached() - before
     for _ in range(3000):
         lib.hak_free(lib.hak_malloc(700_000))
-    assert kept > 20e6 and cached() - before < 4e6, (kept, cached() - before)
+    assert 10e6 < kept <= 16 << 20  # no more, for it may rest now
+    assert cached() - before < 4e6
     for block in blocks[:20]:
         lib.hak_free(block)
 

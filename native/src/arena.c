@@ -109,7 +109,7 @@ struct age {
 };
 
 /* A free neighbour of a span of so many units is taken out, to become part of it. */
-static void free_join(const struct span *neighbour, uint32_t units, struct age *age)
+static void free_join(struct span *neighbour, uint32_t units, struct age *age)
 {
     if (!neighbour->zeroed) {
         uint64_t share = ((uint64_t)neighbour->units << 16) / (units + neighbour->units);
