@@ -422,8 +422,9 @@ static void *allocate_aligned(size_t alignment, size_t size)
         return allocate(rounded);
     size = size_max(size, L2_MAX + 1);
     struct heap *heap = heap_here();
-    struct span *run = heap != NULL && alignment <= UNIT_BYTES ? mid_allocate(heap, size) : NULL;
-    if (run == NULL) run = orphan_run(size, (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
+    struct span *run;
+    if (alignment > UNIT_BYTES) run = orphan_run(size, (uint32_t)(alignment >> UNIT_SHIFT));
+    else if (heap == NULL || (run = mid_allocate(heap, size)) == NULL) run = run_fetch(heap, size);
     helper_offer();
     if (run == NULL) return refuse();
     run_level(run);

@@ -172,6 +172,17 @@ PROMISE(filled_large_blocks_cost_few_faults) {
     for (int i = 0; i < COUNT; i++) free(blocks[i]);
 }
 
+PROMISE(filled_aligned_blocks_cost_few_faults) {
+    enum { SIZE = 20 * MIB, COUNT = 20, FEW = COUNT * (SIZE / 4096) / 4 };
+    if (!huge_pages_come()) UNTRIED("the kernel gives no huge pages here");
+    long faults = 0;
+    for (int i = 0; i < COUNT; i++) {
+        HOLDS(posix_memalign((void **)&blocks[i], 64, SIZE) == 0);
+        faults += faults_of_filling(blocks[i], SIZE);
+    }
+    HOLDS(faults < FEW);
+}
+
 PROMISE(many_barely_touched_blocks_stay_small) {
     enum { BLOCKS = 400 };
     long before = resident_bytes();
