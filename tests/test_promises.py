@@ -7,7 +7,7 @@ import pytest
 from preload import NATIVE, library, program, promises, run
 
 SOURCES = sorted(f"promises/{path.name}" for path in (NATIVE / "promises").glob("*.c"))
-LATE = "promises/late_load.c"
+LATE, CRASH = "promises/late_load.c", "promises/crash.c"
 
 
 def keep(source, promise, **options):
@@ -19,10 +19,18 @@ def keep(source, promise, **options):
 
 @pytest.mark.parametrize(
     ("source", "promise"),
-    [(source, name) for source in SOURCES if source != LATE for name in promises(source)],
+    [(source, name) for source in SOURCES if source not in (LATE, CRASH) for name in promises(source)],
 )
 def test_promise_is_kept(source, promise):
     keep(source, promise)
+
+
+@pytest.mark.parametrize("profile", ["default", "hardened"])
+@pytest.mark.parametrize("promise", promises(CRASH))
+def test_a_crash_ends_as_the_program_wants(promise, profile):
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    keep(CRASH, promise, HAKMEM_PROFILE=profile)
 
 
 @pytest.mark.parametrize("promise", promises("promises/helper.c"))

@@ -29,6 +29,15 @@ static char **environment(void)
     return arguments + 1;
 }
 
+/* The calling thread has no caches any more: its next call misses. */
+static COLD void front_leave(void)
+{
+    front.heap = NULL;
+    front.shorts = NO_SHORTS;
+    front.state = FRONT_EXITED;
+    for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin){NO_SLOT, NO_SLOT};
+}
+
 /* Once, before anything is handed out. */
 static COLD void start(void)
 {
@@ -44,6 +53,7 @@ static COLD void start(void)
                                                               : MODE_CACHED;
         slabs_inspected = mode == MODE_GUARDED;
         heap_gone = helper_bereave;
+        fatal_leave = front_leave;
         heaps_init();
         atomic_store_explicit(&started, true, memory_order_release);
     }
@@ -103,10 +113,19 @@ static struct span *run_fetch(struct heap *heap, size_t size)
     return run;
 }
 
-/* Guarded, or by libc. */
+/* Guarded, or by libc's allocator; as is a thread that dies, for this heap is damaged and that one is not. */
+static ALWAYS_INLINE bool is_served_otherwise(void) { return mode != MODE_CACHED || is_dying(); }
+static ALWAYS_INLINE bool is_served_by_libc(void) { return mode == MODE_LIBC || is_dying(); }
+
+/* Is this block, of a caller who may have some from libc, one of those? */
+static ALWAYS_INLINE bool is_libcs(const void *p)
+{
+    return mode == MODE_LIBC || (is_dying() && span_of((uintptr_t)p) == NULL);
+}
+
 static COLD void *allocate_otherwise(size_t alignment, size_t size)
 {
-    if (mode == MODE_LIBC) return alignment > GRANULE ? __libc_memalign(alignment, size) : __libc_malloc(size);
+    if (is_served_by_libc()) return alignment > GRANULE ? __libc_memalign(alignment, size) : __libc_malloc(size);
     uintptr_t block = guard_allocate(alignment, size);
     return block != 0 ? (void *)block : refuse();
 }
@@ -115,7 +134,7 @@ static COLD void *allocate_otherwise(size_t alignment, size_t size)
 static NOINLINE void *allocate_slow(size_t size)
 {
     struct heap *heap = heap_here();
-    if (UNLIKELY(mode != MODE_CACHED)) return allocate_otherwise(GRANULE, size);
+    if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_otherwise(GRANULE, size);
     if (size <= L2_MAX) {
         uintptr_t block = small_allocate(heap, small_class(size_max(size, 1)));
         helper_offer();
@@ -231,9 +250,19 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
     if (UNLIKELY(bin == NULL || !magazine_spill(heap, bin, class) || !bin_push(bin, block))) orphan_free(class, block);
 }
 
+/* Of a thread that dies the damaged heap gets nothing back. */
+static COLD void free_dying(const struct span *span, uintptr_t block)
+{
+    if (span == NULL) __libc_free((void *)block);
+}
+
 /* What the thread's caches do not take. */
 static NOINLINE void free_slow(struct heap *heap, struct span *span, uintptr_t block)
 {
+    if (UNLIKELY(heap == NULL && is_dying())) {
+        free_dying(span, block);
+        return;
+    }
     int saved = errno;
     if (UNLIKELY(span == NULL)) fatal("free of an address that is not ours,", block);
     if (UNLIKELY(mode == MODE_GUARDED)) guard_free(span_of_block((void *)block, "free of no block"), block);
@@ -318,7 +347,7 @@ static size_t libc_usable_size(void *p)
 size_t hak_usable_size(void *p)
 {
     if (p == NULL) return 0;
-    if (UNLIKELY(mode == MODE_LIBC)) return libc_usable_size(p);
+    if (UNLIKELY(is_libcs(p))) return libc_usable_size(p);
     return span_usable(span_of_block(p, "usable size of no block"), (uintptr_t)p);
 }
 
@@ -393,7 +422,7 @@ static void *reallocate_by_copy(void *p, size_t had, size_t size)
 void *hak_realloc(void *p, size_t size)
 {
     if (p == NULL) return allocate(size);
-    if (UNLIKELY(mode == MODE_LIBC)) return __libc_realloc(p, size);
+    if (UNLIKELY(is_libcs(p))) return __libc_realloc(p, size);
     if (size == 0) {
         release(p);
         return NULL;
@@ -416,7 +445,7 @@ static void *allocate_aligned(size_t alignment, size_t size)
 {
     if (alignment <= GRANULE) return allocate(size);
     if (alignment > SIZE_LIMIT / 2 || size > SIZE_LIMIT - alignment) return refuse();
-    if (UNLIKELY(mode != MODE_CACHED)) return allocate_otherwise(alignment, size);
+    if (UNLIKELY(is_served_otherwise())) return allocate_otherwise(alignment, size);
     size_t rounded = align_up(size_max(size, 1), alignment);
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0)
         return allocate(rounded);

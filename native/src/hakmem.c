@@ -12,9 +12,9 @@
 #include "../include/hakmem.h"
 #include "types.h"
 
-#include "stats.c"      /* counters, and the one line that is printed */
+#include "stats.c"      /* counters, and lines that are printed */
 #include "knobs.c"      /* tunables */
-#include "os.c"         /* the kernel, and locks */
+#include "os.c"         /* the kernel, locks, the end */
 #include "events.c"     /* what ACE saw and did */
 #include "numa.c"       /* which memory node */
 

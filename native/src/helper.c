@@ -89,7 +89,7 @@ static void helper_start(void)
  * lock. */
 static void helper_offer(void)
 {
-    if (LIKELY(atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_NONE) || lock_forking) return;
+    if (LIKELY(atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_NONE) || lock_passing) return;
     size_t bytes = atomic_load_explicit(&fetched_units, memory_order_relaxed) << UNIT_SHIFT;
     bool large = knob(KNOB_background) && bytes >= (size_t)knob(KNOB_background_bytes);
     if ((large || atomic_load_explicit(&helper_due, memory_order_relaxed)) && atomic_load(&heaps_alive) != 0)

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -196,8 +197,9 @@ static void os_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
     errno = saved;
 }
 
-/* Set while this thread forks and holds every lock: handlers of others that run meanwhile may allocate. */
-static THREAD_LOCAL bool lock_forking;
+/* Why this thread waits for no lock and drops none: it forks and holds them all, and handlers of others that run
+ * meanwhile may allocate; or it dies, and may hold some for ever. */
+static THREAD_LOCAL enum { LOCKS_COUNT, LOCKS_FORKING, LOCKS_DYING } lock_passing;
 
 static ALWAYS_INLINE bool lock_try(struct lock *lock)
 {
@@ -208,7 +210,7 @@ static ALWAYS_INLINE bool lock_try(struct lock *lock)
 /* Looks a few times, then sleeps in the kernel: no yielding, no back-off sleeps. */
 static NOINLINE void lock_wait(struct lock *lock)
 {
-    if (lock_forking) return;
+    if (lock_passing) return;
     for (int i = 0; i < 64; i++) {
         cpu_relax();
         if (atomic_load_explicit(&lock->state, memory_order_relaxed) == 0 && lock_try(lock)) return;
@@ -223,8 +225,37 @@ static ALWAYS_INLINE void lock_take(struct lock *lock)
 
 static ALWAYS_INLINE void lock_drop(struct lock *lock)
 {
-    if (UNLIKELY(lock_forking)) return;
+    if (UNLIKELY(lock_passing)) return;
     if (UNLIKELY(atomic_exchange_explicit(&lock->state, 0, memory_order_release) == 2)) os_futex_wake(&lock->state, 1);
 }
 
 static void lock_reset(struct lock *lock) { atomic_store_explicit(&lock->state, 0, memory_order_relaxed); }
+
+/* --- the end ------------------------------------------------------------------------------------------------------ */
+
+static void (*fatal_leave)(void); /* set at start: the calling thread leaves its caches */
+
+static ALWAYS_INLINE bool is_dying(void) { return lock_passing == LOCKS_DYING; }
+
+/* The heap is damaged: one line, then the end. The program's handler of SIGABRT may run before that and allocate: its
+ * thread is served without this heap from here on (alloc.c), and a crime in there ends the program at once. Other
+ * threads that find damage wait for the end. */
+static COLD __attribute__((noreturn)) void fatal(const char *crime, uintptr_t address)
+{
+    static _Atomic pid_t dying; /* the process that said its line: a child may say its own */
+    pid_t self = getpid();
+    if (is_dying()) {
+        signal(SIGABRT, SIG_DFL);
+        abort();
+    }
+    while (atomic_exchange(&dying, self) == self) pause();
+    lock_passing = LOCKS_DYING;
+    if (fatal_leave != NULL) fatal_leave();
+    struct line line = {0};
+    line_text(&line, "hakmem: ");
+    line_text(&line, crime);
+    line_text(&line, " at ");
+    line_address(&line, address);
+    line_end(&line);
+    abort();
+}

@@ -27,16 +27,19 @@ extern void _IO_list_lock(void) __attribute__((weak));
 extern void _IO_list_unlock(void) __attribute__((weak));
 extern void _IO_list_resetlock(void) __attribute__((weak));
 
+/* A thread that dies waits for nobody, and its child is as damaged as it is. */
 static void fork_prepare(void)
 {
+    if (is_dying()) return;
     if (_IO_list_lock != NULL) _IO_list_lock();
     each_lock(lock_take_out_of_line);
-    lock_forking = true;
+    lock_passing = LOCKS_FORKING;
 }
 
 static void fork_parent(void)
 {
-    lock_forking = false;
+    if (is_dying()) return;
+    lock_passing = LOCKS_COUNT;
     each_lock(lock_drop_out_of_line);
     if (_IO_list_unlock != NULL) _IO_list_unlock();
 }
@@ -44,7 +47,7 @@ static void fork_parent(void)
 /* Other threads' heaps stay behind: their magazines may have been in motion, so they are dropped, not reused. */
 static void fork_child(void)
 {
-    lock_forking = false;
+    if (!is_dying()) lock_passing = LOCKS_COUNT;
     each_lock(lock_reset);
     if (_IO_list_resetlock != NULL) _IO_list_resetlock();
     helper_child();
@@ -70,5 +73,5 @@ __attribute__((constructor)) static void constructor(void)
 
 __attribute__((destructor)) static void destructor(void)
 {
-    if (mode == MODE_GUARDED) guard_end();
+    if (mode == MODE_GUARDED && !is_dying()) guard_end();
 }

@@ -131,15 +131,3 @@ static void line_write(struct line *line, int file)
 }
 
 static void line_end(struct line *line) { line_write(line, STDERR_FILENO); }
-
-/* The heap is damaged: one line, then the end. Never returns. */
-static COLD __attribute__((noreturn)) void fatal(const char *crime, uintptr_t address)
-{
-    struct line line = {0};
-    line_text(&line, "hakmem: ");
-    line_text(&line, crime);
-    line_text(&line, " at ");
-    line_address(&line, address);
-    line_end(&line);
-    abort();
-}
