@@ -48,6 +48,18 @@ def test_a_peak_goes_back_by_later_calls_where_there_is_no_helper(beside):
     keep("promises/give_back.c", f"a_peak_goes_back_while_{beside}", HAKMEM_BACKGROUND="0")
 
 
+@pytest.mark.parametrize("promise", promises("promises/exhaustion.c"))
+def test_quarantine_stands_in_nobodys_way_at_the_end_of_memory(promise):
+    keep("promises/exhaustion.c", promise, HAKMEM_PROFILE="hardened")
+
+
+@pytest.mark.parametrize(
+    "setting", [{"HAKMEM_PROFILE": "hardened"}, {"HAKMEM_FORCE_LIBC_ALLOC": "1"}], ids=str
+)
+def test_only_touched_memory_is_resident_however_it_is_served(setting):
+    keep("promises/touched.c", "only_touched_memory_is_resident", **setting)
+
+
 def readelf(option):
     if library() is None:
         pytest.skip("libc's allocator is under test")

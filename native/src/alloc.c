@@ -127,6 +127,11 @@ static COLD void *allocate_otherwise(size_t alignment, size_t size)
 {
     if (is_served_by_libc()) return alignment > GRANULE ? __libc_memalign(alignment, size) : __libc_malloc(size);
     uintptr_t block = guard_allocate(alignment, size);
+    if (block == 0 && size <= SIZE_LIMIT) {
+        guard_empty();
+        scrape(NULL);
+        block = guard_allocate(alignment, size);
+    }
     return block != 0 ? (void *)block : refuse();
 }
 
@@ -351,13 +356,22 @@ size_t hak_usable_size(void *p)
     return span_usable(span_of_block(p, "usable size of no block"), (uintptr_t)p);
 }
 
+/* Above L2_MAX: what reads zero is not written. */
+static COLD void *allocate_zeroed_otherwise(size_t size)
+{
+    if (is_served_by_libc()) return __libc_calloc(1, size);
+    void *p = allocate_otherwise(GRANULE, size);
+    return p == NULL || span_of((uintptr_t)p)->zeroed ? p : memset(p, 0, size);
+}
+
 static void *allocate_zeroed(size_t size)
 {
-    if (size <= L2_MAX || UNLIKELY(mode != MODE_CACHED)) {
+    if (size <= L2_MAX) {
         void *p = allocate(size);
         return p != NULL ? memset(p, 0, size) : NULL;
     }
     struct heap *heap = heap_here();
+    if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_zeroed_otherwise(size);
     struct span *run = heap != NULL && size <= SIZE_LIMIT ? mid_allocate(heap, size) : NULL;
     bool cached = run != NULL;
     if (!cached) {

@@ -105,6 +105,18 @@ static void guard_free(struct span *span, uintptr_t block)
     if (oldest != 0) guard_release(oldest);
 }
 
+/* Every block leaves the queue. */
+static COLD void guard_empty(void)
+{
+    for (size_t i = 0; i < (size_t)knob(KNOB_quarantine); i++) {
+        lock_take(&guard_lock);
+        uintptr_t block = guard_queue[i];
+        guard_queue[i] = 0;
+        lock_drop(&guard_lock);
+        if (block != 0) guard_release(block);
+    }
+}
+
 /* What waits when the program ends is looked at too: in the queue, and behind it in the slabs. Other threads may still
  * run, hence the locks. */
 static void guard_end(void)
