@@ -3,7 +3,10 @@
 One build a process: the library's thread-local memory comes from a small reserve that all libraries share.
 """
 
+import errno
 import importlib.util
+import mmap
+import operator
 import sysconfig
 from dataclasses import dataclass
 from types import ModuleType
@@ -12,7 +15,7 @@ import pandas as pd
 
 from .build import Build, build
 
-KNOB = ("name", "unit", "value", "preset", "minimum", "maximum", "learnable", "why")
+KNOB = ("name", "unit", "value", "preset", "minimum", "maximum", "learnable", "at_start", "why")
 COUNTER = ("name", "unit", "value", "meaning")
 SPAN = ("superslab", "address", "size", "kind", "block_size", "blocks", "used", "carved", "heap")
 MAGAZINE = ("heap", "block_size", "loaded", "spare", "capacity", "depot")
@@ -77,26 +80,50 @@ def _import(done):
 
 
 def knobs(variant="release"):
-    """One row a tunable: name, unit, value in force, preset (after profile and environment), range, why."""
+    """One row a tunable: name, unit, value in force, preset (after profile and environment), range, learnable
+    by ACE, read at a process's start alone, why."""
     library = load(variant)
     row = library.ffi.new("hak_knob_t *")
     rows = []
     for i in range(library.lib.hak_knob_count()):
         library.lib.hak_knob_read(i, row)
         rows.append(_fields(library, row, KNOB))
-    return pd.DataFrame(rows, columns=KNOB).astype({"learnable": bool}).set_index("name")
+    return pd.DataFrame(rows, columns=KNOB).astype({"learnable": bool, "at_start": bool}).set_index("name")
 
 
 def set_knob(name, value, variant="release"):
-    """Sets a tunable for the whole process. Raises NativeError: unknown name, value out of range."""
-    result = load(variant).lib.hak_knob_set(name.encode(), int(value))
-    if result == 0:
-        return
-    table = knobs(variant)
-    if name not in table.index:
+    """Sets a tunable for the whole process. Raises NativeError: unknown name, a value that it does not take,
+    a knob that is read when a process starts."""
+    library, table = load(variant), knobs(variant)
+    if name not in list(table.index):
         raise NativeError(f"no knob is called {name!r}; there are {', '.join(table.index)}")
-    low, high, unit = table.loc[name, ["minimum", "maximum", "unit"]]
-    raise NativeError(f"{name} = {value} must be from {low} to {high} {unit}")
+    row = table.loc[name]
+    result = _set_knob(library, row, value)
+    if result == -2:
+        wanted = f"from {row.minimum} to {row.maximum} {row.unit}, a whole number"
+        raise NativeError(f"{name} = {value!r} must be {wanted}: {row.why}")
+    if result == -3:
+        raise NativeError(
+            f"{name} is read when a process starts: start one with HAKMEM_{name.upper()}={value}"
+        )
+
+
+def _set_knob(library, row, value):
+    """The library's answer; -2 also for what is no whole number, or too long, or no node of this process."""
+    try:
+        number = operator.index(value)
+        if row.name == "placement_node" and not _may_use_node(library, number):
+            return -2
+        return library.lib.hak_knob_set(row.name.encode(), number)
+    except (TypeError, OverflowError):
+        return -2
+
+
+def _may_use_node(library, node):
+    """False where the kernel says that there is none such for this process."""
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    with library.ffi.from_buffer(page) as pages:
+        return library.lib.hak_place(pages, len(page), library.lib.HAK_PLACE_BIND, node) != -errno.EINVAL
 
 
 def counters(variant="release"):

@@ -14,10 +14,9 @@ from math import ceil
 
 import pandas as pd
 
-from . import build, contest, provenance, runner, stats
+from . import build, contest, native, provenance, runner, stats
 from .progress import Progress
 
-AT_START = ("canaries", "quarantine", "force_libc_alloc", "ss_os_stats")  # knobs that a process reads once
 BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs that a learner reads once
 TRIAL_S = 1.0  # seconds of the trial by which a run's length is sized; its first moments are the slowest
 
@@ -61,7 +60,8 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
 def _refuse(knob, values, env):
     if values[0] == values[1]:
         raise contest.AbError(f"{knob}={values[0]},{values[1]}: the two values must differ")
-    if knob in AT_START:
+    known = native.knobs()
+    if knob in known.index and known.at[knob, "at_start"]:
         raise contest.AbError(f"{knob} is read when a process starts: compare by `ab --sides {knob}=...`")
     if knob in BORN:
         raise contest.AbError(f"{knob} is read when a learner begins: compare by `ab --sides {knob}=...`")

@@ -35,6 +35,26 @@ def test_a_wrong_knob_is_refused_with_what_is_allowed():
         native.set_knob("magazin_blocks", 64)
     with pytest.raises(native.NativeError, match="16 to 512"):
         native.set_knob("magazine_blocks", 1024)
+    for value in ("abc", "64K", "a\0b", None, 2**70, -(2**70), 32.9):
+        with pytest.raises(native.NativeError, match="from 0 to 1073741824 bytes, a whole number"):
+            native.set_knob("depot_bytes", value)
+    with pytest.raises(native.NativeError, match="from 0 to 20 policy, a whole number: row of the policy"):
+        native.set_knob("ace_policy", "ucb1")
+    with pytest.raises(native.NativeError, match="one that this process may use"):
+        native.set_knob("placement_node", 1023)
+    with pytest.raises(native.NativeError, match="a power of two"):
+        native.set_knob("superslab_bytes", 1_500_000)
+
+
+@pytest.mark.parametrize("name", ["canaries", "quarantine", "force_libc_alloc", "ss_os_stats"])
+def test_a_knob_that_is_read_at_start_is_not_set_later(name, lib):
+    with pytest.raises(
+        native.NativeError, match=f"when a process starts: start one with HAKMEM_{name.upper()}"
+    ):
+        native.set_knob(name, 1)
+    table = native.knobs()
+    assert table.at[name, "value"] == table.at[name, "preset"] and table.at[name, "at_start"]
+    assert lib.hak_knob_set(name.encode(), 1) == -3 and table["at_start"].sum() == 4
 
 
 def test_one_build_a_process(lib):

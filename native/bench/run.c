@@ -201,6 +201,7 @@ static void toggle_open(struct rig *rig)
     for (int i = 0; i < 2; i++) {
         int failed = toggle.set(toggle.name, toggle.value[i]);
         if (failed == -1) die(EXIT_USAGE, "--toggle %s: there is no such knob", told);
+        if (failed == -3) die(EXIT_USAGE, "--toggle %s: this knob is read when a process starts", told);
         if (failed) die(EXIT_USAGE, "--toggle %s: %lld is out of the knob's range", told, toggle.value[i]);
     }
 }

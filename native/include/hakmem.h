@@ -55,12 +55,14 @@ typedef struct hak_knob_t {
     int64_t minimum;  /* inclusive */
     int64_t maximum;  /* inclusive */
     int learnable;    /* 1: ACE may move it; site_rules: what the rules say */
+    int at_start;     /* 1: read when a process starts, and fixed from then on */
 } hak_knob_t;
 
 int hak_knob_count(void);
-int hak_knob_read(int row, hak_knob_t *knob);      /* 0, or -1: no such row */
-int hak_knob_set(const char *name, int64_t value); /* 0, -1: no such knob, -2: out of range. At the next slow path */
-const char *hak_profile(void);                     /* the profile in force: "default", "lean", "hardened", ... */
+int hak_knob_read(int row, hak_knob_t *knob); /* 0, or -1: no such row */
+/* 0, -1: no such knob, -2: no such value, -3: is read when a process starts. In force at the next slow path. */
+int hak_knob_set(const char *name, int64_t value);
+const char *hak_profile(void); /* the profile in force: "default", "lean", "hardened", ... */
 
 /* --- statistics: every counter, one row each in src/stats.c ------------------------------------------------------- */
 

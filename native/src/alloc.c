@@ -54,6 +54,7 @@ static COLD void start(void)
         slabs_inspected = mode == MODE_GUARDED;
         heap_gone = helper_bereave;
         fatal_leave = front_leave;
+        knob_told = helper_poke;
         heaps_init();
         atomic_store_explicit(&started, true, memory_order_release);
     }

@@ -1,57 +1,57 @@
 /* knobs.c: THE table of tunables. A row is named here and nowhere else: the environment variable (HAKMEM_ and the name
  * in capitals), the profiles, ACE's actions and the notebooks' tables all derive from it.
  *
- * Order of precedence: default, then profile, then environment, then hak_knob_set. Each read is one relaxed
- * load. Hits up to 1 KiB read none; above, malloc reads site_rules; all the rest is read on slow paths (refill, spill,
- * purge). */
+ * Order of precedence: default, then profile, then environment, then hak_knob_set, which leaves alone what is read when
+ * a process starts. Each read is one relaxed load. Hits up to 1 KiB read none; above, malloc reads site_rules; all the
+ * rest is read on slow paths (refill, spill, purge). */
 
 #define KIB INT64_C(1024)
 #define MIB (KIB * KIB)
 
 /* clang-format off */
-/*   name                   unit     default    minimum  maximum   learn why */
+/*   name                   unit     default    minimum  maximum   learn start why */
 #define KNOBS(X)                                                                                                          \
-    X(magazine_blocks,      "blocks",    512,       16,      512,  1, "blocks a magazine holds at most: more saves exchanges, fewer save memory") \
-    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, "bytes a magazine holds at most, 16 blocks excepted: bounds the cache of the larger classes") \
-    X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, "bytes the shared depot of full magazines keeps before blocks go back to their slabs at once") \
-    X(superslab_bytes,      "bytes",   2 * MIB, 1 * MIB, 2 * MIB,  1, "region from which slabs are taken: 2 MiB suits huge pages, 1 MiB suits small heaps") \
-    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, "bytes of idle runs a thread may always keep, or three times what it uses up to eight times as many; a few short ones in hand come on top") \
-    X(large_threshold,      "bytes",  32 * MIB, 512 * KIB, 32 * MIB, 1, "blocks from here on go back to the kernel when freed; smaller ones are kept") \
-    X(purge_delay_ms,       "ms",        500,       0,    60000,   1, "how long free memory waits before it goes back to the kernel: longer saves faults") \
-    X(purge_batch_bytes,    "bytes",   8 * MIB,     0, 1024 * MIB, 0, "free bytes that must have gathered before a thread purges inline") \
-    X(purge_range_bytes,    "bytes",  64 * KIB, 4 * KIB, 2 * MIB,  0, "shortest range worth an madvise of its own; parts of a slab that is half free may be shorter") \
-    X(idle_return,          "bool",        1,       0,        1,   1, "give everything aged back when the program is idle, from an eighth of the batch on") \
-    X(background,           "bool",        1,       0,        1,   0, "a helper thread may be started once much was taken: purges without waiting for a call") \
-    X(background_bytes,     "bytes",  16 * MIB,     0, 1024 * MIB, 0, "bytes taken from which a helper thread is started, and free bytes that wake it") \
-    X(huge_pages,           "bool",        1,       0,        1,   0, "ask for huge pages once the heap has grown: fewer faults and TLB misses, whole 2 MiB resident") \
-    X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, "bytes in superslabs from which they ask for huge pages; large blocks do once some were filled") \
-    X(growth_windows,       "bool",        1,       0,        1,   0, "a block that grows past 32 KiB gets address space to grow in place") \
-    X(placement,            "policy",      0,       0,        3,   0, "node of new memory: 0 no request, 1 local, 2 interleaved, 3 bound to placement_node") \
-    X(placement_node,       "node",        0,       0,     1023,   0, "the node that placement 3 binds to") \
-    X(site_rules,           "bool",        0,       0,        1,   1, "route blocks above 1 KiB by the call site that asks for them") \
-    X(quarantine,           "blocks",      0,       0,     4096,   0, "freed blocks held back and checked before reuse (hardened)") \
-    X(canaries,             "bool",        0,       0,        1,   0, "guard bytes behind every block, checked when it is freed (hardened)") \
-    X(ace_enabled,          "bool",        0,       0,        1,   0, "the learner runs") \
-    X(ace_log_level,        "level",       0,       0,        3,   0, "0 silent, 1 start and stop, 2 decisions, 3 windows; on stderr") \
-    X(ace_fast_interval_ms, "ms",        500,       1,    60000,   0, "window of the fast loop: magazines") \
-    X(ace_slow_interval_ms, "ms",      30000,       1,  3600000,   0, "window of the slow loop: superslabs, purging, the large threshold") \
-    X(ace_policy,           "policy",     20,       0,       20,   0, "row of the policy table for magazines; HAKMEM_ACE_POLICY takes its name") \
-    X(ace_slow_policy,      "policy",     20,       0,       20,   0, "row of the policy table for the slow loop; HAKMEM_ACE_SLOW_POLICY takes its name") \
-    X(ace_arm,              "arm",         5,       0,        5,   0, "highest arm at which magazines begin, from the capacity in force: 0 is 16 blocks, 5 is 512") \
-    X(ace_price_ppm,        "ppm",     10000,       0,  1000000,   0, "what a cached byte per resident byte costs of the reward") \
-    X(ace_shuffled,         "bool",        0,       0,        1,   0, "placebo: the policy is told the reward of another window") \
-    X(ace_seed,             "number",      1,       0, INT32_MAX,  0, "seed of the policies that draw") \
-    X(ace_frozen,           "bool",        0,       0,        1,   0, "windows are observed and logged, no arm is moved") \
-    X(ss_os_stats,          "bool",        0,       0,        1,   0, "print the system calls by kind when the program ends") \
-    X(force_libc_alloc,     "bool",        0,       0,        1,   0, "serve everything from libc's allocator behind the same entry points")
+    X(magazine_blocks,      "blocks",    512,       16,      512,  1, 0, "blocks a magazine holds at most: more saves exchanges, fewer save memory") \
+    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "bytes a magazine holds at most, 16 blocks excepted: bounds the cache of the larger classes") \
+    X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, 0, "bytes the shared depot of full magazines keeps before blocks go back to their slabs at once") \
+    X(superslab_bytes,      "bytes",   2 * MIB, 1 * MIB, 2 * MIB,  1, 0, "region from which slabs are taken, a power of two: 2 MiB suits huge pages, 1 MiB suits small heaps") \
+    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs a thread may always keep, or three times what it uses up to eight times as many; a few short ones in hand come on top") \
+    X(large_threshold,      "bytes",  32 * MIB, 512 * KIB, 32 * MIB, 1, 0, "blocks from here on go back to the kernel when freed; smaller ones are kept") \
+    X(purge_delay_ms,       "ms",        500,       0,    60000,   1, 0, "how long free memory waits before it goes back to the kernel: longer saves faults") \
+    X(purge_batch_bytes,    "bytes",   8 * MIB,     0, 1024 * MIB, 0, 0, "free bytes that must have gathered before a thread purges inline") \
+    X(purge_range_bytes,    "bytes",  64 * KIB, 4 * KIB, 2 * MIB,  0, 0, "shortest range worth an madvise of its own; parts of a slab that is half free may be shorter") \
+    X(idle_return,          "bool",        1,       0,        1,   1, 0, "give everything aged back when the program is idle, from an eighth of the batch on") \
+    X(background,           "bool",        1,       0,        1,   0, 0, "a helper thread may be started once much was taken: purges without waiting for a call") \
+    X(background_bytes,     "bytes",  16 * MIB,     0, 1024 * MIB, 0, 0, "bytes taken from which a helper thread is started, and free bytes that wake it") \
+    X(huge_pages,           "bool",        1,       0,        1,   0, 0, "ask for huge pages once the heap has grown: fewer faults and TLB misses, whole 2 MiB resident") \
+    X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, 0, "bytes in superslabs from which they ask for huge pages; large blocks do once some were filled") \
+    X(growth_windows,       "bool",        1,       0,        1,   0, 0, "a block that grows past 32 KiB gets address space to grow in place") \
+    X(placement,            "policy",      0,       0,        3,   0, 0, "node of new memory: 0 no request, 1 local, 2 interleaved, 3 bound to placement_node") \
+    X(placement_node,       "node",        0,       0,     1023,   0, 0, "the node that placement 3 binds to, one that this process may use") \
+    X(site_rules,           "bool",        0,       0,        1,   1, 0, "route blocks above 1 KiB by the call site that asks for them") \
+    X(quarantine,           "blocks",      0,       0,     4096,   0, 1, "freed blocks held back and checked before reuse; guards every block as canaries does (hardened)") \
+    X(canaries,             "bool",        0,       0,        1,   0, 1, "guard bytes behind every block, checked when it is freed (hardened)") \
+    X(ace_enabled,          "bool",        0,       0,        1,   0, 0, "the learner runs") \
+    X(ace_log_level,        "level",       0,       0,        3,   0, 0, "0 silent, 1 start and stop, 2 decisions, 3 windows; on stderr") \
+    X(ace_fast_interval_ms, "ms",        500,       1,    60000,   0, 0, "window of the fast loop: magazines") \
+    X(ace_slow_interval_ms, "ms",      30000,       1,  3600000,   0, 0, "window of the slow loop: superslabs, purging, the large threshold") \
+    X(ace_policy,           "policy",     20,       0,       20,   0, 0, "row of the policy table for magazines; HAKMEM_ACE_POLICY takes its name") \
+    X(ace_slow_policy,      "policy",     20,       0,       20,   0, 0, "row of the policy table for the slow loop; HAKMEM_ACE_SLOW_POLICY takes its name") \
+    X(ace_arm,              "arm",         5,       0,        5,   0, 0, "highest arm at which magazines begin, from the capacity in force: 0 is 16 blocks, 5 is 512") \
+    X(ace_price_ppm,        "ppm",     10000,       0,  1000000,   0, 0, "what a cached byte per resident byte costs of the reward") \
+    X(ace_shuffled,         "bool",        0,       0,        1,   0, 0, "placebo: the policy is told the reward of another window") \
+    X(ace_seed,             "number",      1,       0, INT32_MAX,  0, 0, "seed of the policies that draw") \
+    X(ace_frozen,           "bool",        0,       0,        1,   0, 0, "windows are observed and logged, no arm is moved") \
+    X(ss_os_stats,          "bool",        0,       0,        1,   0, 1, "print the system calls by kind when the program ends") \
+    X(force_libc_alloc,     "bool",        0,       0,        1,   0, 1, "serve everything from libc's allocator behind the same entry points")
 /* clang-format on */
 
 #define KNOB_ENUM(name, ...) KNOB_##name,
 enum knob { KNOBS(KNOB_ENUM) KNOB_COUNT };
 
 static const hak_knob_t knob_rows[KNOB_COUNT] = {
-#define KNOB_ROW(name, unit, preset, minimum, maximum, learnable, why)                                                 \
-    {#name, unit, why, preset, preset, minimum, maximum, learnable},
+#define KNOB_ROW(name, unit, preset, minimum, maximum, learnable, at_start, why)                                       \
+    {#name, unit, why, preset, preset, minimum, maximum, learnable, at_start},
     KNOBS(KNOB_ROW)};
 
 static _Atomic int64_t knob_values[KNOB_COUNT] = {
@@ -94,8 +94,9 @@ static ALWAYS_INLINE void knob_write(enum knob row, int64_t value)
     atomic_store_explicit(&knob_values[row], value, memory_order_relaxed);
 }
 
-static bool knob_in_range(enum knob row, int64_t value)
+static bool knob_takes(enum knob row, int64_t value)
 {
+    if (row == KNOB_superslab_bytes && !is_power_of_two((size_t)value)) return false;
     return value >= knob_rows[row].minimum && value <= knob_rows[row].maximum;
 }
 
@@ -138,6 +139,7 @@ static COLD void knob_complain(const char *variable, size_t length, const char *
     line_number(&line, knob_rows[row].maximum);
     line_text(&line, " ");
     line_text(&line, knob_rows[row].unit);
+    if (row == KNOB_superslab_bytes) line_text(&line, ", a power of two");
     line_text(&line, "; in force: ");
     line_number(&line, knob(row));
     line_end(&line);
@@ -180,6 +182,7 @@ static void knob_take_profile(const char *name)
 static int (*knob_policy_of_name)(const char *name);
 static void (*knob_policy_complain)(const char *variable, size_t length, const char *name);
 static void (*knob_ace_switch)(bool on); /* set by ACE: its knob starts and stops it at run time too */
+static void (*knob_told)(void);          /* set at start, once every knob was read: a knob changed at run time */
 
 static void knob_take_variable(const char *variable, size_t length, const char *text)
 {
@@ -190,7 +193,7 @@ static void knob_take_variable(const char *variable, size_t length, const char *
             value = knob_policy_of_name(text);
             if (value < 0) knob_policy_complain(variable, length, text);
             else knob_write(row, value);
-        } else if (knob_parse(text, &value) && knob_in_range(row, value)) {
+        } else if (knob_parse(text, &value) && knob_takes(row, value)) {
             knob_write(row, value);
         } else {
             knob_complain(variable, length, text, row);
@@ -230,9 +233,11 @@ int hak_knob_set(const char *name, int64_t value)
 {
     for (enum knob row = 0; row < KNOB_COUNT; row++) {
         if (strcmp(knob_rows[row].name, name) != 0) continue;
-        if (!knob_in_range(row, value)) return -2;
+        if (!knob_takes(row, value)) return -2;
+        if (knob_rows[row].at_start && knob_told != NULL) return -3;
         knob_write(row, value);
         if (row == KNOB_ace_enabled && knob_ace_switch != NULL) knob_ace_switch(value != 0);
+        if (knob_told != NULL) knob_told();
         return 0;
     }
     return -1;

@@ -24,6 +24,23 @@ PROMISE(every_peak_of_20_mib_blocks_goes_back) {
     give_back_after(20 * MIB); /* by now the allocator knows that they are filled */
 }
 
+/* What was freed waits for a minute, or for good, until the program wants it otherwise. */
+static void goes_back_once_told(const char *knob, int64_t first, int64_t then) {
+    int (*set)(const char *, int64_t) = (int (*)(const char *, int64_t))dlsym(RTLD_DEFAULT, "hak_knob_set");
+    if (set == NULL) UNTRIED("this allocator has no knobs");
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    HOLDS(set(knob, first) == 0);
+    peak_of(5 * KIB);
+    usleep(800000);
+    HOLDS(resident_bytes() - before > PEAK / 2);
+    HOLDS(set(knob, then) == 0);
+    expect_given_back(before);
+}
+
+PROMISE(a_shorter_delay_is_in_force_at_once) { goes_back_once_told("purge_delay_ms", 60000, 10); }
+PROMISE(what_lies_idle_goes_back_once_it_may) { goes_back_once_told("idle_return", 0, 1); }
+
 PROMISE(a_peak_goes_back_with_the_rest_of_its_last_huge_pages) {
     give_back_after(8 * MIB + 64 * KIB);
     give_back_after(16 * MIB + 64 * KIB);
