@@ -1,4 +1,4 @@
-/* arena.c: reserved address space, cut into units, and the free spans in it.
+/* arena.c: ranges of addresses, cut into units, and the free spans in them.
  *
  * Owns the unit descriptors, the free spans, and one lock for all of them. Invariants under the lock:
  *   - the first descriptor of a span says what it is; every other unit of it is SPAN_INSIDE, as those that were never
@@ -183,8 +183,64 @@ static size_t arena_table_bytes(size_t bytes)
     return (bytes >> UNIT_SHIFT) * sizeof(struct span) + bytes / SUPERSLAB_SMALL * sizeof(struct superslab);
 }
 
-/* Reserves an arena of at least `bytes`, half as much each time that address space, or memory for its tables, is
- * refused; false where neither will do. */
+/* Makes more of the arena writable, up to so many bytes from its base. */
+static bool arena_map(struct arena *arena, size_t goal)
+{
+    void *from = (void *)(arena->base + arena->writable);
+    size_t bytes = goal - arena->writable;
+    if (!(arena->reserved ? os_commit(from, bytes) : os_map_at(from, bytes))) return false;
+    numa_place(from, bytes);
+    POKE(arena->writable, goal);
+    return true;
+}
+
+/* Makes the arena writable up to a unit; step by step, so that few calls are needed and little is charged. */
+static bool arena_reach(struct arena *arena, size_t units)
+{
+    size_t need = units << UNIT_SHIFT;
+    if (need <= arena->writable) return true;
+    size_t step = size_min(FRONTIER_STEP, size_max(arena->bytes / 16, ARENA_BYTES_MIN));
+    if (arena_map(arena, size_min(align_up(need, step), arena->bytes)) || arena_map(arena, need)) return true;
+    if (errno == EEXIST) arena->units = (uint32_t)units - 1; /* the next ones need not ask */
+    return false;
+}
+
+/* What is reserved counts against a limit that the program sets later, and leaves it nothing. So the first arena begins
+ * far from where the kernel maps what others ask for, the next ones below it, and they map their ranges as they need
+ * them. How far is told by where the kernel put the tables, so that the place is as hard to guess. False where there is
+ * not room for so many bytes. */
+static bool arena_begin(struct arena *arena, size_t bytes)
+{
+    uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
+    uintptr_t near = (uintptr_t)arena->spans, far = near / ARENA_FAR;
+    bool below = count != 0 && !arenas[count - 1].reserved;
+    struct arena begun = *arena;
+    begun.base = below ? arenas[count - 1].base - arena->bytes : align_down(near - far, SUPERSLAB_LARGE);
+    if (far < WINDOW_BYTES || arena_collides(begun.base, begun.bytes)) return false;
+    if (!arena_reach(&begun, bytes >> UNIT_SHIFT)) return false;
+    *arena = begun;
+    return true;
+}
+
+/* An arena of so many bytes, of which `bytes` are needed first; where it cannot begin without, its range is reserved.
+ * False where address space, or memory for its tables, is refused. */
+static bool arena_make(struct arena *arena, size_t range, size_t bytes)
+{
+    char *tables = os_map(arena_table_bytes(range));
+    if (tables == NULL) return false;
+    size_t units = range >> UNIT_SHIFT;
+    *arena = (struct arena){.bytes = range,
+                            .units = (uint32_t)units,
+                            .spans = (struct span *)tables,
+                            .superslabs = (struct superslab *)(tables + units * sizeof(struct span))};
+    if (arena_begin(arena, bytes)) return true;
+    arena->reserved = true;
+    arena->base = (uintptr_t)arena_reserve(range);
+    if (arena->base == 0) os_unmap(tables, arena_table_bytes(range));
+    return arena->base != 0;
+}
+
+/* Adds an arena of at least `bytes`, half as long each time that it is refused; false where none can be had. */
 static bool arena_add(size_t bytes)
 {
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
@@ -192,20 +248,12 @@ static bool arena_add(size_t bytes)
     size_t wish = limit == SIZE_MAX ? ARENA_BYTES : align_down(size_min(ARENA_BYTES, limit / 4), SUPERSLAB_LARGE);
     size_t least = size_max(align_up(bytes, SUPERSLAB_LARGE), ARENA_BYTES_MIN);
     if (count == ARENAS_MAX || least > WINDOW_BYTES) return false;
-    void *base = NULL;
-    char *tables = NULL;
-    for (wish = size_max(wish, least);; wish = align_down(size_max(wish / 2, least), SUPERSLAB_LARGE)) {
-        base = arena_reserve(wish);
-        if (base != NULL && (tables = os_map(arena_table_bytes(wish))) != NULL) break;
-        if (base != NULL) os_unmap(base, wish);
+    struct arena arena;
+    for (wish = size_max(wish, least); !arena_make(&arena, wish, bytes);) {
         if (wish == least) return false;
+        wish = align_down(size_max(wish / 2, least), SUPERSLAB_LARGE);
     }
-    size_t units = wish >> UNIT_SHIFT;
-    arenas[count] = (struct arena){.base = (uintptr_t)base,
-                                   .bytes = wish,
-                                   .units = (uint32_t)units,
-                                   .spans = (struct span *)tables,
-                                   .superslabs = (struct superslab *)(tables + units * sizeof(struct span))};
+    arenas[count] = arena;
     atomic_store_explicit(&arena_count, count + 1, memory_order_release);
     return true;
 }
@@ -217,24 +265,8 @@ static void arena_drop(void)
     struct arena dropped = arenas[count];
     atomic_store_explicit(&arena_count, count, memory_order_release);
     arenas[count] = (struct arena){0};
-    os_unmap((void *)dropped.base, dropped.bytes);
+    os_unmap((void *)dropped.base, dropped.reserved ? dropped.bytes : dropped.writable);
     os_unmap(dropped.spans, arena_table_bytes(dropped.bytes));
-}
-
-/* Makes the arena writable up to a unit; step by step, so that few calls are needed and little is charged. */
-static bool arena_reach(struct arena *arena, size_t units)
-{
-    size_t need = units << UNIT_SHIFT;
-    if (need <= arena->writable) return true;
-    size_t step = size_min(FRONTIER_STEP, size_max(arena->bytes / 16, ARENA_BYTES_MIN));
-    size_t goal = size_min(align_up(need, step), arena->bytes);
-    if (!os_commit((void *)(arena->base + arena->writable), goal - arena->writable)) {
-        goal = need;
-        if (!os_commit((void *)(arena->base + arena->writable), goal - arena->writable)) return false;
-    }
-    numa_place((void *)(arena->base + arena->writable), goal - arena->writable);
-    POKE(arena->writable, goal);
-    return true;
 }
 
 /* The first unit from `at` on whose address is a multiple of `alignment` units. */

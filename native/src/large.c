@@ -52,9 +52,8 @@ static void window_count(size_t had, size_t has)
  * Under arena_lock. */
 static struct span *window_new(void)
 {
-    static size_t share;
-    if (share == 0) share = size_min(WINDOW_BYTES, os_address_space()) / 4;
-    if (windows_reserved + ((size_t)GROWTH_UNITS << UNIT_SHIFT) > share) return NULL;
+    size_t bytes = windows_reserved + ((size_t)GROWTH_UNITS << UNIT_SHIFT);
+    if (bytes > WINDOW_BYTES / 4 || bytes > os_address_space() / 4) return NULL; /* the limit may have fallen */
     struct span *window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES);
     if (window == NULL) return NULL;
     window->start = window->wanted = 0;

@@ -39,17 +39,17 @@ static void os_huge(void *p, size_t bytes, bool wanted)
 
 /* Without huge pages, whatever the system does for all (transparent_hugepage/enabled may say "always"): where they are
  * worth it the allocator asks for them, and elsewhere only what is touched becomes resident. */
-static void *os_mmap(size_t bytes, int protection, int flags)
+static void *os_mmap(void *hint, size_t bytes, int protection)
 {
     stat_shared(STAT_sys_mmap, 1);
-    void *p = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    void *p = mmap(hint, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
     os_huge(p, bytes, false);
     return p;
 }
 
 /* Pages that may be used at once, zeroed; for the allocator's own tables. Never given back. */
-static void *os_map(size_t bytes) { return os_mmap(bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE); }
+static void *os_map(size_t bytes) { return os_mmap(NULL, bytes, PROT_READ | PROT_WRITE); }
 
 static void os_unmap(void *p, size_t bytes)
 {
@@ -57,10 +57,23 @@ static void os_unmap(void *p, size_t bytes)
     munmap(p, bytes);
 }
 
+/* Such pages at a place of ours, one mapping with what lies before it. False where the kernel refuses, with EEXIST
+ * where somebody else has the place. A hint is enough: every kernel follows it where it can, and what came elsewhere
+ * goes. */
+static bool os_map_at(void *place, size_t bytes)
+{
+    void *p = os_mmap(place, bytes, PROT_READ | PROT_WRITE);
+    if (p == place) return true;
+    if (p == NULL) return false;
+    os_unmap(p, bytes);
+    errno = EEXIST;
+    return false;
+}
+
 /* Address space without memory, aligned. NULL where there is none. */
 static void *os_reserve(size_t bytes, size_t alignment)
 {
-    char *p = os_mmap(bytes + alignment, PROT_NONE, MAP_NORESERVE);
+    char *p = os_mmap(NULL, bytes + alignment, PROT_NONE);
     if (p == NULL) return NULL;
     char *start = (char *)align_up((uintptr_t)p, alignment);
     if (start != p) os_unmap(p, (size_t)(start - p));

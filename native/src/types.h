@@ -8,7 +8,7 @@
  *   slab       one unit (or four) of address space cut into equal blocks
  *   superslab  1 or 2 MiB from which slabs are taken
  *   run        a row of units that serves one block above 32 KiB
- *   arena      a stretch of reserved address space, cut into units; every unit has a descriptor outside it
+ *   arena      a range of addresses, cut into units; every unit has a descriptor outside it
  *
  * Accounting, true whenever no lock is held and no thread is inside a call:
  *   slab:   carved = handed out to callers + in magazines + in the depot + returned
@@ -75,13 +75,14 @@
 #define SLOTS_BYTES ((size_t)640 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define DEPOT_PARTS 8u
 #define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
-#define ARENA_BYTES ((size_t)64 << 30) /* reserved at once where the address space is not limited */
+#define ARENA_BYTES (WINDOW_BYTES / 4) /* 64 GiB: its range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
+#define ARENA_FAR 16u /* part of the address space that lies between an arena and what the kernel maps */
 #define RECYCLED_MIN ((size_t)64 << 20)  /* bytes the arena hands out again before regions are looked at ... */
 #define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
 #define REGION_WAIT 4096                 /* runs taken from then on until the first one is moved */
-#define FRONTIER_STEP ((size_t)32 << 20) /* reserved space is made writable in steps of this */
+#define FRONTIER_STEP ((size_t)32 << 20) /* an arena becomes writable in steps of this */
 
 #define POINTER_BITS 48                               /* of a user address */
 #define LINK_LEAST (UINT64_C(0x7FFE) << POINTER_BITS) /* and 2^47 more: the keys that links are stored under */
@@ -192,11 +193,12 @@ struct superslab {
 struct arena {
     uintptr_t base; /* aligned to SUPERSLAB_LARGE */
     size_t bytes;
-    uint32_t units;               /* bytes / UNIT_BYTES */
+    uint32_t units;               /* bytes / UNIT_BYTES; fewer where somebody else's mapping is in the way */
     uint32_t born;                /* units below the frontier: in spans, the rest was never used */
     size_t writable;              /* bytes from base that may be written */
     struct span *spans;           /* one a unit */
     struct superslab *superslabs; /* one a SUPERSLAB_SMALL */
+    bool reserved;                /* so is the rest of its range; else it is nobody's */
 };
 
 /* --- one size class, shared part ---------------------------------------------------------------------------------- */

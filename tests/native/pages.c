@@ -27,7 +27,10 @@ long sysconf(int name) {
 
 void *mmap(void *hint, size_t bytes, int protection, int flags, int file, off_t offset) {
     if (flags & MAP_FIXED) return (void *)syscall(SYS_mmap, hint, pages(bytes), protection, flags, file, offset);
-    char *p = (char *)syscall(SYS_mmap, NULL, pages(bytes) + PAGE, protection, flags, file, offset);
+    char *p = (char *)syscall(SYS_mmap, hint, pages(bytes), protection, flags, file, offset);
+    if (p == MAP_FAILED || ((uintptr_t)p & (PAGE - 1)) == 0) return p;
+    syscall(SYS_munmap, p, pages(bytes));
+    p = (char *)syscall(SYS_mmap, NULL, pages(bytes) + PAGE, protection, flags, file, offset);
     if (p == MAP_FAILED) return p;
     char *start = (char *)(((uintptr_t)p + PAGE - 1) & ~((uintptr_t)PAGE - 1)), *end = start + pages(bytes);
     if (start != p) syscall(SYS_munmap, p, start - p);

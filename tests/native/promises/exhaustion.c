@@ -1,13 +1,15 @@
 /* Promises 2 and 9: at the end of memory, and at the end of mappings, calls are refused with ENOMEM, nothing is lost,
  * and what was freed serves every size again. */
 #include "../serve.h"
+#include <dlfcn.h>
 #include <sys/mman.h>
 
-enum { LIMIT = 256 * MIB };
+enum { LIMIT = 256 * MIB, LATE_LIMIT = 512 * MIB };
 
 extern char **environ;
 static const size_t sizes[] = {16, 48, 200, 1000, 5000, 12 * KIB, 40 * KIB, 300 * KIB, 1 * MIB, 5 * MIB, 20 * MIB};
 enum { SIZES = sizeof sizes / sizeof *sizes };
+static size_t most = LIMIT; /* bytes in force */
 
 /* Takes blocks until one is refused; they form a list through their first words. */
 static long take_all(size_t size, void **list) {
@@ -16,7 +18,7 @@ static long take_all(size_t size, void **list) {
     for (void **block; (block = malloc(size)) != NULL; count++, errno = 0) {
         *block = *list;
         *list = block;
-        HOLDS((size_t)count * size <= LIMIT);
+        HOLDS((size_t)count * size <= most);
     }
     HOLDS(errno == ENOMEM);
     return count;
@@ -36,10 +38,10 @@ static long exhaust(size_t size) {
     if (list) {
         void *next = *(void **)list;
         errno = 0;
-        HOLDS(realloc(list, opaque(LIMIT)) == NULL && errno == ENOMEM && *(void **)list == next);
+        HOLDS(realloc(list, opaque(most)) == NULL && errno == ENOMEM && *(void **)list == next);
         errno = 0;
-        HOLDS(calloc(opaque(LIMIT / 16), 16) == NULL && errno == ENOMEM);
-        HOLDS(posix_memalign(&next, 4096, opaque(LIMIT)) == ENOMEM);
+        HOLDS(calloc(opaque(most / 16), 16) == NULL && errno == ENOMEM);
+        HOLDS(posix_memalign(&next, 4096, opaque(most)) == ENOMEM);
     }
     free_all(list);
     return count;
@@ -96,6 +98,55 @@ PROMISE(at_the_end_of_memory_sizes_that_were_used_before_are_refused) {
 
 PROMISE(after_exhaustion_by_threads_every_size_is_served_again) {
     keep_in_new_process("limited_threads_share_what_is_left", limit, environ);
+}
+
+/* A program that limits itself while it runs: what is left is for all, not for blocks alone. */
+static void limit_late(void) {
+    serve_every_size(NULL);
+    most = LATE_LIMIT;
+    HOLDS(setrlimit(RLIMIT_AS, &(struct rlimit){LATE_LIMIT, LATE_LIMIT}) == 0);
+}
+
+PROMISE(under_a_late_limit_threads_start) {
+    limit_late();
+    serve_in_threads();
+}
+
+PROMISE(under_a_late_limit_others_map_memory) {
+    limit_late();
+    HOLDS(mmap(NULL, 1 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+}
+
+PROMISE(under_a_late_limit_libraries_load) {
+    static const char *const library = "libm.so.6";
+    if (dlopen(library, RTLD_NOW | RTLD_NOLOAD) != NULL) UNTRIED("the library is there already");
+    limit_late();
+    HOLDS(dlopen(library, RTLD_NOW) != NULL);
+}
+
+PROMISE(under_a_late_limit_memory_ends) {
+    limit_late();
+    void *list = NULL;
+    long count = take_all(1 * MIB, &list);
+    HOLDS(count > LATE_LIMIT / MIB / 2);
+    free_all(list);
+    serve_every_size(NULL);
+}
+
+PROMISE(after_exhaustion_under_a_late_limit_every_size_is_served_again) {
+    limit_late();
+    limited_every_size_is_served_again();
+}
+
+/* Vectors grow in address space of their own, which is little now. */
+PROMISE(under_a_late_limit_growing_vectors_leave_room) {
+    enum { VECTORS = 12 };
+    static char *vectors[VECTORS];
+    limit_late();
+    for (size_t size = 1 * MIB; size <= 8 * MIB; size *= 2)
+        for (int i = 0; i < VECTORS; i++) HOLDS((vectors[i] = realloc(vectors[i], size)) != NULL);
+    serve_in_threads();
+    for (int i = 0; i < VECTORS; i++) free(vectors[i]);
 }
 
 /* Vectors that cannot grow where they lie, while address space is scarce: 800 of them, a quarter of it in all. */

@@ -6,10 +6,11 @@
 extern char **environ;
 static _Atomic int refusing, refused;
 
-/* The library's own calls come here. A large reservation is asked for at an address that ends in 46 zeros; while
- * `refusing`, what is short, and so no memory for blocks, is refused. */
+/* The library's own calls come here. Where the place of something large is left to the kernel, it is asked for at an
+ * address that ends in 46 zeros; the heap, there or far below, begins at one that ends in 38. While `refusing`, what is
+ * short, and so no memory for blocks, is refused. */
 void *mmap(void *hint, size_t bytes, int protection, int flags, int file, off_t offset) {
-    if (bytes >= (size_t)1024 * MIB && hint == NULL) hint = (void *)((uintptr_t)1 << 46);
+    if (bytes >= 64 * MIB && hint == NULL) hint = (void *)((uintptr_t)1 << 46);
     if (refusing && bytes < 1 * MIB) {
         refused = 1;
         errno = ENOMEM;
@@ -58,3 +59,40 @@ PROMISE(while_short_mappings_are_refused_no_block_is_lost_or_given_twice) {
     setenv("HAKMEM_MAGAZINE_BYTES", "16M", 1); /* magazines of every class may be long, so their slots need more */
     keep_in_new_process("refused_mappings_lose_no_block_and_give_none_twice", NULL, environ);
 }
+
+/* The end of the mapping that a block lies in. */
+static char *end_of_mapping(const void *block) {
+    static char text[64 * KIB];
+    int maps = open("/proc/self/maps", O_RDONLY);
+    for (ssize_t length, has = 0; (length = read(maps, text + has, sizeof text - 1 - (size_t)has)) > 0;) has += length;
+    close(maps);
+    for (char *line = text, *rest; *line != 0; line = strchr(line, '\n') + 1) {
+        uintptr_t begin = strtoull(line, &rest, 16), end = strtoull(rest + 1, NULL, 16);
+        if ((uintptr_t)block >= begin && (uintptr_t)block < end) return (char *)end;
+    }
+    return NULL;
+}
+
+static void grow_around_a_mapping(size_t distance) {
+    enum { BLOCKS = 300, LENGTH = 64 * KIB };
+    static char *blocks[BLOCKS];
+    char *place = end_of_mapping(blocks[0] = malloc(1 * MIB));
+    HOLDS(place != NULL);
+    char *others = mmap(place + distance, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (others != place + distance) UNTRIED("nothing else can be mapped behind the heap");
+    memset(others, 7, LENGTH);
+    for (int i = 1; i < BLOCKS; i++) {
+        size_t size = i == 1 ? 200 * MIB : (size_t)1 * MIB;
+        HOLDS((blocks[i] = malloc(size)) != NULL);
+        HOLDS(blocks[i] + size <= others || blocks[i] >= others + LENGTH);
+        memset(blocks[i], 1, 1 * MIB);
+    }
+    serve_every_size(NULL);
+    serve_in_threads();
+    for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
+    for (int i = 0; i < LENGTH; i++) HOLDS(others[i] == 7);
+}
+
+PROMISE(the_heap_grows_around_a_mapping_at_its_end) { grow_around_a_mapping(0); }
+
+PROMISE(the_heap_grows_around_a_mapping_on_its_way) { grow_around_a_mapping(41 * MIB + 64 * KIB); }
