@@ -68,7 +68,10 @@ def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wa
         if done < minutes * 60 - plan.window_s:
             _run(plan, file, chunks, done)
     facts = {"live_bytes": live, "subject": next(iter(plan.sides)), "beside": beside, "workload": workload}
-    return _annotated(windows(_read(file), plan.window_s), facts)
+    table = windows(_read(file), plan.window_s)
+    if table.empty:
+        raise RuntimeError(f"no window of {plan.window_s:g} s for both sides: ask for more minutes")
+    return _annotated(table, facts)
 
 
 def _annotated(table, facts):
@@ -194,8 +197,9 @@ def windows(rows, window_s):
         ns_per_op=("ns_per_op", "median"), rss_bytes=("rss_bytes", "median"), ops=("ops", "sum"),
         minor_faults=("minor_faults", "sum"), major_faults=("major_faults", "sum"),
     )  # fmt: skip
+    table = table.assign(minutes=(table["window"] + 0.5) * window_s / 60)
     both = table.groupby(["segment", "window"])["label"].transform("size") == 2
-    return table[both].assign(minutes=(table["window"] + 0.5) * window_s / 60).reset_index(drop=True)
+    return table[both].reset_index(drop=True)
 
 
 def summary(table):

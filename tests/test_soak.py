@@ -47,6 +47,16 @@ def test_an_interrupted_soak_goes_on(table, folder):
     assert file.stat().st_size == size  # complete: nothing was run
 
 
+def test_windows_in_which_one_side_stood_still_are_left_out():
+    counts = dict.fromkeys(("cpu_ns", "ops", "rss_bytes", "minor_faults", "major_faults"), 1)
+    rows = [
+        counts | {"segment": "1", "label": label, "seconds": at}
+        for label, at in (("hakmem", 0.1), ("system", 0.3))
+    ]
+    assert soak.windows(pd.DataFrame(rows), 0.2).empty
+    assert len(soak.windows(pd.DataFrame(rows), 0.4)) == 2
+
+
 def test_a_killed_soak_leaves_no_process_behind(tmp_path):
     code = (
         "import sys; from pathlib import Path; from hakmem_py import runner, soak;"

@@ -121,7 +121,7 @@ static ALWAYS_INLINE bool is_served_by_libc(void) { return mode == MODE_LIBC || 
 /* Is this block, of a caller who may have some from libc, one of those? */
 static ALWAYS_INLINE bool is_libcs(const void *p)
 {
-    return mode == MODE_LIBC || (is_dying() && span_of((uintptr_t)p) == NULL);
+    return mode == MODE_LIBC || (is_some_dying() && span_of((uintptr_t)p) == NULL);
 }
 
 static COLD void *allocate_otherwise(size_t alignment, size_t size)
@@ -256,19 +256,14 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
     if (UNLIKELY(bin == NULL || !magazine_spill(heap, bin, class) || !bin_push(bin, block))) orphan_free(class, block);
 }
 
-/* Of a thread that dies the damaged heap gets nothing back. */
-static COLD void free_dying(const struct span *span, uintptr_t block)
-{
-    if (span == NULL) __libc_free((void *)block);
-}
-
-/* What the thread's caches do not take. */
+/* What the thread's caches do not take. Of a thread that dies the damaged heap gets nothing back. */
 static NOINLINE void free_slow(struct heap *heap, struct span *span, uintptr_t block)
 {
-    if (UNLIKELY(heap == NULL && is_dying())) {
-        free_dying(span, block);
+    if (UNLIKELY(span == NULL && is_some_dying())) {
+        __libc_free((void *)block);
         return;
     }
+    if (UNLIKELY(heap == NULL && is_dying())) return;
     int saved = errno;
     if (UNLIKELY(span == NULL)) fatal("free of an address that is not ours,", block);
     if (UNLIKELY(mode == MODE_GUARDED)) guard_free(span_of_block((void *)block, "free of no block"), block);
@@ -323,7 +318,7 @@ static NOINLINE void free_rest(void *p)
 static ALWAYS_INLINE void free_big(void *p)
 {
     uintptr_t block = (uintptr_t)p, offset = block - arenas[0].base;
-    if (LIKELY(offset < arenas[0].bytes)) {
+    if (LIKELY(offset < PEEK(arenas[0].bytes))) {
         struct span *span = &arenas[0].spans[offset >> UNIT_SHIFT];
         if (run_is_live(span, block) && short_free(front.shorts, span, block)) return;
     }

@@ -26,14 +26,14 @@ static NOINLINE struct arena *arena_search(uintptr_t address)
 {
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_acquire);
     for (uint32_t i = 0; i < count; i++)
-        if (address - arenas[i].base < arenas[i].bytes) return &arenas[i];
+        if (address - arenas[i].base < PEEK(arenas[i].bytes)) return &arenas[i];
     return NULL;
 }
 
 /* The first arena holds nearly everything; before it exists its length is 0. */
 static ALWAYS_INLINE struct arena *arena_of(uintptr_t address)
 {
-    return LIKELY(address - arenas[0].base < arenas[0].bytes) ? &arenas[0] : arena_search(address);
+    return LIKELY(address - arenas[0].base < PEEK(arenas[0].bytes)) ? &arenas[0] : arena_search(address);
 }
 
 /* The span that an address of ours lies in; NULL where it is in none. */
@@ -194,15 +194,21 @@ static bool arena_map(struct arena *arena, size_t goal)
     return true;
 }
 
-/* Makes the arena writable up to a unit; step by step, so that few calls are needed and little is charged. */
+/* Makes the arena writable up to a unit; step by step, so that few calls are needed and little is charged. Keeps errno:
+ * where this arena ends another may serve. */
 static bool arena_reach(struct arena *arena, size_t units)
 {
     size_t need = units << UNIT_SHIFT;
     if (need <= arena->writable) return true;
+    int saved = errno;
     size_t step = size_min(FRONTIER_STEP, size_max(arena->bytes / 16, ARENA_BYTES_MIN));
-    if (arena_map(arena, size_min(align_up(need, step), arena->bytes)) || arena_map(arena, need)) return true;
-    if (errno == EEXIST) arena->units = (uint32_t)units - 1; /* the next ones need not ask */
-    return false;
+    bool there = arena_map(arena, size_min(align_up(need, step), arena->bytes)) || arena_map(arena, need);
+    if (!there && errno == EEXIST) { /* it ends here, and the next ones need not ask */
+        arena->units = (uint32_t)units - 1;
+        POKE(arena->bytes, align_up(need, SUPERSLAB_LARGE));
+    }
+    errno = saved;
+    return there;
 }
 
 /* What is reserved counts against a limit that the program sets later, and leaves it nothing. So the first arena begins
@@ -216,7 +222,11 @@ static bool arena_begin(struct arena *arena, size_t bytes)
     bool below = count != 0 && !arenas[count - 1].reserved;
     struct arena begun = *arena;
     begun.base = below ? arenas[count - 1].base - arena->bytes : align_down(near - far, SUPERSLAB_LARGE);
-    if (far < WINDOW_BYTES || arena_collides(begun.base, begun.bytes)) return false;
+    if (far < WINDOW_BYTES) return false;
+    for (int looks = 8; arena_collides(begun.base, begun.bytes) || !os_is_bare((void *)begun.base, begun.bytes);) {
+        if (--looks == 0) return false;
+        begun.base -= begun.bytes; /* another copy of this library may be there */
+    }
     if (!arena_reach(&begun, bytes >> UNIT_SHIFT)) return false;
     *arena = begun;
     return true;

@@ -57,7 +57,7 @@ static ALWAYS_INLINE size_t run_length(size_t units)
  * touched. One of 5 or 7 units, from elsewhere, serves the length below. */
 static ALWAYS_INLINE void run_sort(struct span *run)
 {
-    bool brief = run->units <= RUN_SHORT && run->address - arenas[0].base < arenas[0].bytes && run->site == 0;
+    bool brief = run->units <= RUN_SHORT && run->address - arenas[0].base < PEEK(arenas[0].bytes) && run->site == 0;
     run->bin = brief ? short_bins[run_length(run->units) > run->units ? run->units - 1 : run->units] : 0;
     if (brief) POKE(run->touched, run->units);
 }

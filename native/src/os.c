@@ -70,6 +70,14 @@ static bool os_map_at(void *place, size_t bytes)
     return false;
 }
 
+/* Has nobody anything there? True where the kernel does not tell. */
+static bool os_is_bare(void *place, size_t bytes)
+{
+    void *p = os_mmap(place, bytes, PROT_NONE);
+    if (p != NULL) os_unmap(p, bytes);
+    return p == NULL || p == place;
+}
+
 /* Address space without memory, aligned. NULL where there is none. */
 static void *os_reserve(size_t bytes, size_t alignment)
 {
@@ -247,21 +255,25 @@ static void lock_reset(struct lock *lock) { atomic_store_explicit(&lock->state, 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
 static void (*fatal_leave)(void); /* set at start: the calling thread leaves its caches */
+static _Atomic pid_t fatal_said;  /* the process that said its line: a child may say its own */
 
 static ALWAYS_INLINE bool is_dying(void) { return lock_passing == LOCKS_DYING; }
 
+/* Some thread dies, so there may be blocks of libc's. */
+static ALWAYS_INLINE bool is_some_dying(void) { return atomic_load_explicit(&fatal_said, memory_order_relaxed) != 0; }
+
 /* The heap is damaged: one line, then the end. The program's handler of SIGABRT may run before that and allocate: its
  * thread is served without this heap from here on (alloc.c), and a crime in there ends the program at once. Other
- * threads that find damage wait for the end. */
+ * threads that find damage wait for the end, but not for ever: the handler may wait for them. */
 static COLD __attribute__((noreturn)) void fatal(const char *crime, uintptr_t address)
 {
-    static _Atomic pid_t dying; /* the process that said its line: a child may say its own */
     pid_t self = getpid();
-    if (is_dying()) {
+    bool first = !is_dying() && atomic_exchange(&fatal_said, self) != self;
+    if (!first) {
+        if (!is_dying()) sleep(FATAL_WAIT_S);
         signal(SIGABRT, SIG_DFL);
         abort();
     }
-    while (atomic_exchange(&dying, self) == self) pause();
     lock_passing = LOCKS_DYING;
     if (fatal_leave != NULL) fatal_leave();
     struct line line = {0};

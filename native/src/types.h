@@ -78,7 +78,8 @@
 #define ARENA_BYTES (WINDOW_BYTES / 4) /* 64 GiB: its range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
-#define ARENA_FAR 16u /* part of the address space that lies between an arena and what the kernel maps */
+#define FATAL_WAIT_S 10u /* who finds damage while another thread dies waits so long for the end */
+#define ARENA_FAR 16u    /* part of the address space that lies between an arena and what the kernel maps */
 #define RECYCLED_MIN ((size_t)64 << 20)  /* bytes the arena hands out again before regions are looked at ... */
 #define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
 #define REGION_WAIT 4096                 /* runs taken from then on until the first one is moved */

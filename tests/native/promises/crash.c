@@ -57,6 +57,20 @@ static void report(int signal) {
     exit(REPORTED);
 }
 
+static void *free_what_it_was_given(void *block) {
+    free(realloc(block, 300000));
+    serve_every_size(NULL);
+    return NULL;
+}
+
+static void report_by_thread(int signal) {
+    (void)signal;
+    pthread_t thread;
+    HOLDS(pthread_create(&thread, NULL, free_what_it_was_given, malloc(100)) == 0);
+    HOLDS(pthread_join(thread, NULL) == 0);
+    exit(REPORTED);
+}
+
 static void damage_again(int signal) {
     (void)signal;
     realloc((char *)before + 8, 10);
@@ -95,6 +109,12 @@ static void handler_works(void (*crime)(void)) {
 PROMISE(a_handler_works_after_a_second_free) { handler_works(free_twice); }
 PROMISE(a_handler_works_after_a_write_to_freed_blocks) { handler_works(write_to_freed); }
 PROMISE(a_handler_works_after_crimes_of_several_threads) { handler_works(threads_free_twice); }
+
+PROMISE(a_handler_may_have_a_thread_report) {
+    alarm(20);
+    int status = end_of(free_twice, report_by_thread);
+    HOLDS(WIFEXITED(status) && WEXITSTATUS(status) == REPORTED);
+}
 
 PROMISE(threads_that_find_damage_at_once_say_one_line) {
     for (int i = 0; i < 20; i++) {

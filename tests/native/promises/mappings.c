@@ -96,3 +96,16 @@ static void grow_around_a_mapping(size_t distance) {
 PROMISE(the_heap_grows_around_a_mapping_at_its_end) { grow_around_a_mapping(0); }
 
 PROMISE(the_heap_grows_around_a_mapping_on_its_way) { grow_around_a_mapping(41 * MIB + 64 * KIB); }
+
+PROMISE(the_heap_grows_around_many_mappings) {
+    enum { MAPPINGS = 8, LENGTH = 64 * KIB };
+    for (int i = 0; i < MAPPINGS; i++) {
+        errno = 0;
+        char *block = malloc(40 * MIB); /* more than is left before the last mapping */
+        HOLDS(block != NULL && errno == 0);
+        char *place = end_of_mapping(block);
+        if (mmap(place, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != place)
+            UNTRIED("nothing else can be mapped behind the heap");
+    }
+    serve_every_size(NULL);
+}
