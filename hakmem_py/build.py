@@ -51,7 +51,8 @@ UNIMPORTABLE = ("asan", "tsan")  # their runtime must come first in a process: p
 BENCH = (
     "-std=gnu11", "-O2", "-fno-builtin", "-pthread", "-DHAK_BENCH_DIRECT", "-Wall", "-Wextra",
 )  # fmt: skip
-HARDEN = ("-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack", "-Wl,-z,nodelete")
+# symbolic: a second copy in the process calls its own functions, whose blocks the first one would not know.
+HARDEN = ("-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack", "-Wl,-z,nodelete", "-Wl,-Bsymbolic-functions")
 LAYOUT_STEP = 80  # bytes: shifts cache lines and, over some steps, pages
 PAD = """.section .text.unlikely, "ax", @progbits
 .skip {bytes}, 0x90

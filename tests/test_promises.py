@@ -1,6 +1,7 @@
 """Start, exhaustion, the background thread, memory given back, late loading, and the library as a file."""
 
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -113,6 +114,13 @@ def test_library_loads_late(promise):
     if library() is None:
         pytest.skip("libc's allocator is under test")
     keep(LATE, promise, preload=False, LIBRARY=str(library()))
+
+
+def test_a_second_copy_knows_its_own_blocks(tmp_path):
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    copy = shutil.copy(library(), tmp_path)
+    keep(LATE, "a_second_copy_knows_its_own_blocks", LIBRARY=str(copy))
 
 
 def test_library_loads_into_a_running_python():

@@ -100,15 +100,16 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
     return orphan_allocate(class); /* memory for a block, if not for a magazine's slots */
 }
 
-/* A run that the thread does not have in hand; NULL where memory ends. */
-static struct span *run_fetch(struct heap *heap, size_t size)
+/* A run that the thread does not have in hand, at an alignment in units; NULL where memory ends. */
+static struct span *run_fetch(struct heap *heap, size_t size, uint32_t alignment)
 {
     if (size > SIZE_LIMIT) return NULL;
     size_t cached = heap != NULL ? heap->run_cached : 0;
-    struct span *run = heap != NULL ? mid_refill(heap, size) : orphan_run(size, 1);
+    bool own = heap != NULL && alignment == 1;
+    struct span *run = own ? mid_refill(heap, size) : orphan_run(size, alignment);
     if (run == NULL) {
         scrape(heap);
-        run = heap != NULL ? mid_refill(heap, size) : orphan_run(size, 1);
+        run = own ? mid_refill(heap, size) : orphan_run(size, alignment);
     }
     if (heap != NULL && heap->run_cached < cached) helper_consider(); /* what it kept has gone to the arena */
     return run;
@@ -146,7 +147,7 @@ static NOINLINE void *allocate_slow(size_t size)
         helper_offer();
         return block != 0 ? (void *)block : refuse();
     }
-    struct span *run = run_fetch(heap, size);
+    struct span *run = run_fetch(heap, size, 1);
     helper_offer();
     return run != NULL ? (void *)run_block(run) : refuse();
 }
@@ -159,7 +160,7 @@ static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t
     struct span *run = rule == HAK_SITE_GROWTH  ? window_take(heap, size, false)
                        : rule == HAK_SITE_FRESH ? NULL
                                                 : mid_allocate(heap, size);
-    if (run == NULL) run = run_fetch(heap, size);
+    if (run == NULL) run = run_fetch(heap, size, 1);
     helper_offer();
     if (run == NULL) return NULL;
     run->site = site_number(site);
@@ -371,7 +372,7 @@ static void *allocate_zeroed(size_t size)
     struct span *run = heap != NULL && size <= SIZE_LIMIT ? mid_allocate(heap, size) : NULL;
     bool cached = run != NULL;
     if (!cached) {
-        run = run_fetch(heap, size);
+        run = run_fetch(heap, size, 1);
         helper_offer();
     }
     if (run == NULL) return refuse();
@@ -461,9 +462,8 @@ static void *allocate_aligned(size_t alignment, size_t size)
         return allocate(rounded);
     size = size_max(size, L2_MAX + 1);
     struct heap *heap = heap_here();
-    struct span *run;
-    if (alignment > UNIT_BYTES) run = orphan_run(size, (uint32_t)(alignment >> UNIT_SHIFT));
-    else if (heap == NULL || (run = mid_allocate(heap, size)) == NULL) run = run_fetch(heap, size);
+    struct span *run = heap != NULL && alignment <= UNIT_BYTES ? mid_allocate(heap, size) : NULL;
+    if (run == NULL) run = run_fetch(heap, size, (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
     helper_offer();
     if (run == NULL) return refuse();
     run_level(run);

@@ -250,19 +250,22 @@ static bool arena_make(struct arena *arena, size_t range, size_t bytes)
     return arena->base != 0;
 }
 
-/* Adds an arena of at least `bytes`, half as long each time that it is refused; false where none can be had. */
+/* Adds an arena of at least `bytes`, half as long each time that it is refused; false where none can be had. Keeps
+ * errno. */
 static bool arena_add(size_t bytes)
 {
+    int saved = errno;
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
     size_t limit = os_address_space();
     size_t wish = limit == SIZE_MAX ? ARENA_BYTES : align_down(size_min(ARENA_BYTES, limit / 4), SUPERSLAB_LARGE);
     size_t least = size_max(align_up(bytes, SUPERSLAB_LARGE), ARENA_BYTES_MIN);
     if (count == ARENAS_MAX || least > WINDOW_BYTES) return false;
     struct arena arena;
-    for (wish = size_max(wish, least); !arena_make(&arena, wish, bytes);) {
-        if (wish == least) return false;
-        wish = align_down(size_max(wish / 2, least), SUPERSLAB_LARGE);
-    }
+    bool made = arena_make(&arena, wish = size_max(wish, least), bytes);
+    while (!made && wish > least)
+        made = arena_make(&arena, wish = align_down(size_max(wish / 2, least), SUPERSLAB_LARGE), bytes);
+    errno = saved;
+    if (!made) return false;
     arenas[count] = arena;
     atomic_store_explicit(&arena_count, count + 1, memory_order_release);
     return true;

@@ -67,10 +67,14 @@ static struct heap *heap_begin(void)
     return heap;
 }
 
-/* Everything cached goes where other threads can get it. */
+/* Everything cached goes where other threads can get it, and the slabs that are carved. */
 static void heap_flush(struct heap *heap, uint64_t now)
 {
-    for (unsigned class = 1; class < CLASSES; class ++) magazine_flush(heap, heap_bin(heap, class), class);
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        magazine_flush(heap, heap_bin(heap, class), class);
+        if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
+        heap->current[class] = NULL;
+    }
     mid_shrink(heap, 0, now);
 }
 
@@ -78,12 +82,7 @@ static void heap_end(void *argument)
 {
     struct heap *heap = argument;
     if (front.heap != heap) return;
-    uint64_t now = os_now_ns();
-    heap_flush(heap, now);
-    for (unsigned class = 1; class < CLASSES; class ++) {
-        if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
-        heap->current[class] = NULL;
-    }
+    heap_flush(heap, os_now_ns());
     heap->run_held = 0;
     front.heap = NULL;
     front.shorts = NO_SHORTS;

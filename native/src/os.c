@@ -139,17 +139,21 @@ static bool os_collapse(void *p, size_t bytes)
 {
     os_huge(p, bytes, true); /* where they may not be, the kernel makes none */
     stat_shared(STAT_sys_madvise, 1);
+    int saved = errno;
     bool collapsed = madvise(p, bytes, MADV_COLLAPSE) == 0;
+    errno = saved;
     os_huge(p, bytes, false);
     return collapsed;
 }
 
-/* Bytes of address space the process may have; SIZE_MAX without a limit. */
-static size_t os_address_space(void)
+static size_t os_limit(int resource)
 {
     struct rlimit limit;
-    return getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : (size_t)limit.rlim_cur;
+    return getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : (size_t)limit.rlim_cur;
 }
+
+/* Bytes of address space the process may have, and write to; SIZE_MAX without a limit. */
+static size_t os_address_space(void) { return size_min(os_limit(RLIMIT_AS), os_limit(RLIMIT_DATA)); }
 
 /* --- the process, as the kernel counts it ------------------------------------------------------------------------- */
 

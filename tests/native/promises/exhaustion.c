@@ -138,6 +138,20 @@ PROMISE(after_exhaustion_under_a_late_limit_every_size_is_served_again) {
     limited_every_size_is_served_again();
 }
 
+PROMISE(at_the_end_of_memory_aligned_blocks_are_served_from_what_was_freed) {
+    enum { FREED = 12, ALIGNMENT = 128 * KIB };
+    limit_late();
+    void *list = NULL, *block;
+    take_all(1 * MIB, &list);
+    for (int i = 0; i < FREED; i++) {
+        void *next = *(void **)list;
+        free(list);
+        list = next;
+    }
+    HOLDS(posix_memalign(&block, ALIGNMENT, FREED / 2 * MIB) == 0);
+    free_all(list);
+}
+
 /* Vectors grow in address space of their own, which is little now. */
 PROMISE(under_a_late_limit_growing_vectors_leave_room) {
     enum { VECTORS = 12 };
@@ -147,6 +161,22 @@ PROMISE(under_a_late_limit_growing_vectors_leave_room) {
         for (int i = 0; i < VECTORS; i++) HOLDS((vectors[i] = realloc(vectors[i], size)) != NULL);
     serve_in_threads();
     for (int i = 0; i < VECTORS; i++) free(vectors[i]);
+}
+
+/* A limit of data is one of what may be written, the allocator's own tables included. */
+STEP(limited_data_is_for_blocks) {
+    void *list = NULL;
+    most = 100 * MIB;
+    HOLDS(take_all(1 * MIB, &list) >= 50);
+    free_all(list);
+}
+
+static void limit_what_is_written(void) {
+    HOLDS(setrlimit(RLIMIT_DATA, &(struct rlimit){100 * MIB, 100 * MIB}) == 0);
+}
+
+PROMISE(a_limit_of_data_is_for_blocks) {
+    keep_in_new_process("limited_data_is_for_blocks", limit_what_is_written, environ);
 }
 
 /* Vectors that cannot grow where they lie, while address space is scarce: 800 of them, a quarter of it in all. */

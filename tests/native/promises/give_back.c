@@ -238,12 +238,13 @@ PROMISE(a_peak_goes_back_while_many_blocks_come_and_go) { give_back_beside(60, 2
 
 static pthread_barrier_t all_have_it, all_may_rest;
 
-/* A little of every length: what a thread keeps in hand. `rest`: then it says that it is idle, else it ends. */
+/* A little of every length and class: what a thread keeps in hand. `rest`: then it says that it is idle, else it ends. */
 static void *use_every_length(void *rest) {
     enum { COUNT = 32 };
     char *mine[COUNT];
     for (size_t i = 0; i < COUNT; i++) memset(mine[i] = malloc((1 + i / 4) * 60 * KIB), 1, (1 + i / 4) * 60 * KIB);
     for (size_t i = 0; i < COUNT; i++) free(mine[i]);
+    for (size_t size = 100; size <= 32 * KIB; size += size / 8) free(memset(malloc(size), 1, size));
     pthread_barrier_wait(&all_have_it);
     void (*idle)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "hak_thread_idle");
     if (rest && idle) idle();

@@ -53,6 +53,19 @@ PROMISE(a_running_program_can_close_the_library) {
     usleep(700000);
 }
 
+/* LIBRARY is a copy of the one that serves this program. */
+STEP(a_second_copy_knows_its_own_blocks) {
+    void *handle = dlopen(getenv("LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+    HOLDS(handle != NULL);
+    void *(*take)(size_t) = (void *(*)(size_t))dlsym(handle, "malloc");
+    void *(*grow)(void *, size_t) = (void *(*)(void *, size_t))dlsym(handle, "realloc");
+    void *(*zeroed)(size_t, size_t) = (void *(*)(size_t, size_t))dlsym(handle, "calloc");
+    void (*give)(void *) = (void (*)(void *))dlsym(handle, "free");
+    give(grow(take(100), 1000));
+    give(zeroed(1, 100));
+    give(zeroed(1, 100000));
+}
+
 PROMISE(a_running_program_can_load_the_library) {
     const char *library = getenv("LIBRARY");
     if (library == NULL) UNTRIED("LIBRARY names no library");
