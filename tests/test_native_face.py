@@ -99,20 +99,32 @@ def test_a_thread_joins_its_idle_runs_before_it_grows(lib):
     native.set_knob("run_cache_bytes", int(native.knobs().at["run_cache_bytes", "preset"]))
 
 
-def test_a_thread_that_needs_less_gives_back_the_runs_that_lie_idle(lib):
-    def cached():
-        return native.counters()["value"]["cached_bytes"]
+def cached_bytes():
+    return native.counters()["value"]["cached_bytes"]
 
+
+def test_a_thread_that_needs_less_gives_back_the_runs_that_lie_idle(lib):
+    native.set_knob("run_cache_bytes", 3 << 20)  # and so up to eight times as many
     lib.hak_purge()
-    before, blocks = cached(), [lib.hak_malloc(700_000) for _ in range(60)]
+    before, blocks = cached_bytes(), [lib.hak_malloc(700_000) for _ in range(60)]
     for block in blocks[20:]:
         lib.hak_free(block)
-    kept = cached() - before
+    kept = cached_bytes() - before
     for _ in range(3000):
         lib.hak_free(lib.hak_malloc(700_000))
-    assert 10e6 < kept <= 16 << 20  # no more, for it may rest now
-    assert cached() - before < 4e6
+    assert kept > 20e6 and cached_bytes() - before < 4e6, (kept, cached_bytes() - before)
     for block in blocks[:20]:
+        lib.hak_free(block)
+    native.set_knob("run_cache_bytes", int(native.knobs().at["run_cache_bytes", "preset"]))
+
+
+def test_a_thread_that_may_rest_keeps_no_more_runs_than_eight_times_the_knob(lib):
+    lib.hak_purge()
+    before, blocks = cached_bytes(), [lib.hak_malloc(700_000) for _ in range(100)]
+    for block in blocks[50:]:
+        lib.hak_free(block)
+    assert cached_bytes() - before <= 8 * int(native.knobs().at["run_cache_bytes", "value"])
+    for block in blocks[:50]:
         lib.hak_free(block)
 
 

@@ -29,15 +29,6 @@ static char **environment(void)
     return arguments + 1;
 }
 
-/* The calling thread has no caches any more: its next call misses. */
-static COLD void front_leave(void)
-{
-    front.heap = NULL;
-    front.shorts = NO_SHORTS;
-    front.state = FRONT_EXITED;
-    for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin){NO_SLOT, NO_SLOT};
-}
-
 /* Once, before anything is handed out. */
 static COLD void start(void)
 {

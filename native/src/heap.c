@@ -78,21 +78,27 @@ static void heap_flush(struct heap *heap, uint64_t now)
     mid_shrink(heap, 0, now);
 }
 
+/* The calling thread has no caches any more: its next call misses. */
+static COLD void front_leave(void)
+{
+    front.heap = NULL;
+    front.shorts = NO_SHORTS;
+    front.state = FRONT_EXITED;
+    for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin){NO_SLOT, NO_SLOT};
+}
+
 static void heap_end(void *argument)
 {
     struct heap *heap = argument;
     if (front.heap != heap) return;
     heap_flush(heap, os_now_ns());
     heap->run_held = 0;
-    front.heap = NULL;
-    front.shorts = NO_SHORTS;
-    front.state = FRONT_EXITED;
     lock_take(&heap_lock); /* when it is dropped, no observer looks at this thread's front any more */
     heap->front = NULL;
     atomic_store(&heap->state, HEAP_FREE);
     bool last = atomic_fetch_sub(&heaps_alive, 1) == 1;
     lock_drop(&heap_lock);
-    for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin){NO_SLOT, NO_SLOT};
+    front_leave();
     if (heap_gone != NULL) heap_gone(last);
 }
 
