@@ -61,6 +61,15 @@ def test_only_touched_memory_is_resident_however_it_is_served(setting):
     keep("promises/touched.c", "only_touched_memory_is_resident", **setting)
 
 
+@pytest.mark.parametrize("setting", [{"HAKMEM_PROFILE": "hardened"}, {"HAKMEM_PROFILE": "lean"}], ids=str)
+def test_blocks_are_counted_however_they_are_served(setting):
+    keep("promises/told.c", "blocks_with_callers_are_counted", **setting)
+
+
+def test_system_calls_are_printed_into_no_file_of_the_programs():
+    keep("promises/told.c", "no_file_of_the_programs_is_written_to", HAKMEM_SS_OS_STATS="1")
+
+
 def readelf(option):
     if library() is None:
         pytest.skip("libc's allocator is under test")

@@ -22,8 +22,9 @@ extern "C" {
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* The malloc family. Alignment 16 (max_align_t); sizes above PTRDIFF_MAX, and any that memory cannot serve, give NULL
- * and ENOMEM. hak_malloc(0) returns a unique block. hak_free keeps errno and is no cancellation point. */
+/* The malloc family. Alignment 16 (max_align_t); sizes above PTRDIFF_MAX, from 128 GiB on, and any that the kernel has
+ * no address space for, give NULL and ENOMEM. hak_malloc(0) returns a unique block. hak_free keeps errno and is no
+ * cancellation point. */
 void *hak_malloc(size_t size);
 void hak_free(void *block);
 void *hak_calloc(size_t count, size_t size);
@@ -33,7 +34,7 @@ int hak_posix_memalign(void **block, size_t alignment, size_t size); /* *block u
 size_t hak_usable_size(void *block); /* bytes that belong to the caller, stable while the block lives */
 
 /* Returns to the operating system what can be returned now: this thread's cache, the depot, idle slabs and runs.
- * Other threads' caches stay theirs. Result: bytes returned. */
+ * Other threads' caches stay theirs. Result: bytes that the kernel was told to take, resident or not. */
 size_t hak_purge(void);
 
 /* For a thread that will rest: what it caches goes where other threads can get it. */
@@ -105,7 +106,8 @@ size_t hak_magazine_walk(hak_magazine_t *magazines,
 
 /* --- call sites --------------------------------------------------------------------------------------------------- */
 
-/* Rules for allocations above 1 KiB by the address they return to; in force while the knob site_rules is 1. */
+/* Rules for allocations above 1 KiB by the address they return to; in force while the knob site_rules is 1. Not for
+ * calloc above 32 KiB, which looks for memory that reads zero. */
 enum {
     HAK_SITE_NONE = 0,  /* by size */
     HAK_SITE_RUN = 1,   /* a run of its own, whatever the size, apart from small blocks */
@@ -121,7 +123,7 @@ typedef struct hak_site_t {
     uint64_t growths;     /* blocks that had to move to grow */
 } hak_site_t;
 
-int hak_site_set(uint64_t address, int rule);            /* 0, or -1: no such rule, or the row is another site's */
+int hak_site_set(uint64_t address, int rule);            /* 0, or -1: no such rule or site, or its row is another's */
 size_t hak_site_read(hak_site_t *rows, size_t capacity); /* returns how many there are */
 
 /* --- placement ---------------------------------------------------------------------------------------------------- */

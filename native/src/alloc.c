@@ -421,8 +421,21 @@ static void *reallocate_by_copy(void *p, size_t had, size_t size)
     return fresh;
 }
 
+/* A freed block that was resized where it lies would have two owners. */
+static ALWAYS_INLINE void expect_live(struct heap *heap, unsigned class, uintptr_t block)
+{
+    if (UNLIKELY(block_seems_free(heap, class, block)) && block_is_free(heap, heap_bin(heap, class), class, block))
+        fatal("realloc of a freed block", block);
+}
+
 void *hak_realloc(void *p, size_t size)
 {
+    struct heap *heap = front.heap;
+    size_t tiny = tiny_size((uintptr_t)p), rounded = tiny_round(size);
+    if (LIKELY(heap != NULL && tiny != 0 && rounded - 1 < TINY_MAX)) {
+        expect_live(heap, (unsigned)tiny / GRANULE, (uintptr_t)p);
+        return rounded == tiny ? p : reallocate_by_copy(p, tiny, size);
+    }
     if (p == NULL) return allocate(size);
     if (UNLIKELY(is_libcs(p))) return __libc_realloc(p, size);
     if (size == 0) {
@@ -435,8 +448,9 @@ void *hak_realloc(void *p, size_t size)
         void *there = grow(heap_here(), span, size);
         if (there != NULL) return there;
     } else if (span->kind == SPAN_SLAB) {
+        if (LIKELY(heap != NULL)) expect_live(heap, span->class, (uintptr_t)p);
         if (size <= L2_MAX && (small_class(size) == span->class || wide_is_near(span->class, size))) return p;
-        void *there = grow_small(front.heap, p, classes[span->class].size, size);
+        void *there = grow_small(heap, p, classes[span->class].size, size);
         if (there != NULL) return there;
     }
     return reallocate_by_copy(p, span_usable(span, (uintptr_t)p), size);

@@ -75,6 +75,7 @@ static void heap_flush(struct heap *heap, uint64_t now)
         if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
         heap->current[class] = NULL;
     }
+    POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
     mid_shrink(heap, 0, now);
 }
 
@@ -122,13 +123,16 @@ static uintptr_t orphan_allocate(unsigned class)
     uintptr_t block;
     if (slabs_fill(&orphan_heap, class, 1, &block) == 0) block = 0;
     lock_drop(&orphan_lock);
-    if (block != 0) block_words(block)[0] = 0;
+    if (block == 0) return 0;
+    block_words(block)[0] = 0;
+    atomic_fetch_add_explicit(&orphan_stats[STAT_refilled_blocks], 1, memory_order_relaxed);
     return block;
 }
 
 static void orphan_free(unsigned class, uintptr_t block)
 {
     uintptr_t slot;
+    atomic_fetch_add_explicit(&orphan_stats[STAT_spilled_blocks], 1, memory_order_relaxed);
     slot_fill(&slot, block);
     slabs_return(class, &slot, 1, os_now_ns());
 }

@@ -409,3 +409,42 @@ static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
     if (spare->blocks != 0) magazine_give(heap, class, spare, true);
     POKE(depot_own(heap, class)->asked, 0);
 }
+
+/* --- a block asked about ------------------------------------------------------------------------------------------ */
+
+/* Does the magazine, with so many blocks in it, hold this one in the slot that its first word names? */
+static bool magazine_holds(const struct magazine *magazine, uint32_t blocks, uintptr_t block)
+{
+    size_t i = (const uintptr_t *)block_words(block)[0] - magazine->slots - 1;
+    return i - 1 < blocks && magazine->slots[i] == block;
+}
+
+/* Ends a list, or is the start of a block of the class. */
+static bool link_leads(unsigned class, uintptr_t to)
+{
+    const struct span *slab = span_of(to);
+    return to == 0 || to == LIST_END ||
+           (slab != NULL && slab->kind == SPAN_SLAB && slab->class == class &&
+            class_is_start(class, to - slab->address));
+}
+
+/* Is the block free, as far as its first word tells: linked under the key, at the head of a magazine in the depot, or
+ * in one of this thread's? What a program keeps there tells so by guessing the key alone. Those in other threads'
+ * magazines and in parts without pages do not tell. */
+static NOINLINE bool block_is_free(const struct heap *heap, const struct bin *bin, unsigned class, uintptr_t block)
+{
+    uintptr_t below;
+    struct chain chain = chain_open(block, &below);
+    if (chain.blocks - 1 < MAGAZINE_MAX && link_leads(class, below)) return true;
+    if (link_valid(block)) return link_leads(class, link_next(block));
+    const struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
+    return magazine_holds(loaded, bin_length(bin, loaded), block) || magazine_holds(spare, spare->blocks, block);
+}
+
+/* May it be? No word of a block that is not says so often. */
+static ALWAYS_INLINE bool block_seems_free(const struct heap *heap, unsigned class, uintptr_t block)
+{
+    uintptr_t word = block_words(block)[0];
+    return (intptr_t)word >= (intptr_t)CHAIN_LEAST || word - (uintptr_t)heap->loaded[class].slots <= SLOTS_LONGEST ||
+           word - (uintptr_t)heap->spare[class].slots <= SLOTS_LONGEST;
+}

@@ -51,6 +51,7 @@ static void level_span(const struct span *span, const struct arena *arena, void 
 
 static void level_heaps(uint64_t *value)
 {
+    value[STAT_live_blocks] += orphan_stats[STAT_refilled_blocks] - orphan_stats[STAT_spilled_blocks];
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         value[STAT_live_blocks] +=
             heap->stats[STAT_refilled_blocks] - heap->stats[STAT_spilled_blocks]; /* of ended threads too */
@@ -177,16 +178,21 @@ size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
 /* --- HAKMEM_SS_OS_STATS=1 ----------------------------------------------------------------------------------------- */
 
 static int observe_stderr = STDERR_FILENO;
+static struct file_name observe_file; /* whom the number belongs to */
 
 /* Many programs close their stderr before libraries' destructors run. */
 static void observe_begin(void)
 {
-    if (knob(KNOB_ss_os_stats)) observe_stderr = os_keep_open(STDERR_FILENO);
+    if (!knob(KNOB_ss_os_stats)) return;
+    observe_stderr = os_keep_open(STDERR_FILENO);
+    observe_file = os_file_name(observe_stderr);
 }
 
 __attribute__((destructor)) static void observe_exit(void)
 {
     if (!knob(KNOB_ss_os_stats)) return;
+    struct file_name file = os_file_name(observe_stderr);
+    if (file.device != observe_file.device || file.number != observe_file.number) return; /* a file of the program's */
     struct line line = {0};
     line_text(&line, "hakmem: system calls:");
     for (enum shared_stat row = STAT_sys_mmap; row <= STAT_sys_mbind; row++) {

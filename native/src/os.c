@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -197,6 +198,18 @@ static bool os_write(int file, const char *text, size_t length)
 }
 
 static void os_close(int file) { close(file); }
+
+/* What tells a file from others, whatever its descriptor; of a closed one nothing. */
+struct file_name {
+    dev_t device;
+    ino_t number;
+};
+
+static struct file_name os_file_name(int file)
+{
+    struct stat is;
+    return fstat(file, &is) == 0 ? (struct file_name){is.st_dev, is.st_ino} : (struct file_name){0, 0};
+}
 
 /* A number under which the file stays open, out of the way of the program's own and closed by exec. */
 static int os_keep_open(int file)

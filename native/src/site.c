@@ -57,7 +57,8 @@ static uint32_t site_number(uintptr_t address)
 
 int hak_site_set(uint64_t address, int rule)
 {
-    struct site *site = rule >= HAK_SITE_NONE && rule <= HAK_SITE_GROWTH ? site_row((uintptr_t)address) : NULL;
+    bool good = address != 0 && rule >= HAK_SITE_NONE && rule <= HAK_SITE_GROWTH;
+    struct site *site = good ? site_row((uintptr_t)address) : NULL;
     if (site == NULL) return -1;
     atomic_store(&site->by_hand, rule != HAK_SITE_NONE);
     atomic_store(&site->rule, (uint32_t)rule);

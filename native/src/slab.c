@@ -124,6 +124,7 @@ static void slab_delete(struct span *slab, uint64_t now)
         slab_empty(slab);
     }
     owners.bin[map_index(slab->address)] = 0;
+    atomic_fetch_sub_explicit(&carved_bytes, (size_t)slab->carved * classes[slab->class].size, memory_order_relaxed);
     lock_take(&arena_lock);
     if (slab->bare != 0) superslab_bare(slab, false);
     superslab_give(slab, now);
@@ -146,6 +147,7 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
         slot_fill(&slots[i], block);
     }
     POKE(slab->carved, slab->carved + n);
+    atomic_fetch_add_explicit(&carved_bytes, (size_t)n * size, memory_order_relaxed);
     return n;
 }
 

@@ -48,7 +48,7 @@
     X(cached_bytes,     "bytes",  "bytes in magazines and depot, which are in use too, and in runs that threads keep")   \
     X(dirty_bytes,      "bytes",  "free bytes that may hold pages: what a purge would return")             \
     X(heaps,            "heaps",  "heaps of living threads")                                               \
-    X(live_blocks,      "blocks", "blocks up to 32 KiB with callers, derived: refilled minus spilled minus what magazines hold")
+    X(live_blocks,      "blocks", "blocks up to 32 KiB with callers, derived: refilled minus spilled minus what magazines hold; those in quarantine too")
 /* clang-format on */
 
 #define STAT_ENUM(name, ...) STAT_##name,

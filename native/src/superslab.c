@@ -6,6 +6,7 @@
 static struct superslab *superslabs_free; /* those with a free unit */
 static _Atomic size_t superslab_bytes;    /* in all superslabs */
 static _Atomic size_t slab_dirty_units;   /* free units that may hold pages */
+static _Atomic size_t carved_bytes;       /* of all slabs: what their blocks had once */
 
 static struct superslab *superslab_of(struct arena *arena, uintptr_t address)
 {
@@ -70,6 +71,14 @@ static void superslab_bare(const struct span *slab, bool bare)
     }
 }
 
+/* Huge pages are for a heap of some size, most of which was touched: where many threads carve a slab each of many
+ * classes, what they never touch would be resident. */
+static bool superslab_is_huge(size_t bytes, size_t total)
+{
+    return knob(KNOB_huge_pages) && bytes == SUPERSLAB_LARGE && total >= (size_t)knob(KNOB_huge_after_bytes) &&
+           2 * atomic_load_explicit(&carved_bytes, memory_order_relaxed) >= total - bytes;
+}
+
 static struct superslab *superslab_new(void)
 {
     uint32_t units = superslab_units_wanted();
@@ -88,7 +97,7 @@ static struct superslab *superslab_new(void)
     if (dirty) atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
     for (uint32_t i = 0; i < units; i++) span_shape(arena, &span[i], SPAN_SUPERSLAB, 1);
     size_t total = atomic_fetch_add_explicit(&superslab_bytes, bytes, memory_order_relaxed) + bytes;
-    superslab->huge = knob(KNOB_huge_pages) && total >= (size_t)knob(KNOB_huge_after_bytes) && bytes == SUPERSLAB_LARGE;
+    superslab->huge = superslab_is_huge(bytes, total);
     if (superslab->huge) os_huge((void *)span->address, bytes, true);
     stat_shared(STAT_superslabs_taken, 1);
     superslab_list(superslab);

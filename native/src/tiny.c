@@ -79,6 +79,14 @@ static ALWAYS_INLINE bool front_free(uintptr_t block)
     return bin_push(bin, block);
 }
 
+/* Bytes of the tiny block that starts here, which are its bin's offset; 0 where none does. */
+static ALWAYS_INLINE size_t tiny_size(uintptr_t block)
+{
+    size_t offset = owners.bin[map_index(block)];
+    uint64_t product = (block & (UNIT_BYTES - 1)) * *(const uint64_t *)((const char *)owners.start + offset);
+    return offset <= TINY_MAX && product < START_BOUND ? offset : 0;
+}
+
 /* A block of a class of the front; 0 where its magazine is empty. */
 static ALWAYS_INLINE uintptr_t front_allocate(unsigned class)
 {

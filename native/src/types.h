@@ -87,6 +87,9 @@
 
 #define POINTER_BITS 48                               /* of a user address */
 #define LINK_LEAST (UINT64_C(0x7FFE) << POINTER_BITS) /* and 2^47 more: the keys that links are stored under */
+#define CHAIN_LEAST                                                                                                    \
+    (LINK_LEAST & ~(((uintptr_t)2 * MAGAZINE_MAX - 1) << POINTER_BITS)) /* words of magazines in depots */
+#define SLOTS_LONGEST ((MAGAZINE_MAX + 1) * sizeof(uintptr_t)) /* bytes from a magazine's slots to its highest top */
 
 _Static_assert(TINY_CLASSES == 65, "the thread's bins are sized for one class every 16 bytes up to 1 KiB");
 _Static_assert(L2_SLAB_BYTES / L2_SMALL_MAX <= 64 && UNIT_BYTES / TINY_MAX <= 64,

@@ -1,5 +1,5 @@
-/* Promise 12: a block that is freed twice is not handed out twice, wherever its first copy lies by then, and though nobody
- * has written to it: that a program writes is no help to the allocator here. */
+/* Promise 12: a block that is freed twice, or resized when it is free, is not handed out twice, wherever it lies by then,
+ * and though nobody has written to it: that a program writes is no help to the allocator here. */
 #include "../serve.h"
 
 enum { TAKEN = 12000 };
@@ -9,15 +9,18 @@ static int by_address(const void *one, const void *two) {
     return a < b ? -1 : a > b;
 }
 
-/* 0: every block has one owner. `apart` other blocks are freed between the two frees. */
-static int commit(size_t size, int apart) {
+enum crime { FREE_AGAIN, RESIZE };
+
+/* 0: every block has one owner. `apart` other blocks are freed between the free and the crime. */
+static int commit(enum crime crime, size_t size, int apart) {
     static char *others[TAKEN], *taken[TAKEN];
     char *block = malloc(size);
     for (int i = 0; i < apart; i++) others[i] = malloc(size);
     free(block);
     for (int i = 0; i < apart; i++) free(others[i]);
-    free(block);
-    for (int i = 0; i < TAKEN; i++) taken[i] = malloc(size);
+    if (crime == FREE_AGAIN) free(block);
+    else taken[0] = realloc(block, size - 1); /* its length serves */
+    for (int i = crime; i < TAKEN; i++) taken[i] = malloc(size);
     qsort(taken, TAKEN, sizeof *taken, by_address);
     for (int i = 1; i < TAKEN; i++)
         if (taken[i - 1] == taken[i]) return 1;
@@ -25,7 +28,7 @@ static int commit(size_t size, int apart) {
 }
 
 /* The first copy in a slot below, in the spare magazine, and at every depth of one in the depot. */
-PROMISE(is_not_handed_out_twice) {
+static void has_one_owner_after(enum crime crime) {
     static const size_t sizes[] = {16, 48, 200, 1000, 3000, 12 * KIB};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int apart = 0; apart < 3000; apart += apart < 40 ? 1 : 97) {
@@ -33,10 +36,13 @@ PROMISE(is_not_handed_out_twice) {
             HOLDS(child >= 0);
             if (child == 0) {
                 dup2(open("/dev/null", O_WRONLY), 2);
-                _exit(commit(sizes[s], apart));
+                _exit(commit(crime, sizes[s], apart));
             }
             int status;
             HOLDS(waitpid(child, &status, 0) == child);
             HOLDS(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
         }
 }
+
+PROMISE(is_not_handed_out_twice) { has_one_owner_after(FREE_AGAIN); }
+PROMISE(is_not_resized_where_it_lies) { has_one_owner_after(RESIZE); }

@@ -273,6 +273,32 @@ static void threads_give_back(bool rest) {
 PROMISE(what_threads_had_in_hand_goes_back_when_they_end) { threads_give_back(false); }
 PROMISE(what_threads_have_in_hand_goes_back_when_they_say_so) { threads_give_back(true); }
 
+static void *hold_one_of_each_size(void *unused) {
+    enum { COUNT = 60 };
+    char *mine[COUNT];
+    for (size_t i = 0; i < COUNT; i++) memset(mine[i] = malloc(16 + 66 * i), 1, 16 + 66 * i);
+    pthread_barrier_wait(&all_have_it);
+    pthread_barrier_wait(&all_may_rest);
+    for (size_t i = 0; i < COUNT; i++) free(mine[i]);
+    return unused;
+}
+
+/* What they hold is 8 MiB, in slabs of which hardly anything was ever touched: those are to get no huge pages. */
+PROMISE(many_threads_that_hold_little_cost_little_and_leave_nothing) {
+    enum { THREADS = 64 };
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&all_have_it, NULL, THREADS + 1);
+    pthread_barrier_init(&all_may_rest, NULL, THREADS + 1);
+    long before = resident_bytes();
+    for (int i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, hold_one_of_each_size, NULL) == 0);
+    pthread_barrier_wait(&all_have_it);
+    HOLDS(resident_bytes() - before < 32 * MIB);
+    pthread_barrier_wait(&all_may_rest);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= 4 * MIB; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() - before < 4 * MIB);
+}
+
 /* The kernel keeps a locked page, and with it the rest of what it was asked to take. */
 PROMISE(a_locked_page_among_free_blocks_is_nobodys_concern) {
     enum { SIZE = 4 * KIB, COUNT = 64, STAYS = 16, LOCKED = 9 };
