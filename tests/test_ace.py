@@ -295,6 +295,7 @@ assert ace.learners().query("block_size == 64")["windows"].iloc[0] > learned > 0
 def test_what_was_asked_for_is_an_arm_and_comes_back():
     """A slow setting that is no arm takes the nearest one's place; one set meanwhile stays."""
     code = """
+import time
 from hakmem_py import ace, native
 native.set_knob("purge_delay_ms", 60000)
 native.set_knob("large_threshold", 20 << 20)
@@ -307,8 +308,9 @@ rows = ace.events().query("block_size == 0")
 assert {60000, 50} <= set(rows.query("knob == 'purge_delay_ms'")["setting"])
 assert 20 << 20 in set(rows.query("knob == 'large_threshold'")["setting"])
 assert set(rows.query("knob == 'idle_return'")["setting"]) == {0, 1}
+native.set_knob("ace_frozen", 1)  # or the next step would choose again
+time.sleep(0.1)  # a step that has begun is over
 native.set_knob("large_threshold", 5 << 20)
-native.set_knob("ace_frozen", 1)
 ace.stop()
 assert native.knobs().loc[["purge_delay_ms", "large_threshold"], "value"].to_list() == [60000, 5 << 20]
 """

@@ -35,6 +35,7 @@ static COLD void start(void)
     lock_take(&start_lock);
     if (!atomic_load(&started)) {
         os_page = (size_t)sysconf(_SC_PAGESIZE);
+        run_threads = os_cores();
         link_key = LINK_LEAST + (os_random() >> (64 - POINTER_BITS + 1));
         classes_init();
         ace_prepare();
@@ -377,28 +378,36 @@ void *hak_calloc(size_t count, size_t size)
     return allocate_zeroed(total);
 }
 
-/* Serves a growing run: where it lies, else in a growth window; NULL where neither can. */
-static void *grow(struct heap *heap, struct span *run, size_t size)
+/* The block of a run moves into a growth window, to grow there in place; `warm`: one that has pages. NULL where there
+ * is none. */
+static void *grow_in_window(struct heap *heap, struct span *run, size_t size, bool warm)
 {
-    if (heap == NULL || size > SIZE_LIMIT) return NULL;
-    size_t had = run->size;
-    bool there = large_resize(heap, run, size);
-    if (there && size < had) helper_consider();
-    helper_offer();
-    if (there) {
-        stat_add(heap, STAT_growths, size > had);
-        return (void *)run_block(run);
-    }
-    if (size < had) return NULL;
-    struct span *window = window_take(heap, size, false);
+    struct span *window = window_take(heap, size, warm);
     if (window == NULL) return NULL;
-    had = size_min(span_usable(run, run_block(run)), size);
+    size_t had = size_min(span_usable(run, run_block(run)), size);
     window_huge(window, had >> UNIT_SHIFT, run_units(size), true);
     memcpy((void *)run_block(window), (void *)run_block(run), had);
     window->site = run->site;
     site_grew(run->site);
     run_free(heap, run, run_block(run));
     return (void *)run_block(window);
+}
+
+/* Serves a run another size: where it lies, else in a growth window; NULL where neither can. One that grows goes into a
+ * window though there be room behind it, while that costs little: into a warm one, for its pages are there, and a large
+ * one into any, for there it gets huge pages and leaves them to the next one. */
+static void *grow(struct heap *heap, struct span *run, size_t size)
+{
+    if (heap == NULL || size > SIZE_LIMIT) return NULL;
+    size_t had = run->size;
+    bool grows = size > had, moves = grows && had < WINDOW_HUGE && !large_is_window(run);
+    void *moved = moves ? grow_in_window(heap, run, size, size < LARGE_MIN) : NULL;
+    bool there = moved == NULL && large_resize(heap, run, size);
+    if (moved == NULL && !there && grows) moved = grow_in_window(heap, run, size, false);
+    if (there && !grows) helper_consider();
+    helper_offer();
+    stat_add(heap, STAT_growths, there && grows);
+    return there ? (void *)run_block(run) : moved;
 }
 
 /* A small block that doubles or nearly so goes into a window that is warm already, if there is one. */

@@ -3,21 +3,22 @@
  * for the next thread. Heaps are never unmapped, so an observer may always follow the list.
  *
  * After its end hook ran, a thread that still frees or allocates (destructors of others) is served without a cache, so
- * nothing can be left behind. */
+ * nothing can be left behind. Only one that first allocates in the last round of them gets a heap and no hook: it is
+ * buried later. */
 
 #include <pthread.h>
 
-static struct heap *_Atomic heaps; /* newest first */
-static _Atomic uint32_t heaps_alive;
+static struct heap *_Atomic heaps;   /* newest first */
 static void (*heap_gone)(bool last); /* called when a thread has gone */
 static struct lock heap_lock;        /* guards the list's head, reuse, and observers' look at fronts */
 static pthread_key_t heap_key;
 static _Atomic bool heap_key_made;
 
+/* One that is free, or whose thread ended unheard: this one's front is where that one's was. */
 static struct heap *heap_find_free(void)
 {
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
-        if (atomic_load(&heap->state) == HEAP_FREE) return heap;
+        if (atomic_load(&heap->state) == HEAP_FREE || heap->front == &front) return heap;
     return NULL;
 }
 
@@ -40,6 +41,36 @@ static struct bin *heap_bin(struct heap *heap, unsigned class)
     return class < FRONT_CLASSES ? &heap->front->bins[class] : &heap->wide[class - FRONT_CLASSES];
 }
 
+/* The heap of a thread that ended unheard is free again. How much its front's magazines held went with the front, so
+ * their few blocks are lost. Under heap_lock. */
+static COLD void heap_bury(struct heap *heap)
+{
+    uint64_t now = os_now_ns();
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        if (class < FRONT_CLASSES) heap->loaded[class].blocks = 0;
+        else magazine_flush(heap, &heap->wide[class - FRONT_CLASSES], class);
+        if (heap->spare[class].blocks != 0) magazine_give(heap, class, &heap->spare[class], true);
+        if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
+        heap->current[class] = NULL;
+    }
+    mid_shrink(heap, 0, now);
+    heap->run_held = 0;
+    heap->front = NULL;
+    atomic_store(&heap->state, HEAP_FREE);
+    atomic_fetch_sub(&heaps_alive, 1);
+}
+
+/* Before an observer looks at fronts: none of them went with its thread. */
+static void heaps_bury(void)
+{
+    lock_take(&heap_lock);
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
+        if (atomic_load(&heap->state) == HEAP_LIVE && heap->front != NULL && heap->front != &front &&
+            !os_thread_lives(heap->thread))
+            heap_bury(heap);
+    lock_drop(&heap_lock);
+}
+
 /* The calling thread's heap, made if need be; NULL where memory ends. */
 static struct heap *heap_begin(void)
 {
@@ -48,6 +79,8 @@ static struct heap *heap_begin(void)
     bool fresh = heap == NULL;
     if (fresh) heap = heap_map();
     if (heap != NULL) {
+        if (UNLIKELY(atomic_load(&heap->state) == HEAP_LIVE)) heap_bury(heap);
+        heap->thread = os_thread();
         for (unsigned class = FRONT_CLASSES; class < CLASSES; class ++)
             heap->wide[class - FRONT_CLASSES] = (struct bin){NO_SLOT, NO_SLOT};
         heap->front = &front;

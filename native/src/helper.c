@@ -19,14 +19,18 @@ static void helper_poke(void)
     os_futex_wake(&helper_word, 1);
 }
 
+/* Is there something to give back, that the kernel takes? Locked memory it does not. */
+static bool helper_has_work(void)
+{
+    bool due = PEEK(slabs_due) || pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8;
+    return due && knob(KNOB_idle_return) && !atomic_load_explicit(&os_purge_refused, memory_order_relaxed);
+}
+
 /* Nanoseconds until there is something to do; 0: until a poke. */
 static uint64_t helper_round(uint64_t now)
 {
-    uint64_t pause = 0;
-    bool due = PEEK(slabs_due) || pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8;
-    if (due && knob(KNOB_idle_return)) pause = tidy(now, SIZE_MAX);
-    if (atomic_load_explicit(&os_purge_refused, memory_order_relaxed))
-        pause = 0; /* locked memory: no use to come back */
+    uint64_t pause = helper_has_work() ? tidy(now, SIZE_MAX) : 0;
+    if (atomic_load_explicit(&os_purge_refused, memory_order_relaxed)) pause = 0; /* no use to come back */
     uint64_t ace = helper_ace != NULL ? helper_ace(now) : 0;
     return ace != 0 && (pause == 0 || ace < pause) ? ace : pause;
 }
@@ -37,8 +41,8 @@ static void *helper_main(void *unused)
     while (atomic_load(&heaps_alive) != 0) {
         uint32_t seen = atomic_load_explicit(&helper_word, memory_order_acquire);
         uint64_t pause = helper_round(os_now_ns());
-        atomic_store(&helper_sleeps, pause == 0);
-        os_futex_wait(&helper_word, seen, pause);
+        atomic_store(&helper_sleeps, pause == 0); /* who frees from here on sees it, or what he freed is seen below */
+        if (pause != 0 || !helper_has_work()) os_futex_wait(&helper_word, seen, pause);
         atomic_store(&helper_sleeps, false);
     }
     atomic_store(&helper_state, HELPER_NONE);
@@ -109,6 +113,7 @@ static void helper_consider(void)
         PEEK(slabs_due) && knob(KNOB_idle_return) && !atomic_load_explicit(&os_purge_refused, memory_order_relaxed);
     if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes) && !due)) return;
     int saved = errno;
+    atomic_thread_fence(memory_order_seq_cst); /* what was freed is told before it is asked whether the helper sleeps */
     if ((due || (much && knob(KNOB_idle_return))) && atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
         helper_poke();
     if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy(os_now_ns(), SLABS_INLINE);

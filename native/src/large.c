@@ -20,14 +20,16 @@ static bool window_try(struct span *window)
     return __atomic_compare_exchange_n(&window->life, &live, RUN_HELD, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
+static struct lock trim_lock; /* held while a live window is purged */
+
 /* A window's size and pages change under this hold, which lasts for a few instructions, or for one purge: then its
- * owner waits for the arena's lock, under which windows are purged. */
+ * owner waits for the lock that goes with it. */
 static void window_hold(struct span *window)
 {
     while (!window_try(window)) {
         if (PEEK(window->life) == RUN_FREE) fatal("block freed twice", run_block(window));
-        lock_take(&arena_lock);
-        lock_drop(&arena_lock);
+        lock_take(&trim_lock);
+        lock_drop(&trim_lock);
     }
 }
 
@@ -147,7 +149,13 @@ static size_t windows_trim(bool all)
         if (!window_try(window)) continue;
         uint32_t units = (uint32_t)run_units(window->size), wanted = all ? units : window->wanted;
         size_t spare = window_spare(window);
-        if (window->touched > 2 * wanted) bytes += window_purge(window, wanted);
+        if (window->touched > 2 * wanted) {
+            lock_drop(&arena_lock); /* nobody takes a window that is held out of the list */
+            lock_take(&trim_lock);
+            bytes += window_purge(window, wanted);
+            lock_drop(&trim_lock);
+            lock_take(&arena_lock);
+        }
         window_count(spare, window_spare(window));
         window->wanted = units;
         window_release(window, run_mark(run_block(window)));

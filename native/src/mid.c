@@ -159,15 +159,44 @@ static uintptr_t *shorts_slots(struct heap *heap, unsigned length)
     return slots;
 }
 
+static _Atomic uint32_t heaps_alive; /* threads that cache; heap.c counts them */
+static uint32_t run_threads = 1;     /* that can work at a time: as many as there are cores */
+
+/* What a thread may keep is divided by this: where there are more threads than cores, most of them rest. */
+static uint32_t runs_share(void)
+{
+    uint32_t share = atomic_load_explicit(&heaps_alive, memory_order_relaxed) / run_threads;
+    return share != 0 ? share : 1;
+}
+
+/* What it may always keep of runs that are not in hand. */
+static size_t runs_least(void) { return (size_t)knob(KNOB_run_cache_bytes) / runs_share(); }
+
+/* What it may have in hand of short ones of a length. */
+static size_t shorts_bytes(void)
+{
+    return size_min(RUN_SHORT_BYTES, (size_t)knob(KNOB_run_cache_bytes) / 4 * 3) / runs_share();
+}
+
+static void shorts_limit(struct heap *heap, size_t bytes)
+{
+    for (unsigned length = 1; length <= RUN_SHORT; length++) {
+        size_t runs = (bytes + length * UNIT_BYTES - 1) / (length * UNIT_BYTES);
+        heap->shorts[length].limit = shorts_slots(heap, length) + size_min(runs, shorts_most(length));
+    }
+    heap->short_bytes = bytes;
+}
+
 /* Empty bins. */
 static void shorts_begin(struct heap *heap)
 {
-    heap->run_allowed = (size_t)knob(KNOB_run_cache_bytes);
+    heap->run_allowed = runs_least();
     heap->shorts[0] = heap->shorts[RUN_SHORT + 1] = no_shorts[0];
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
         uintptr_t *slots = shorts_slots(heap, length);
-        heap->shorts[length] = (struct run_bin){slots, slots + shorts_most(length)};
+        heap->shorts[length] = (struct run_bin){slots, slots};
     }
+    shorts_limit(heap, shorts_bytes());
 }
 
 /* The cached run whose length is nearest, not shorter; NULL where none is near. */
@@ -290,7 +319,7 @@ static void mid_allow(struct heap *heap)
     for (unsigned length = 1; heap->run_given >= RUN_GIVEN_MANY && length <= RUN_SHORT; length++)
         shorts += (size_t)(heap->shorts[length].top - shorts_slots(heap, length)) * length << UNIT_SHIFT;
     size_t held = size_min(heap->run_held, out), callers = held - size_min(held, shorts);
-    size_t least = (size_t)knob(KNOB_run_cache_bytes), surplus = callers / (RUN_TIMES + 1) * RUN_TIMES;
+    size_t least = runs_least(), surplus = callers / (RUN_TIMES + 1) * RUN_TIMES;
     heap->run_allowed = size_max(least, size_min(surplus, RUN_MORE * least));
 }
 
@@ -308,14 +337,14 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
     stat_shared(STAT_spans_returned, 1);
 }
 
-/* Bins of a share of their length; what they hold beyond that is spilled. */
-static void shorts_bound(struct heap *heap, unsigned share, uint64_t now)
+/* Bounds the bins; what they hold beyond that is spilled. */
+static void shorts_bound(struct heap *heap, size_t bytes, uint64_t now)
 {
-    for (unsigned length = 1; length <= RUN_SHORT; length++) {
-        struct run_bin *bin = &heap->shorts[length];
-        bin->limit = shorts_slots(heap, length) + (shorts_most(length) + share - 1) / share;
-        while (bin->top > bin->limit) mid_spill(heap, short_of(short_pop(heap->shorts, SHORT_BIN(length))), now);
-    }
+    if (heap->short_bytes == bytes) return;
+    shorts_limit(heap, bytes);
+    for (unsigned length = 1; length <= RUN_SHORT; length++)
+        while (heap->shorts[length].top > heap->shorts[length].limit)
+            mid_spill(heap, short_of(short_pop(heap->shorts, SHORT_BIN(length))), now);
 }
 
 /* Spills cached runs, longest first, until `keep` bytes are left. */
@@ -333,7 +362,7 @@ static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
  * its short ones, until it takes one. */
 static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
 {
-    if (heap->run_given >= RUN_GIVEN_MANY) shorts_bound(heap, 4, now);
+    if (heap->run_given >= RUN_GIVEN_MANY) shorts_bound(heap, shorts_bytes() / 4, now);
     size_t least = heap->run_cached - size_min(heap->run_cached, 2 * RUN_TIMES * bytes);
     while (heap->run_bits != 0 && heap->run_cached > size_max(heap->run_allowed, least))
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
@@ -358,7 +387,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     }
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
-    if (UNLIKELY(heap->run_given >= RUN_GIVEN_MANY)) shorts_bound(heap, 1, 0);
+    if (UNLIKELY(heap->short_bytes != shorts_bytes())) shorts_bound(heap, shorts_bytes(), os_now_ns());
     heap->run_given = 0;
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
     POKE(run->place, RUN_SETTLED);
@@ -375,7 +404,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
 static void mid_age(struct heap *heap)
 {
     if (++heap->run_round < RUN_ROUND) return;
-    mid_shrink(heap, size_max((size_t)knob(KNOB_run_cache_bytes), heap->run_cached - heap->run_idle), os_now_ns());
+    mid_shrink(heap, size_max(runs_least(), heap->run_cached - heap->run_idle), os_now_ns());
     heap->run_round = 0;
     heap->run_idle = heap->run_cached;
 }

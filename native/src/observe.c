@@ -71,6 +71,7 @@ static void levels_read(struct levels *levels)
     *levels = (struct levels){{0}};
     uint64_t *value = levels->value;
     spans_visit(level_span, levels);
+    heaps_bury();
     lock_take(&heap_lock);
     level_heaps(value);
     lock_drop(&heap_lock);
@@ -160,6 +161,7 @@ size_t hak_heap_walk(hak_span_t *spans, size_t capacity)
 size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
 {
     size_t seen = 0;
+    heaps_bury();
     lock_take(&heap_lock);
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         if (atomic_load(&heap->state) != HEAP_LIVE || heap->front == NULL) continue;

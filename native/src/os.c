@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -155,6 +156,23 @@ static size_t os_limit(int resource)
 
 /* Bytes of address space the process may have, and write to; SIZE_MAX without a limit. */
 static size_t os_address_space(void) { return size_min(os_limit(RLIMIT_AS), os_limit(RLIMIT_DATA)); }
+
+/* Cores that the process may run on. */
+static uint32_t os_cores(void)
+{
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? (uint32_t)CPU_COUNT(&cores) : CPU_SETSIZE;
+}
+
+static int os_thread(void) { return (int)syscall(SYS_gettid); }
+
+static bool os_thread_lives(int thread)
+{
+    int saved = errno;
+    bool gone = syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH;
+    errno = saved;
+    return !gone;
+}
 
 /* --- the process, as the kernel counts it ------------------------------------------------------------------------- */
 

@@ -11,6 +11,7 @@ static void each_lock(void (*verb)(struct lock *))
     verb(&heap_lock);
     verb(&orphan_lock);
     verb(&guard_lock);
+    verb(&trim_lock);
     for (unsigned class = 0; class < CLASSES; class ++) {
         verb(&class_slabs[class].lock);
         for (unsigned part = 0; part < DEPOT_PARTS; part++) verb(&depots[class][part].lock);
@@ -57,6 +58,7 @@ static void fork_child(void)
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
         if (heap == front.heap) alive++;
         else if (atomic_load(&heap->state) == HEAP_LIVE) heap->front = NULL;
+    if (front.heap != NULL) front.heap->thread = os_thread();
     atomic_store(&heaps_alive, alive);
     ace_child();
 }

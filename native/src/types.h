@@ -263,6 +263,7 @@ struct heap {
     size_t run_idle;                          /* fewest of them since the round began */
     uint32_t run_round;                       /* runs freed with accounts since then */
     size_t run_allowed;                       /* the most they may be */
+    size_t short_bytes;                       /* of short runs of a length that may be in hand */
     const struct span *fresh;                 /* large run, untouched before, that was handed out last */
     uint32_t run_given;                       /* runs given to the arena since one was taken from it */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
@@ -270,6 +271,7 @@ struct heap {
     uint64_t random;
     uint32_t number;           /* 1, 2, ... */
     uint32_t helped;           /* part of a depot where another's magazine was found last */
+    int thread;                /* the kernel's number of it */
     _Atomic uint32_t state;    /* enum heap_state */
     struct heap *next;         /* registry: heaps are never unmapped */
     _Atomic uint64_t *stats;   /* see stats.c */

@@ -1,6 +1,8 @@
 /* What the allocator owes to threads, forks and signals. Every promise ends by itself: a deadlock is found by the
  * alarm that each of them sets, in the parent and in the children alike. */
 #include "promise.h"
+#include "../../native/include/hakmem.h"
+#include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
@@ -242,6 +244,35 @@ PROMISE(tls_destructors_may_allocate_in_every_round) {
         if (i == 600) resident = pages(1);
     }
     HOLDS((pages(1) - resident) * sysconf(_SC_PAGESIZE) < 16L * MIB);
+}
+
+enum { CROWD = 64 };
+static pthread_key_t last_key;
+static pthread_barrier_t crowd_there;
+
+static void allocate_in_the_last_round(void *round) {
+    if ((size_t)round < PTHREAD_DESTRUCTOR_ITERATIONS) pthread_setspecific(last_key, (char *)round + 1);
+    else free(memset(malloc(100), 1, 100));
+}
+
+static void *end_together(void *argument) {
+    pthread_setspecific(last_key, (void *)1);
+    pthread_barrier_wait(&crowd_there);
+    return argument;
+}
+
+/* No hook of the allocator's is called for it any more. Stacks of so many threads do not all stay mapped. */
+PROMISE(a_thread_may_allocate_first_in_its_last_round_of_destructors) {
+    int (*read_stats)(hak_stat_t *, int) = (int (*)(hak_stat_t *, int))dlsym(RTLD_DEFAULT, "hak_stat_read");
+    static hak_stat_t rows[64];
+    pthread_t threads[CROWD];
+    alarm(DEADLOCK_S);
+    pthread_key_create(&last_key, allocate_in_the_last_round);
+    pthread_barrier_init(&crowd_there, NULL, CROWD);
+    for (int i = 0; i < CROWD; i++) HOLDS(pthread_create(&threads[i], NULL, end_together, NULL) == 0);
+    for (int i = 0; i < CROWD; i++) pthread_join(threads[i], NULL);
+    if (read_stats != NULL) HOLDS(read_stats(rows, 64) > 0);
+    for (int i = 0; i < CROWD; i++) free(malloc(100));
 }
 
 static void *churn_forever(void *seed) {

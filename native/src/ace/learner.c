@@ -49,13 +49,13 @@ static uint64_t ace_round(uint64_t now)
     lock_take(&ace_lock);
     if (now >= ace_due[0]) doublings = ace_idle(now) ? doublings + (doublings < IDLE_DOUBLINGS) : 0;
     if (atomic_load(&ace_on)) ace_step(now, doublings); /* who stops it waits for the lock, then puts the knobs back */
+    uint64_t due = ace_due[0] < ace_due[1] ? ace_due[0] : ace_due[1];
     lock_drop(&ace_lock);
     uint64_t pending = event_pending();
     if (pending > EVENT_ROWS / 2 || (pending != 0 && now > written_ns + HISTORY_NS)) {
         ace_write_history();
         written_ns = now;
     }
-    uint64_t due = ace_due[0] < ace_due[1] ? ace_due[0] : ace_due[1];
     return due > now ? due - now : 1;
 }
 

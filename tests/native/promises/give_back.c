@@ -299,6 +299,43 @@ PROMISE(many_threads_that_hold_little_cost_little_and_leave_nothing) {
     HOLDS(resident_bytes() - before < 4 * MIB);
 }
 
+/* 12 MiB at a time, in runs, then nothing more. */
+static void *answer_and_rest(void *seed) {
+    static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+    enum { REQUEST = 12 * MIB };
+    unsigned chance = (unsigned)(size_t)seed;
+    pthread_mutex_lock(&turn);
+    size_t n = 0;
+    for (size_t bytes = 0, size; bytes < REQUEST; bytes += size)
+        size = 100 * KIB + (size_t)rand_r(&chance) % (300 * KIB), memset(blocks[n++] = malloc(size), 1, size);
+    while (n > 0) free(blocks[--n]);
+    pthread_mutex_unlock(&turn);
+    pthread_barrier_wait(&all_have_it);
+    pthread_barrier_wait(&all_may_rest);
+    return seed;
+}
+
+/* What a thread may keep for its next turn is less where there are more threads than can have one at a time. */
+PROMISE(many_threads_that_rest_keep_little) {
+    enum { THREADS = 64, CORES = 2 };
+    cpu_set_t cores;
+    HOLDS(sched_getaffinity(0, sizeof cores, &cores) == 0);
+    if (CPU_COUNT(&cores) > CORES) {
+        for (int core = CPU_SETSIZE - 1; CPU_COUNT(&cores) > CORES; core--) CPU_CLR(core, &cores);
+        HOLDS(sched_setaffinity(0, sizeof cores, &cores) == 0);
+        execl("/proc/self/exe", "again", promise_name, NULL);
+    }
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&all_have_it, NULL, THREADS + 1);
+    pthread_barrier_init(&all_may_rest, NULL, THREADS + 1);
+    long before = resident_bytes();
+    for (size_t i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, answer_and_rest, (void *)i) == 0);
+    pthread_barrier_wait(&all_have_it);
+    HOLDS(resident_bytes() - before < THREADS * 12 * MIB / 3);
+    pthread_barrier_wait(&all_may_rest);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+}
+
 /* The kernel keeps a locked page, and with it the rest of what it was asked to take. */
 PROMISE(a_locked_page_among_free_blocks_is_nobodys_concern) {
     enum { SIZE = 4 * KIB, COUNT = 64, STAYS = 16, LOCKED = 9 };
@@ -431,6 +468,19 @@ PROMISE(vectors_that_shrank_give_their_pages_back) {
         for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = realloc(blocks[i], size), 1, size);
     for (size_t i = 0; i < COUNT; i++) blocks[i] = realloc(blocks[i], EMPTIED);
     expect_given_back(before);
+}
+
+/* Also one that nothing stands in the way of where it lies. */
+PROMISE(a_vector_leaves_its_pages_to_the_next_one) {
+    enum { ROUNDS = 6, MOST = 40 * MIB };
+    struct rusage warm, after;
+    for (int round = 0; round < ROUNDS; round++) {
+        blocks[0] = NULL;
+        for (size_t size = 0; size < MOST;) size = size ? grow_by_half(0, size, MOST) : (blocks[0] = malloc(1000), 1000);
+        free(blocks[0]);
+        getrusage(RUSAGE_SELF, round == 0 ? &warm : &after);
+    }
+    HOLDS(after.ru_minflt - warm.ru_minflt < MOST / 4096);
 }
 
 PROMISE(a_vector_that_is_refilled_keeps_its_pages) {
