@@ -44,7 +44,9 @@ static struct chain chain_open(uintptr_t head, uintptr_t *below)
     return (struct chain){head, (uint32_t)(word >> POINTER_BITS)};
 }
 
-/* The blocks of so many slots; the uppermost is the first. Those that hold no addresses hold the key. */
+/* The blocks of so many slots; the uppermost is the first. Those that hold no addresses hold the key. Only in a block's
+ * first word is an address under the key alone: what stays in the others is no link when a program copies it, unread,
+ * to where another block begins. */
 static struct chain chain_pack(unsigned class, const uintptr_t *slots, uint32_t blocks)
 {
     const uintptr_t key = link_key;
@@ -52,9 +54,10 @@ static struct chain chain_pack(unsigned class, const uintptr_t *slots, uint32_t 
     for (; left > 0; at--, word = 0) {
         slot_expect_right(&slots[at]);
         uintptr_t *to = block_words(slots[at]);
-        uint32_t n = words - word < left ? words - word : left;
+        uint32_t n = words - word < left ? words - word : left, i = 0;
         left -= n;
-        for (uint32_t i = 0; i < n; i++) to[word + i] = slots[left + i] + key;
+        if (word == 0) to[i++] = slots[left] + key;
+        for (; i < n; i++) to[word + i] = slots[left + i] + key + 1;
     }
     for (uint32_t i = 0; i <= at; i++) {
         slot_expect_right(&slots[i]);
@@ -77,7 +80,7 @@ static void chain_unpack(unsigned class, struct chain chain, uintptr_t *slots)
         left -= n;
         for (uint32_t i = 0; i < n; i++) {
             if (UNLIKELY((intptr_t)from[word + i] < (intptr_t)key)) fatal(crime, slots[at]);
-            POKE(slots[left + i], from[word + i] - key);
+            POKE(slots[left + i], from[word + i] - key - (word + i != 0));
         }
         slot_fill(&slots[at], slots[at]);
     }

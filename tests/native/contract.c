@@ -130,6 +130,25 @@ PROMISE(malloc_refuses_the_impossible_with_enomem) {
     free(block);
 }
 
+/* A new block holds what the allocator left there, and a program may move that, unread, within it. */
+PROMISE(a_block_is_resized_whatever_it_holds) {
+    static const size_t sizes[] = {16, 32, 48, 208, 1000, 1500, 8000, 20000};
+    enum { COUNT = 4000, SPAN = 24 };
+    static void *blocks[COUNT];
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        size_t size = sizes[s], words = size / 8 < SPAN ? size / 8 : SPAN;
+        for (int i = 0; i < COUNT; i++) blocks[i] = malloc(size);
+        for (int i = 0; i < COUNT; i++) free(blocks[i]);
+        for (int i = 0; i < COUNT; i++) blocks[i] = malloc(size);
+        for (int i = 0; i < COUNT; i++)
+            for (size_t word = 0; word < words; word++) {
+                memmove(blocks[i], (char *)blocks[i] + 8 * word, 8);
+                HOLDS(blocks[i] = realloc(blocks[i], size - 1));
+            }
+        for (int i = 0; i < COUNT; i++) free(blocks[i]);
+    }
+}
+
 PROMISE(live_blocks_never_overlap) {
     enum { BLOCKS = 20000 };
     static unsigned char *blocks[BLOCKS];
