@@ -418,7 +418,7 @@ static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
 /* Does the magazine, with so many blocks in it, hold this one in the slot that its first word names? */
 static bool magazine_holds(const struct magazine *magazine, uint32_t blocks, uintptr_t block)
 {
-    size_t i = (const uintptr_t *)block_words(block)[0] - magazine->slots - 1;
+    size_t i = (block_words(block)[0] - (uintptr_t)magazine->slots) / sizeof(uintptr_t) - 1;
     return i - 1 < blocks && magazine->slots[i] == block;
 }
 
