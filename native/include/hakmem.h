@@ -120,7 +120,7 @@ typedef struct hak_site_t {
     int32_t rule;         /* HAK_SITE_... */
     int32_t by_hand;      /* 1: set by hak_site_set, not learned */
     uint64_t allocations; /* seen while the rules were on */
-    uint64_t growths;     /* blocks that had to move to grow */
+    uint64_t growths;     /* blocks that moved to grow */
 } hak_site_t;
 
 int hak_site_set(uint64_t address, int rule);            /* 0, or -1: no such rule or site, or its row is another's */

@@ -400,7 +400,8 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
 {
     if (heap == NULL || size > SIZE_LIMIT) return NULL;
     size_t had = run->size;
-    bool grows = size > had, moves = grows && had < WINDOW_HUGE && !large_is_window(run);
+    bool grows = size > had, window = large_is_window(run);
+    bool moves = !window && run_units(size) > run->units && size >= had + had / 8 && had < WINDOW_HUGE;
     void *moved = moves ? grow_in_window(heap, run, size, size < LARGE_MIN) : NULL;
     bool there = moved == NULL && large_resize(heap, run, size);
     if (moved == NULL && !there && grows) moved = grow_in_window(heap, run, size, false);
@@ -423,8 +424,13 @@ static void *grow_small(struct heap *heap, void *p, size_t had, size_t size)
 
 static void *reallocate_by_copy(void *p, size_t had, size_t size)
 {
+    int saved = errno;
     void *fresh = allocate(size);
-    if (fresh == NULL) return NULL;
+    if (UNLIKELY(fresh == NULL)) {
+        if (size > had) return NULL;
+        errno = saved; /* it is served where it lies */
+        return p;
+    }
     memcpy(fresh, p, size_min(had, size));
     release(p);
     return fresh;
@@ -472,8 +478,13 @@ static void *allocate_aligned(size_t alignment, size_t size)
     if (alignment > SIZE_LIMIT / 2 || size > SIZE_LIMIT - alignment) return refuse();
     if (UNLIKELY(is_served_otherwise())) return allocate_otherwise(alignment, size);
     size_t rounded = align_up(size_max(size, 1), alignment);
-    if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0)
-        return allocate(rounded);
+    if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) {
+        void *p = allocate(rounded);
+        if (LIKELY((uintptr_t)p % alignment == 0)) return p;
+        struct span *routed = span_of((uintptr_t)p); /* a run, by a call-site rule */
+        run_level(routed);
+        return (void *)run_block(routed);
+    }
     size = size_max(size, L2_MAX + 1);
     struct heap *heap = heap_here();
     struct span *run = heap != NULL && alignment <= UNIT_BYTES ? mid_allocate(heap, size) : NULL;

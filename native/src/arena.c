@@ -183,12 +183,15 @@ static size_t arena_table_bytes(size_t bytes)
     return (bytes >> UNIT_SHIFT) * sizeof(struct span) + bytes / SUPERSLAB_SMALL * sizeof(struct superslab);
 }
 
+static bool arena_filled; /* what is mapped is resident at once: no more is mapped than is needed */
+
 /* Makes more of the arena writable, up to so many bytes from its base. */
 static bool arena_map(struct arena *arena, size_t goal)
 {
     void *from = (void *)(arena->base + arena->writable);
     size_t bytes = goal - arena->writable;
     if (!(arena->reserved ? os_commit(from, bytes) : os_map_at(from, bytes))) return false;
+    arena_filled = os_is_filled((void *)(arena->base + goal - os_page));
     numa_place(from, bytes);
     POKE(arena->writable, goal);
     return true;
@@ -201,7 +204,7 @@ static bool arena_reach(struct arena *arena, size_t units)
     size_t need = units << UNIT_SHIFT;
     if (need <= arena->writable) return true;
     int saved = errno;
-    size_t step = size_min(FRONTIER_STEP, size_max(arena->bytes / 16, ARENA_BYTES_MIN));
+    size_t step = size_min(arena_filled ? UNIT_BYTES : FRONTIER_STEP, size_max(arena->bytes / 16, ARENA_BYTES_MIN));
     bool there = arena_map(arena, size_min(align_up(need, step), arena->bytes)) || arena_map(arena, need);
     if (!there && errno == EEXIST) { /* it ends here, and the next ones need not ask */
         arena->units = (uint32_t)units - 1;
@@ -454,25 +457,44 @@ static uintptr_t region_next(void)
 
 /* --- purging free spans ------------------------------------------------------------------------------------------- */
 
+/* Gives back the pages of a span that is nobody's, and frees it. A locked page keeps what lies beside it, so of what
+ * the kernel refuses the halves are tried, a few times. The caller holds arena_lock, dropped meanwhile. Result: bytes.
+ */
+static size_t span_purge(struct arena *arena, struct span *span, uint64_t now, int *refusals)
+{
+    uint32_t units = span->units, half = units / 2;
+    uintptr_t begin = span->address, end = begin + span_bytes(span);
+    lock_drop(&arena_lock);
+    bool gone = *refusals > 0 && os_purge((void *)begin, end - begin);
+    lock_take(&arena_lock);
+    if (!gone && *refusals > 0) --*refusals;
+    if (!gone && half != 0 && *refusals > 0) {
+        span_shape(arena, span + half, SPAN_RUN, units - half);
+        span[half].life = RUN_FREE;
+        span_shape(arena, span, SPAN_RUN, half);
+        size_t bytes = span_purge(arena, span, now, refusals);
+        return bytes + span_purge(arena, span + half, now, refusals);
+    }
+    free_insert(arena, span, units, gone, now, dirty_newest);
+    if (!gone) return 0;
+    regions_retire(arena, begin, end);
+    return end - begin;
+}
+
 /* Gives back the pages of dirty spans freed before `horizon`, oldest first, down to `keep` units. Result: bytes. */
 static size_t arena_purge(uint64_t horizon, size_t keep)
 {
     size_t bytes = 0;
+    int refusals = REFUSALS_MAX;
     lock_take(&arena_lock);
     for (struct span *span = dirty_oldest; span != NULL && span->freed_ns <= horizon; span = dirty_oldest) {
         if (atomic_load_explicit(&dirty_units, memory_order_relaxed) <= keep) break;
         free_unlink(span);
         span->life = RUN_FREE;
-        uintptr_t begin = span->address, end = begin + span_bytes(span);
-        struct arena *arena = arena_of(begin);
+        struct arena *arena = arena_of(span->address);
         span_shape(arena, span, SPAN_RUN, span->units); /* nobody's, and no neighbour may grow into it meanwhile */
-        lock_drop(&arena_lock);
-        bool gone = os_purge((void *)begin, end - begin);
-        lock_take(&arena_lock);
-        free_insert(arena, span, span->units, gone, horizon + 1, dirty_newest);
-        if (!gone) break;
-        bytes += end - begin;
-        regions_retire(arena, begin, end);
+        bytes += span_purge(arena, span, horizon + 1, &refusals);
+        if (refusals <= 0) break;
     }
     lock_drop(&arena_lock);
     return bytes;

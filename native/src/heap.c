@@ -47,7 +47,7 @@ static COLD void heap_bury(struct heap *heap)
 {
     uint64_t now = os_now_ns();
     for (unsigned class = 1; class < CLASSES; class ++) {
-        if (class < FRONT_CLASSES) heap->loaded[class].blocks = 0;
+        if (class < FRONT_CLASSES) heap->moved[class] = heap->loaded[class].blocks = 0;
         else magazine_flush(heap, &heap->wide[class - FRONT_CLASSES], class);
         if (heap->spare[class].blocks != 0) magazine_give(heap, class, &heap->spare[class], true);
         if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
@@ -60,15 +60,21 @@ static COLD void heap_bury(struct heap *heap)
     atomic_fetch_sub(&heaps_alive, 1);
 }
 
-/* Before an observer looks at fronts: none of them went with its thread. */
-static void heaps_bury(void)
+/* For an observer: the bins of so many classes as they stand. False where the heap is nobody's; one whose front went
+ * with its thread is buried. Under heap_lock. */
+static bool heap_see(struct heap *heap, unsigned first, unsigned count, struct bin *bins)
 {
-    lock_take(&heap_lock);
-    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
-        if (atomic_load(&heap->state) == HEAP_LIVE && heap->front != NULL && heap->front != &front &&
-            !os_thread_lives(heap->thread))
-            heap_bury(heap);
-    lock_drop(&heap_lock);
+    if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL) return false;
+    unsigned fronts = first < FRONT_CLASSES ? (unsigned)size_min(count, FRONT_CLASSES - first) : 0;
+    if (fronts != 0 && !os_read(bins, &heap->front->bins[first], fronts * sizeof *bins)) {
+        heap_bury(heap);
+        return false;
+    }
+    for (unsigned i = fronts; i < count; i++) {
+        const struct bin *bin = &heap->wide[first + i - FRONT_CLASSES];
+        bins[i] = (struct bin){PEEK(bin->top), PEEK(bin->limit)};
+    }
+    return true;
 }
 
 /* The calling thread's heap, made if need be; NULL where memory ends. */
@@ -80,7 +86,6 @@ static struct heap *heap_begin(void)
     if (fresh) heap = heap_map();
     if (heap != NULL) {
         if (UNLIKELY(atomic_load(&heap->state) == HEAP_LIVE)) heap_bury(heap);
-        heap->thread = os_thread();
         for (unsigned class = FRONT_CLASSES; class < CLASSES; class ++)
             heap->wide[class - FRONT_CLASSES] = (struct bin){NO_SLOT, NO_SLOT};
         heap->front = &front;
@@ -185,6 +190,34 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
     return run;
 }
 
+/* The pages of the slots that an ended thread had go back; its heap is held meanwhile. Result: bytes. */
+static size_t heap_empty(struct heap *heap)
+{
+    uintptr_t *first = heap->slots_end - SLOTS_BYTES / sizeof *first;
+    uintptr_t begin = align_up((uintptr_t)first, os_page), end = align_down((uintptr_t)heap->slots_end, os_page);
+    end = size_min(end, align_up((uintptr_t)heap->slots, os_page));
+    memset(heap->loaded, 0, sizeof heap->loaded);
+    memset(heap->spare, 0, sizeof heap->spare);
+    heap->slots = first;
+    return begin < end && os_purge((void *)begin, end - begin) ? end - begin : 0;
+}
+
+static size_t heaps_empty(void)
+{
+    size_t bytes = 0;
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
+        lock_take(&heap_lock);
+        bool used = atomic_load(&heap->state) == HEAP_FREE &&
+                    heap->slots + SLOTS_BYTES / sizeof *heap->slots != heap->slots_end;
+        if (used) atomic_store(&heap->state, HEAP_HELD);
+        lock_drop(&heap_lock);
+        if (!used) continue;
+        bytes += heap_empty(heap);
+        atomic_store(&heap->state, HEAP_FREE);
+    }
+    return bytes;
+}
+
 /* --- memory that waits for someone -------------------------------------------------------------------------------- */
 
 /* Bytes that a trim and a purge could return, with so many in depots. */
@@ -201,8 +234,8 @@ static size_t pending_bytes(size_t depots)
  * slabs. Result: bytes. */
 static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
 {
-    return slabs_strip(all, slabs) + superslab_purge(horizon) + windows_purge(horizon) + windows_trim(all) +
-           arena_purge(horizon, 0);
+    return heaps_empty() + slabs_strip(all, slabs) + superslab_purge(horizon) + windows_purge(horizon) +
+           windows_trim(all) + arena_purge(horizon, 0);
 }
 
 static _Atomic uint64_t tidied_ns;

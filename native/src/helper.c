@@ -42,6 +42,7 @@ static void *helper_main(void *unused)
         uint32_t seen = atomic_load_explicit(&helper_word, memory_order_acquire);
         uint64_t pause = helper_round(os_now_ns());
         atomic_store(&helper_sleeps, pause == 0); /* who frees from here on sees it, or what he freed is seen below */
+        atomic_thread_fence(memory_order_seq_cst);
         if (pause != 0 || !helper_has_work()) os_futex_wait(&helper_word, seen, pause);
         atomic_store(&helper_sleeps, false);
     }
@@ -83,7 +84,8 @@ static void helper_start(void)
     bool started = pthread_create(&thread, &attributes, helper_main, NULL) == 0;
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    atomic_store(&helper_state, started ? HELPER_RUNS : HELPER_NONE);
+    uint32_t starting = HELPER_STARTING; /* it may have ended by now */
+    atomic_compare_exchange_strong(&helper_state, &starting, started ? HELPER_RUNS : HELPER_NONE);
     if (!started) knob_write(KNOB_background, 0);
     errno = saved;
 }
@@ -116,7 +118,9 @@ static void helper_consider(void)
     atomic_thread_fence(memory_order_seq_cst); /* what was freed is told before it is asked whether the helper sleeps */
     if ((due || (much && knob(KNOB_idle_return))) && atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
         helper_poke();
-    if (atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_RUNS) tidy(os_now_ns(), SLABS_INLINE);
+    bool helped = knob(KNOB_background) && knob(KNOB_idle_return) &&
+                  atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_RUNS;
+    if (!helped) tidy(os_now_ns(), SLABS_INLINE);
     errno = saved;
 }
 

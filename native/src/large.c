@@ -20,7 +20,7 @@ static bool window_try(struct span *window)
     return __atomic_compare_exchange_n(&window->life, &live, RUN_HELD, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-static struct lock trim_lock; /* held while a live window is purged */
+static struct lock trim_lock; /* held while live windows are trimmed; arena_lock comes after it */
 
 /* A window's size and pages change under this hold, which lasts for a few instructions, or for one purge: then its
  * owner waits for the lock that goes with it. */
@@ -50,12 +50,12 @@ static void window_count(size_t had, size_t has)
     if (has != had) atomic_fetch_add_explicit(&window_units, has - had, memory_order_relaxed);
 }
 
-/* A new window. NULL where windows have their share of the address space, a quarter: then blocks that grow are copied.
- * Under arena_lock. */
+/* A new window. NULL where windows have their share of the address space, a quarter, or what is mapped is resident at
+ * once: then blocks that grow are copied. Under arena_lock. */
 static struct span *window_new(void)
 {
     size_t bytes = windows_reserved + ((size_t)GROWTH_UNITS << UNIT_SHIFT);
-    if (bytes > WINDOW_BYTES / 4 || bytes > os_address_space() / 4) return NULL; /* the limit may have fallen */
+    if (bytes > WINDOW_BYTES / 4 || bytes > os_address_space() / 4 || arena_filled) return NULL; /* as they are now */
     struct span *window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES);
     if (window == NULL) return NULL;
     window->start = window->wanted = 0;
@@ -144,6 +144,7 @@ static void window_give(struct heap *heap, struct span *window, uint64_t now)
 static size_t windows_trim(bool all)
 {
     size_t bytes = 0;
+    lock_take(&trim_lock);
     lock_take(&arena_lock);
     for (struct span *window = windows_live; window != NULL; window = window->next) {
         if (!window_try(window)) continue;
@@ -151,16 +152,17 @@ static size_t windows_trim(bool all)
         size_t spare = window_spare(window);
         if (window->touched > 2 * wanted) {
             lock_drop(&arena_lock); /* nobody takes a window that is held out of the list */
-            lock_take(&trim_lock);
             bytes += window_purge(window, wanted);
-            lock_drop(&trim_lock);
             lock_take(&arena_lock);
         }
         window_count(spare, window_spare(window));
         window->wanted = units;
         window_release(window, run_mark(run_block(window)));
+        lock_drop(&trim_lock); /* its owner may wait for it, and takes it only to wait: so here it may come second */
+        lock_take(&trim_lock);
     }
     lock_drop(&arena_lock);
+    lock_drop(&trim_lock);
     return bytes;
 }
 
@@ -209,6 +211,16 @@ static void large_free(struct heap *heap, struct span *run, uint64_t now)
     mid_spill(heap, run, now);
 }
 
+/* A block that became much shorter where it lies keeps no pages behind it. */
+static void run_trim(struct heap *heap, struct span *run, size_t units)
+{
+    size_t bytes = run_touched_bytes(run) - (units << UNIT_SHIFT);
+    if (run->touched <= units || bytes < WINDOW_HUGE) return;
+    if (!os_purge((void *)(run->address + (units << UNIT_SHIFT)), bytes)) return;
+    heap->run_held -= size_min(heap->run_held, bytes);
+    POKE(run->touched, (uint32_t)units);
+}
+
 static void run_resize(struct heap *heap, struct span *run, size_t size, size_t units)
 {
     POKE(run->size, size);
@@ -243,5 +255,6 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
         atomic_fetch_add_explicit(&run_units_out, run->units - had, memory_order_relaxed);
     }
     run_resize(heap, run, size, units);
+    run_trim(heap, run, units);
     return true;
 }

@@ -21,7 +21,7 @@ static uint32_t slab_out(const struct span *slab)
     return carved > returned ? carved - returned : 0;
 }
 
-static uint32_t bin_blocks(struct heap *heap, struct bin *bin, unsigned class)
+static uint32_t bin_blocks(const struct heap *heap, const struct bin *bin, unsigned class)
 {
     uint32_t blocks = bin_length(bin, &heap->loaded[class]);
     return blocks <= MAGAZINE_MAX ? blocks : 0;
@@ -51,14 +51,15 @@ static void level_span(const struct span *span, const struct arena *arena, void 
 
 static void level_heaps(uint64_t *value)
 {
+    struct bin bins[CLASSES];
     value[STAT_live_blocks] += orphan_stats[STAT_refilled_blocks] - orphan_stats[STAT_spilled_blocks];
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         value[STAT_live_blocks] +=
             heap->stats[STAT_refilled_blocks] - heap->stats[STAT_spilled_blocks]; /* of ended threads too */
-        if (atomic_load(&heap->state) != HEAP_LIVE || heap->front == NULL) continue;
+        if (!heap_see(heap, 0, CLASSES, bins)) continue;
         value[STAT_heaps]++;
         for (unsigned class = 1; class < CLASSES; class ++) {
-            uint64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
+            uint64_t loaded = bin_blocks(heap, &bins[class], class);
             value[STAT_cached_bytes] += (loaded + spare_blocks(heap, class)) * classes[class].size;
             value[STAT_live_blocks] -= loaded;
         }
@@ -71,7 +72,6 @@ static void levels_read(struct levels *levels)
     *levels = (struct levels){{0}};
     uint64_t *value = levels->value;
     spans_visit(level_span, levels);
-    heaps_bury();
     lock_take(&heap_lock);
     level_heaps(value);
     lock_drop(&heap_lock);
@@ -160,13 +160,13 @@ size_t hak_heap_walk(hak_span_t *spans, size_t capacity)
 
 size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
 {
+    struct bin bins[CLASSES];
     size_t seen = 0;
-    heaps_bury();
     lock_take(&heap_lock);
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
-        if (atomic_load(&heap->state) != HEAP_LIVE || heap->front == NULL) continue;
+        if (!heap_see(heap, 0, CLASSES, bins)) continue;
         for (unsigned class = 1; class < CLASSES; class ++) {
-            uint32_t loaded = bin_blocks(heap, heap_bin(heap, class), class), spare = spare_blocks(heap, class);
+            uint32_t loaded = bin_blocks(heap, &bins[class], class), spare = spare_blocks(heap, class);
             uint32_t in_force = PEEK(heap->capacity[class]);
             if (in_force == 0 || seen++ >= capacity) continue;
             magazines[seen - 1] = (hak_magazine_t){
@@ -194,7 +194,8 @@ __attribute__((destructor)) static void observe_exit(void)
 {
     if (!knob(KNOB_ss_os_stats)) return;
     struct file_name file = os_file_name(observe_stderr);
-    if (file.device != observe_file.device || file.number != observe_file.number) return; /* a file of the program's */
+    bool same = file.device == observe_file.device && file.number == observe_file.number;
+    if (!same && observe_stderr != STDERR_FILENO) return; /* a file of the program's */
     struct line line = {0};
     line_text(&line, "hakmem: system calls:");
     for (enum shared_stat row = STAT_sys_mmap; row <= STAT_sys_mbind; row++) {

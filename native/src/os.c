@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 
 static size_t os_page = 4096; /* bytes; read once at start, the only assumption about pages */
@@ -132,6 +133,14 @@ static bool os_dense(void *p, size_t bytes, size_t sixteenths)
     return 16 * seen >= sixteenths * looked;
 }
 
+/* Is memory resident as soon as it is mapped, as mlockall wants it? `fresh` is a page that nobody has touched. */
+static bool os_is_filled(void *fresh)
+{
+    unsigned char resident = 0;
+    stat_shared(STAT_sys_mincore, 1);
+    return mincore(fresh, os_page, &resident) == 0 && (resident & 1) != 0;
+}
+
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
@@ -164,12 +173,14 @@ static uint32_t os_cores(void)
     return sched_getaffinity(0, sizeof cores, &cores) == 0 ? (uint32_t)CPU_COUNT(&cores) : CPU_SETSIZE;
 }
 
-static int os_thread(void) { return (int)syscall(SYS_gettid); }
-
-static bool os_thread_lives(int thread)
+/* Copies what may not be mapped any more; false where it is not. Kernels that do not do it leave it to us. */
+static bool os_read(void *to, const void *from, size_t bytes)
 {
+    struct iovec here = {to, bytes}, there = {(void *)from, bytes};
     int saved = errno;
-    bool gone = syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH;
+    ssize_t n = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
+    bool gone = n >= 0 ? (size_t)n != bytes : errno == EFAULT;
+    if (n < 0 && !gone) memcpy(to, from, bytes);
     errno = saved;
     return !gone;
 }

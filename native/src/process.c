@@ -58,7 +58,6 @@ static void fork_child(void)
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
         if (heap == front.heap) alive++;
         else if (atomic_load(&heap->state) == HEAP_LIVE) heap->front = NULL;
-    if (front.heap != NULL) front.heap->thread = os_thread();
     atomic_store(&heaps_alive, alive);
     ace_child();
 }

@@ -205,6 +205,7 @@ static uint64_t superslab_purgeable(const struct superslab *superslab, uint64_t 
 static size_t superslab_purge(uint64_t horizon)
 {
     size_t bytes = 0, shortest = (size_t)knob(KNOB_purge_range_bytes);
+    int refusals = REFUSALS_MAX;
     lock_take(&arena_lock);
     for (struct superslab *superslab = superslabs_free; superslab != NULL;) {
         uint64_t row = superslab_purgeable(superslab, horizon, shortest);
@@ -225,12 +226,13 @@ static size_t superslab_purge(uint64_t horizon)
         lock_take(&arena_lock);
         if (gone) bytes += length;
         else superslab->dirty_mask |= row, atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
+        if (!gone) superslab->freed_ns = horizon + 1; /* not again in this round */
         superslab->free_mask |= row;
         superslab->free_units += units;
         if (!superslab->listed) superslab_list(superslab);
         if (superslab->free_units == superslab->units) superslab_return(superslab, superslab->freed_ns);
-        if (!gone) break;            /* memory is locked: the next would be refused too */
-        superslab = superslabs_free; /* the list may have changed meanwhile */
+        if (!gone && --refusals == 0) break; /* memory is locked: the next would be refused too */
+        superslab = superslabs_free;         /* the list may have changed meanwhile */
     }
     lock_drop(&arena_lock);
     return bytes;

@@ -80,6 +80,7 @@
 #define ARENAS_MAX 64u
 #define FATAL_WAIT_S 10u /* who finds damage while another thread dies waits so long for the end */
 #define ARENA_FAR 16u    /* part of the address space that lies between an arena and what the kernel maps */
+#define REFUSALS_MAX 64  /* of the kernel to take pages, in a round: then all memory is locked */
 #define RECYCLED_MIN ((size_t)64 << 20)  /* bytes the arena hands out again before regions are looked at ... */
 #define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
 #define REGION_WAIT 4096                 /* runs taken from then on until the first one is moved */
@@ -244,7 +245,7 @@ struct run_bin {
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
 
-enum heap_state { HEAP_FREE, HEAP_LIVE };
+enum heap_state { HEAP_FREE, HEAP_LIVE, HEAP_HELD }; /* held: free, while its pages go back */
 
 struct heap {
     struct bin wide[CLASSES - FRONT_CLASSES]; /* the magazines of classes whose slab is wider than a unit */
@@ -271,7 +272,6 @@ struct heap {
     uint64_t random;
     uint32_t number;           /* 1, 2, ... */
     uint32_t helped;           /* part of a depot where another's magazine was found last */
-    int thread;                /* the kernel's number of it */
     _Atomic uint32_t state;    /* enum heap_state */
     struct heap *next;         /* registry: heaps are never unmapped */
     _Atomic uint64_t *stats;   /* see stats.c */

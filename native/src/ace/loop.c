@@ -299,7 +299,6 @@ static int ace_step(uint64_t now, int doublings)
                                  (uint64_t)knob(KNOB_ace_slow_interval_ms) * 1000000u};
     int decisions = 0;
     if (!learners_ready(now)) return 0;
-    heaps_bury();
     for (int slow = 0; slow < 2; slow++) {
         if (now < ace_due[slow]) continue;
         if (ace_due[slow] == 0) windows_begin(slow, now);
@@ -388,7 +387,6 @@ int hak_ace_observe(int number, uint64_t now, hak_window_t *window, double *rewa
 {
     if (number < 0 || number >= hak_ace_learner_count()) return -1;
     lock_take(&ace_lock);
-    heaps_bury();
     struct learner *learner = &learners[number];
     int arm = learner->arm;
     if (number < LEARNERS_SLOW) {

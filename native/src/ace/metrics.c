@@ -43,12 +43,13 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         c.window.spills += PEEK(heap->spills[class]);
         c.window.swaps += PEEK(heap->swaps[class]);
         out += PEEK(heap->moved[class]);
-        if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL) continue;
-        int64_t loaded = bin_blocks(heap, heap_bin(heap, class), class);
+        struct bin bin;
+        if (!heap_see(heap, class, 1, &bin)) continue;
+        int64_t loaded = bin_blocks(heap, &bin, class);
         out -= loaded;
         held += loaded + spare_blocks(heap, class);
-        const uintptr_t *top = PEEK(heap_bin(heap, class)->top);
-        c.state = (c.state * 31 + (uintptr_t)top) * 31 + PEEK(top[-1]);
+        const uintptr_t *slots = PEEK(heap->loaded[class].slots);
+        if (slots != NULL) c.state = (c.state * 31 + (uintptr_t)loaded) * 31 + PEEK(slots[loaded]);
         if (votes == 0) c.capacity = capacity; /* majority by Boyer and Moore's vote */
         votes += capacity == c.capacity ? 1 : -1;
     }

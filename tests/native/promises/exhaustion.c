@@ -54,6 +54,19 @@ STEP(limited_every_size_is_served_again) {
     for (int i = 0; i < SIZES; i++) HOLDS(exhaust(sizes[i]) > first[i] / 2);
 }
 
+/* A block that shrinks needs no memory. */
+STEP(limited_a_block_may_shrink_at_the_end_of_memory) {
+    static char *blocks[SIZES];
+    void *list = NULL;
+    for (int i = 0; i < SIZES; i++) blocks[i] = malloc(sizes[i]);
+    for (int i = SIZES - 1; i >= 0; i--) take_all(sizes[i], &list);
+    for (int i = 0; i < SIZES; i++) {
+        errno = 0;
+        HOLDS((blocks[i] = realloc(blocks[i], sizes[i] / 3)) != NULL && errno == 0);
+    }
+    free_all(list);
+}
+
 /* Memory ends just when a size that was used before needs more than it had. */
 STEP(limited_sizes_that_were_used_before_are_refused) {
     void *small = NULL, *large = NULL;
@@ -90,6 +103,10 @@ static void limit(void) { HOLDS(setrlimit(RLIMIT_AS, &(struct rlimit){LIMIT, LIM
 
 PROMISE(after_exhaustion_every_size_is_served_again) {
     keep_in_new_process("limited_every_size_is_served_again", limit, environ);
+}
+
+PROMISE(blocks_may_shrink_at_the_end_of_memory) {
+    keep_in_new_process("limited_a_block_may_shrink_at_the_end_of_memory", limit, environ);
 }
 
 PROMISE(at_the_end_of_memory_sizes_that_were_used_before_are_refused) {

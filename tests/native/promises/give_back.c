@@ -39,6 +39,22 @@ static void goes_back_once_told(const char *knob, int64_t first, int64_t then) {
 }
 
 PROMISE(a_shorter_delay_is_in_force_at_once) { goes_back_once_told("purge_delay_ms", 60000, 10); }
+/* It may not while the program is idle, so it is the program's calls that give it back. */
+PROMISE(what_may_not_go_back_when_idle_goes_back_by_later_calls) {
+    int (*set)(const char *, int64_t) = (int (*)(const char *, int64_t))dlsym(RTLD_DEFAULT, "hak_knob_set");
+    if (set == NULL) UNTRIED("this allocator has no knobs");
+    HOLDS(set("idle_return", 0) == 0);
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    peak_of(5 * KIB);
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= PEAK / 3; waited += 100) {
+        usleep(100000);
+        for (int i = 0; i < 60; i++) memset(blocks[i] = malloc(200 * KIB), 1, 200 * KIB);
+        for (int i = 0; i < 60; i++) free(blocks[i]);
+    }
+    HOLDS(resident_bytes() - before < PEAK / 3);
+}
+
 PROMISE(what_lies_idle_goes_back_once_it_may) { goes_back_once_told("idle_return", 0, 1); }
 
 PROMISE(a_peak_goes_back_with_the_rest_of_its_last_huge_pages) {
@@ -350,6 +366,28 @@ PROMISE(a_locked_page_among_free_blocks_is_nobodys_concern) {
     for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
 }
 
+/* Nor is one in the middle of them all, for those that are freed later. */
+PROMISE(a_peak_goes_back_around_a_locked_page) {
+    enum { SIZE = 1 * MIB, LOCKED = PEAK / SIZE / 6 };
+    for (size_t i = 0; i < PEAK / SIZE / 3; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    if (mlock(blocks[LOCKED] + 64 * KIB, 4 * KIB) != 0) UNTRIED("no memory may be locked here");
+    for (size_t i = 0; i < PEAK / SIZE / 3; i++) free(blocks[i]);
+    malloc_trim(0);
+    long before = resident_bytes();
+    HOLDS(before < PEAK / 10);
+    peak_of(SIZE);
+    expect_given_back(before);
+}
+
+/* Then what is mapped is resident, so no more is mapped than is needed. */
+PROMISE(locked_memory_is_no_more_than_is_used) {
+    enum { COUNT = 20, SIZE = 300 * KIB };
+    if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0) UNTRIED("no memory may be locked here");
+    for (int i = 0; i < 2 * COUNT; i++) blocks[i] = malloc(40 * KIB);
+    for (int i = 0; i < COUNT; i++) blocks[2 * i] = realloc(realloc(blocks[2 * i], 100 * KIB), SIZE);
+    HOLDS(resident_bytes() < 200 * MIB);
+}
+
 static int address_order(const void *a, const void *b) { return *(char *const *)a < *(char *const *)b ? -1 : 1; }
 
 /* Freed when its pages are gone, in slabs of which other blocks stay: that ends the program, or does nothing. */
@@ -458,6 +496,13 @@ PROMISE(a_child_has_no_more_to_give_back_than_it_gives) {
         wait_for(child);
     }
     _exit(0);
+}
+
+PROMISE(a_large_block_that_shrinks_gives_its_pages_back) {
+    char *block = memset(malloc(200 * MIB), 1, 200 * MIB);
+    block = realloc(block, 110 * MIB);
+    HOLDS(resident_bytes() < 130 * MIB);
+    free(block);
 }
 
 PROMISE(vectors_that_shrank_give_their_pages_back) {
