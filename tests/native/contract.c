@@ -313,15 +313,6 @@ PROMISE(a_block_of_64_mib_is_like_any_other) {
     }
 }
 
-/* A little more, where it lies. */
-PROMISE(realloc_does_not_move_a_block_that_has_room) {
-    for (size_t size = 40 * KIB; size <= 16 * MIB; size = size / 2 * 3) {
-        void *block = malloc(size);
-        HOLDS(realloc(block, malloc_usable_size(block)) == block);
-        free(block);
-    }
-}
-
 PROMISE(realloc_grows_step_by_step) {
     unsigned char *block = NULL, *wedge = NULL;
     size_t filled = 0;

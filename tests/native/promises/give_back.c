@@ -498,6 +498,15 @@ PROMISE(a_child_has_no_more_to_give_back_than_it_gives) {
     _exit(0);
 }
 
+/* It would leave its pages behind. */
+PROMISE(a_block_that_has_room_does_not_move) {
+    for (size_t size = 40 * KIB; size <= 16 * MIB; size = size / 2 * 3) {
+        void *block = malloc(size);
+        HOLDS(realloc(block, malloc_usable_size(block)) == block);
+        free(block);
+    }
+}
+
 PROMISE(a_large_block_that_shrinks_gives_its_pages_back) {
     char *block = memset(malloc(200 * MIB), 1, 200 * MIB);
     block = realloc(block, 110 * MIB);
