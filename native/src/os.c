@@ -133,12 +133,22 @@ static bool os_dense(void *p, size_t bytes, size_t sixteenths)
     return 16 * seen >= sixteenths * looked;
 }
 
-/* Is memory resident as soon as it is mapped, as mlockall wants it? `fresh` is a page that nobody has touched. */
-static bool os_is_filled(void *fresh)
+static bool os_is_resident(void *page)
 {
     unsigned char resident = 0;
     stat_shared(STAT_sys_mincore, 1);
-    return mincore(fresh, os_page, &resident) == 0 && (resident & 1) != 0;
+    return mincore(page, os_page, &resident) == 0 && (resident & 1) != 0;
+}
+
+/* Is memory resident as soon as it is mapped, as mlockall wants it? `fresh` is a page that nobody has touched. What
+ * nobody may touch never is, but to kernels that call everything resident. */
+static bool os_is_filled(void *fresh)
+{
+    void *bare = os_is_resident(fresh) ? os_mmap(NULL, os_page, PROT_NONE) : NULL;
+    if (bare == NULL) return false;
+    bool filled = !os_is_resident(bare);
+    os_unmap(bare, os_page);
+    return filled;
 }
 
 #ifndef MADV_COLLAPSE
