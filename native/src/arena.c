@@ -458,8 +458,7 @@ static uintptr_t region_next(void)
 /* --- purging free spans ------------------------------------------------------------------------------------------- */
 
 /* Gives back the pages of a span that is nobody's, and frees it. A locked page keeps what lies beside it, so of what
- * the kernel refuses the halves are tried, a few times. The caller holds arena_lock, dropped meanwhile. Result: bytes.
- */
+ * the kernel refuses the halves are tried, a few times. Under arena_lock, dropped meanwhile. Result: bytes. */
 static size_t span_purge(struct arena *arena, struct span *span, uint64_t now, int *refusals)
 {
     uint32_t units = span->units, half = units / 2;

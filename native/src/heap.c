@@ -41,6 +41,21 @@ static struct bin *heap_bin(struct heap *heap, unsigned class)
     return class < FRONT_CLASSES ? &heap->front->bins[class] : &heap->wide[class - FRONT_CLASSES];
 }
 
+static void heap_abandon(struct heap *heap, unsigned class, uint64_t now)
+{
+    if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
+    heap->current[class] = NULL;
+}
+
+/* The heap waits for the next thread. Result: was it the last one with a thread? Under heap_lock. */
+static bool heap_retire(struct heap *heap)
+{
+    heap->run_held = 0;
+    heap->front = NULL;
+    atomic_store(&heap->state, HEAP_FREE);
+    return atomic_fetch_sub(&heaps_alive, 1) == 1;
+}
+
 /* The heap of a thread that ended unheard is free again. How much its front's magazines held went with the front, so
  * their few blocks are lost. Under heap_lock. */
 static COLD void heap_bury(struct heap *heap)
@@ -50,14 +65,10 @@ static COLD void heap_bury(struct heap *heap)
         if (class < FRONT_CLASSES) heap->moved[class] = heap->loaded[class].blocks = 0;
         else magazine_flush(heap, &heap->wide[class - FRONT_CLASSES], class);
         if (heap->spare[class].blocks != 0) magazine_give(heap, class, &heap->spare[class], true);
-        if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
-        heap->current[class] = NULL;
+        heap_abandon(heap, class, now);
     }
     mid_shrink(heap, 0, now);
-    heap->run_held = 0;
-    heap->front = NULL;
-    atomic_store(&heap->state, HEAP_FREE);
-    atomic_fetch_sub(&heaps_alive, 1);
+    heap_retire(heap);
 }
 
 /* For an observer: the bins of so many classes as they stand. False where the heap is nobody's; one whose front went
@@ -110,8 +121,7 @@ static void heap_flush(struct heap *heap, uint64_t now)
 {
     for (unsigned class = 1; class < CLASSES; class ++) {
         magazine_flush(heap, heap_bin(heap, class), class);
-        if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
-        heap->current[class] = NULL;
+        heap_abandon(heap, class, now);
     }
     POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
     mid_shrink(heap, 0, now);
@@ -131,11 +141,8 @@ static void heap_end(void *argument)
     struct heap *heap = argument;
     if (front.heap != heap) return;
     heap_flush(heap, os_now_ns());
-    heap->run_held = 0;
     lock_take(&heap_lock); /* when it is dropped, no observer looks at this thread's front any more */
-    heap->front = NULL;
-    atomic_store(&heap->state, HEAP_FREE);
-    bool last = atomic_fetch_sub(&heaps_alive, 1) == 1;
+    bool last = heap_retire(heap);
     lock_drop(&heap_lock);
     front_leave();
     if (heap_gone != NULL) heap_gone(last);
@@ -190,10 +197,15 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
     return run;
 }
 
-/* The pages of the slots that an ended thread had go back; its heap is held meanwhile. Result: bytes. */
+static uintptr_t *heap_first_slot(const struct heap *heap)
+{
+    return heap->slots_end - SLOTS_BYTES / sizeof *heap->slots;
+}
+
+/* The pages of the slots that an ended thread had go back. The heap is held. Result: bytes. */
 static size_t heap_empty(struct heap *heap)
 {
-    uintptr_t *first = heap->slots_end - SLOTS_BYTES / sizeof *first;
+    uintptr_t *first = heap_first_slot(heap);
     uintptr_t begin = align_up((uintptr_t)first, os_page), end = align_down((uintptr_t)heap->slots_end, os_page);
     end = size_min(end, align_up((uintptr_t)heap->slots, os_page));
     memset(heap->loaded, 0, sizeof heap->loaded);
@@ -207,8 +219,7 @@ static size_t heaps_empty(void)
     size_t bytes = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         lock_take(&heap_lock);
-        bool used = atomic_load(&heap->state) == HEAP_FREE &&
-                    heap->slots + SLOTS_BYTES / sizeof *heap->slots != heap->slots_end;
+        bool used = atomic_load(&heap->state) == HEAP_FREE && heap->slots != heap_first_slot(heap);
         if (used) atomic_store(&heap->state, HEAP_HELD);
         lock_drop(&heap_lock);
         if (!used) continue;

@@ -55,7 +55,7 @@ static void window_count(size_t had, size_t has)
 static struct span *window_new(void)
 {
     size_t bytes = windows_reserved + ((size_t)GROWTH_UNITS << UNIT_SHIFT);
-    if (bytes > WINDOW_BYTES / 4 || bytes > os_address_space() / 4 || arena_filled) return NULL; /* as they are now */
+    if (bytes > WINDOW_BYTES / 4 || bytes > os_address_space() / 4 || arena_filled) return NULL; /* these may change */
     struct span *window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES);
     if (window == NULL) return NULL;
     window->start = window->wanted = 0;

@@ -338,9 +338,10 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
 }
 
 /* Bounds the bins; what they hold beyond that is spilled. */
-static void shorts_bound(struct heap *heap, size_t bytes, uint64_t now)
+static void shorts_bound(struct heap *heap, size_t bytes)
 {
     if (heap->short_bytes == bytes) return;
+    uint64_t now = os_now_ns();
     shorts_limit(heap, bytes);
     for (unsigned length = 1; length <= RUN_SHORT; length++)
         while (heap->shorts[length].top > heap->shorts[length].limit)
@@ -362,7 +363,7 @@ static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
  * its short ones, until it takes one. */
 static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
 {
-    if (heap->run_given >= RUN_GIVEN_MANY) shorts_bound(heap, shorts_bytes() / 4, now);
+    if (heap->run_given >= RUN_GIVEN_MANY) shorts_bound(heap, shorts_bytes() / 4);
     size_t least = heap->run_cached - size_min(heap->run_cached, 2 * RUN_TIMES * bytes);
     while (heap->run_bits != 0 && heap->run_cached > size_max(heap->run_allowed, least))
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
@@ -387,7 +388,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     }
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
-    if (UNLIKELY(heap->short_bytes != shorts_bytes())) shorts_bound(heap, shorts_bytes(), os_now_ns());
+    shorts_bound(heap, shorts_bytes());
     heap->run_given = 0;
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
     POKE(run->place, RUN_SETTLED);

@@ -180,20 +180,20 @@ size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
 /* --- HAKMEM_SS_OS_STATS=1 ----------------------------------------------------------------------------------------- */
 
 static int observe_stderr = STDERR_FILENO;
-static struct file_name observe_file; /* whom the number belongs to */
+static struct file_id observe_file; /* whom the number belongs to */
 
 /* Many programs close their stderr before libraries' destructors run. */
 static void observe_begin(void)
 {
     if (!knob(KNOB_ss_os_stats)) return;
     observe_stderr = os_keep_open(STDERR_FILENO);
-    observe_file = os_file_name(observe_stderr);
+    observe_file = os_file_id(observe_stderr);
 }
 
 __attribute__((destructor)) static void observe_exit(void)
 {
     if (!knob(KNOB_ss_os_stats)) return;
-    struct file_name file = os_file_name(observe_stderr);
+    struct file_id file = os_file_id(observe_stderr);
     bool same = file.device == observe_file.device && file.number == observe_file.number;
     if (!same && observe_stderr != STDERR_FILENO) return; /* a file of the program's */
     struct line line = {0};

@@ -239,15 +239,15 @@ static bool os_write(int file, const char *text, size_t length)
 static void os_close(int file) { close(file); }
 
 /* What tells a file from others, whatever its descriptor; of a closed one nothing. */
-struct file_name {
+struct file_id {
     dev_t device;
     ino_t number;
 };
 
-static struct file_name os_file_name(int file)
+static struct file_id os_file_id(int file)
 {
     struct stat is;
-    return fstat(file, &is) == 0 ? (struct file_name){is.st_dev, is.st_ino} : (struct file_name){0, 0};
+    return fstat(file, &is) == 0 ? (struct file_id){is.st_dev, is.st_ino} : (struct file_id){0, 0};
 }
 
 /* A number under which the file stays open, out of the way of the program's own and closed by exec. */

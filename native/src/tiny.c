@@ -69,11 +69,17 @@ static ALWAYS_INLINE bool bin_push(struct bin *bin, uintptr_t block)
     return true;
 }
 
+/* Below START_BOUND where a block of the bin's class starts here. */
+static ALWAYS_INLINE uint64_t front_product(uintptr_t block, size_t offset)
+{
+    return (block & (UNIT_BYTES - 1)) * *(const uint64_t *)((const char *)owners.start + offset);
+}
+
 /* Frees a block; false where its class is not the front's, it is no block's start, or the magazine has no room. */
 static ALWAYS_INLINE bool front_free(uintptr_t block)
 {
     size_t offset = owners.bin[map_index(block)];
-    uint64_t product = (block & (UNIT_BYTES - 1)) * *(const uint64_t *)((const char *)owners.start + offset);
+    uint64_t product = front_product(block, offset);
     struct bin *bin = front_bin(offset);
     if (UNLIKELY(product >= START_BOUND)) return false;
     return bin_push(bin, block);
@@ -83,8 +89,7 @@ static ALWAYS_INLINE bool front_free(uintptr_t block)
 static ALWAYS_INLINE size_t tiny_size(uintptr_t block)
 {
     size_t offset = owners.bin[map_index(block)];
-    uint64_t product = (block & (UNIT_BYTES - 1)) * *(const uint64_t *)((const char *)owners.start + offset);
-    return offset <= TINY_MAX && product < START_BOUND ? offset : 0;
+    return offset <= TINY_MAX && front_product(block, offset) < START_BOUND ? offset : 0;
 }
 
 /* A block of a class of the front; 0 where its magazine is empty. */

@@ -1,7 +1,6 @@
 /* Promise 10, its first half: memory goes back after a peak. */
+#include "../library.h"
 #include "../peak.h"
-#include "../../../native/include/hakmem.h"
-#include <dlfcn.h>
 #include <malloc.h>
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -26,24 +25,20 @@ PROMISE(every_peak_of_20_mib_blocks_goes_back) {
 
 /* What was freed waits for a minute, or for good, until the program wants it otherwise. */
 static void goes_back_once_told(const char *knob, int64_t first, int64_t then) {
-    int (*set)(const char *, int64_t) = (int (*)(const char *, int64_t))dlsym(RTLD_DEFAULT, "hak_knob_set");
-    if (set == NULL) UNTRIED("this allocator has no knobs");
     memset(blocks, 0, sizeof blocks);
     long before = resident_bytes();
-    HOLDS(set(knob, first) == 0);
+    set_knob(knob, first);
     peak_of(5 * KIB);
     usleep(800000);
     HOLDS(resident_bytes() - before > PEAK / 2);
-    HOLDS(set(knob, then) == 0);
+    set_knob(knob, then);
     expect_given_back(before);
 }
 
 PROMISE(a_shorter_delay_is_in_force_at_once) { goes_back_once_told("purge_delay_ms", 60000, 10); }
 /* It may not while the program is idle, so it is the program's calls that give it back. */
 PROMISE(what_may_not_go_back_when_idle_goes_back_by_later_calls) {
-    int (*set)(const char *, int64_t) = (int (*)(const char *, int64_t))dlsym(RTLD_DEFAULT, "hak_knob_set");
-    if (set == NULL) UNTRIED("this allocator has no knobs");
-    HOLDS(set("idle_return", 0) == 0);
+    set_knob("idle_return", 0);
     memset(blocks, 0, sizeof blocks);
     long before = resident_bytes();
     peak_of(5 * KIB);
@@ -68,36 +63,6 @@ PROMISE(a_peak_of_zeroed_blocks_goes_back) {
     long before = resident_bytes();
     for (size_t i = 0; i < PEAK / SIZE; i++) memset(blocks[i] = calloc(1, SIZE), 1, SIZE);
     for (size_t i = 0; i < PEAK / SIZE; i++) free(blocks[i]);
-    expect_given_back(before);
-}
-
-static size_t grow_by_half(size_t at, size_t size, size_t most) {
-    size_t more = size + size / 2 < most ? size + size / 2 : most;
-    blocks[at] = realloc(blocks[at], more);
-    memset(blocks[at] + size, 1, more - size);
-    return more;
-}
-
-/* Vectors grow in address space of their own. */
-PROMISE(a_peak_of_vectors_that_grew_side_by_side_goes_back) {
-    enum { SIZE = 2200 * 1000, COUNT = PEAK / SIZE };
-    memset(blocks, 0, sizeof blocks);
-    long before = resident_bytes();
-    for (size_t had = 1000, size = had; had < SIZE; had = size)
-        for (size_t i = 0; i < COUNT; i++) size = grow_by_half(i, had, SIZE);
-    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= PEAK / 4 * 5; waited += 50) usleep(50000);
-    HOLDS(resident_bytes() - before < PEAK / 4 * 5);
-    for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
-    expect_given_back(before);
-}
-
-PROMISE(a_peak_of_vectors_that_grew_one_after_the_other_goes_back) {
-    enum { SIZE = 2200 * 1000, COUNT = PEAK / SIZE };
-    memset(blocks, 0, sizeof blocks);
-    long before = resident_bytes();
-    for (size_t i = 0; i < COUNT; i++)
-        for (size_t size = 1000; size < SIZE;) size = grow_by_half(i, size, SIZE);
-    for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
     expect_given_back(before);
 }
 
@@ -448,106 +413,6 @@ PROMISE(a_peak_in_a_forked_child_goes_back) {
         _exit(0);
     }
     wait_for(child);
-}
-
-enum { VECTOR = 48 * MIB, EMPTIED = 100 * KIB };
-
-static char *vector_refilled(char *vector) {
-    for (size_t size = EMPTIED; size <= VECTOR; size *= 2) memset(vector = realloc(vector, size), 1, size);
-    return realloc(vector, EMPTIED);
-}
-
-PROMISE(an_emptied_vector_gives_its_pages_back) {
-    memset(blocks, 0, sizeof blocks);
-    long before = resident_bytes();
-    char *vector = vector_refilled(NULL);
-    peak_of(12 * KIB);
-    expect_given_back(before);
-    free(vector);
-}
-
-static void *grow_and_shrink(void *vector) {
-    for (;;) vector = realloc(realloc(vector, 24 * MIB), 2 * MIB);
-    return NULL;
-}
-
-static uint64_t free_bytes(void) {
-    int (*read_stats)(hak_stat_t *, int) = (int (*)(hak_stat_t *, int))dlsym(RTLD_DEFAULT, "hak_stat_read");
-    static hak_stat_t rows[64];
-    if (read_stats == NULL) UNTRIED("this allocator does not say what is free");
-    for (int i = read_stats(rows, 64) - 1; i >= 0; i--)
-        if (strcmp(rows[i].name, "dirty_bytes") == 0) return rows[i].value;
-    HOLDS(!"no such counter");
-    return 0;
-}
-
-/* Else its helper would come back for ever. Whatever a thread that stayed behind was doing to its vector. */
-PROMISE(a_child_has_no_more_to_give_back_than_it_gives) {
-    pthread_t thread;
-    for (int i = 0; i < 3; i++) HOLDS(pthread_create(&thread, NULL, grow_and_shrink, NULL) == 0);
-    usleep(50000);
-    for (int i = 0; i < 100; i++) {
-        pid_t child = fork();
-        if (child == 0) {
-            malloc_trim(0);
-            HOLDS(free_bytes() < 4 * MIB);
-            _exit(0);
-        }
-        wait_for(child);
-    }
-    _exit(0);
-}
-
-/* It would leave its pages behind. */
-PROMISE(a_block_that_has_room_does_not_move) {
-    for (size_t size = 40 * KIB; size <= 16 * MIB; size = size / 2 * 3) {
-        void *block = malloc(size);
-        HOLDS(realloc(block, malloc_usable_size(block)) == block);
-        free(block);
-    }
-}
-
-PROMISE(a_large_block_that_shrinks_gives_its_pages_back) {
-    char *block = memset(malloc(200 * MIB), 1, 200 * MIB);
-    block = realloc(block, 110 * MIB);
-    HOLDS(resident_bytes() < 130 * MIB);
-    free(block);
-}
-
-PROMISE(vectors_that_shrank_give_their_pages_back) {
-    enum { SIZE = 8 * MIB, COUNT = PEAK / SIZE };
-    memset(blocks, 0, sizeof blocks);
-    long before = resident_bytes();
-    for (size_t size = 64 * KIB; size <= SIZE; size *= 2)
-        for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = realloc(blocks[i], size), 1, size);
-    for (size_t i = 0; i < COUNT; i++) blocks[i] = realloc(blocks[i], EMPTIED);
-    expect_given_back(before);
-}
-
-/* Also one that nothing stands in the way of where it lies. */
-PROMISE(a_vector_leaves_its_pages_to_the_next_one) {
-    enum { ROUNDS = 6, MOST = 40 * MIB };
-    struct rusage warm, after;
-    for (int round = 0; round < ROUNDS; round++) {
-        blocks[0] = NULL;
-        for (size_t size = 0; size < MOST;) size = size ? grow_by_half(0, size, MOST) : (blocks[0] = malloc(1000), 1000);
-        free(blocks[0]);
-        getrusage(RUSAGE_SELF, round == 0 ? &warm : &after);
-    }
-    HOLDS(after.ru_minflt - warm.ru_minflt < MOST / 4096);
-}
-
-PROMISE(a_vector_that_is_refilled_keeps_its_pages) {
-    enum { SECONDS = 6 };
-    struct rusage warm, after;
-    char *vector = vector_refilled(NULL);
-    for (time_t end = time(NULL) + SECONDS; time(NULL) < end;) {
-        vector = vector_refilled(vector);
-        free(vector_refilled(NULL)); /* there is something to give back meanwhile */
-        getrusage(RUSAGE_SELF, time(NULL) < end - SECONDS / 2 ? &warm : &after);
-    }
-    HOLDS(after.ru_minflt - warm.ru_minflt < 20);
-    free(vector);
 }
 
 /* Blocks that another thread frees are not this one's any more: it keeps no more of its own for them. */

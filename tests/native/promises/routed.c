@@ -1,13 +1,6 @@
 /* Promise 3 holds too where a rule of the call site says which pool serves. */
+#include "../library.h"
 #include "../serve.h"
-#include "../../../native/include/hakmem.h"
-#include <dlfcn.h>
-
-static void *library(const char *name) {
-    void *function = dlsym(RTLD_DEFAULT, name);
-    if (function == NULL) UNTRIED("this allocator has no rules");
-    return function;
-}
 
 /* All that were seen get the rule. */
 static void rule_all(int rule) {
@@ -18,8 +11,7 @@ static void rule_all(int rule) {
 }
 
 PROMISE(alignment_is_honoured_under_every_rule) {
-    int (*set)(const char *, int64_t) = (int (*)(const char *, int64_t))library("hak_knob_set");
-    HOLDS(set("site_rules", 1) == 0);
+    set_knob("site_rules", 1);
     for (int rule = HAK_SITE_NONE; rule <= HAK_SITE_GROWTH; rule++)
         for (size_t alignment = 32; alignment <= 128 * KIB; alignment *= 2)
             for (int again = 0; again < 8; again++) {

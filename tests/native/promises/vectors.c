@@ -1,0 +1,144 @@
+/* Promise 10 for blocks that grow and shrink: pages go back, and to the next one that grows. */
+#include "../library.h"
+#include "../peak.h"
+#include <malloc.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+static size_t grow_by_half(size_t at, size_t size, size_t most) {
+    size_t more = size + size / 2 < most ? size + size / 2 : most;
+    blocks[at] = realloc(blocks[at], more);
+    memset(blocks[at] + size, 1, more - size);
+    return more;
+}
+
+/* Vectors grow in address space of their own. */
+PROMISE(a_peak_of_vectors_that_grew_side_by_side_goes_back) {
+    enum { SIZE = 2200 * 1000, COUNT = PEAK / SIZE };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (size_t had = 1000, size = had; had < SIZE; had = size)
+        for (size_t i = 0; i < COUNT; i++) size = grow_by_half(i, had, SIZE);
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= PEAK / 4 * 5; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() - before < PEAK / 4 * 5);
+    for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
+    expect_given_back(before);
+}
+
+PROMISE(a_peak_of_vectors_that_grew_one_after_the_other_goes_back) {
+    enum { SIZE = 2200 * 1000, COUNT = PEAK / SIZE };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (size_t i = 0; i < COUNT; i++)
+        for (size_t size = 1000; size < SIZE;) size = grow_by_half(i, size, SIZE);
+    for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
+    expect_given_back(before);
+}
+
+enum { VECTOR = 48 * MIB, EMPTIED = 100 * KIB };
+
+static char *vector_refilled(char *vector) {
+    for (size_t size = EMPTIED; size <= VECTOR; size *= 2) memset(vector = realloc(vector, size), 1, size);
+    return realloc(vector, EMPTIED);
+}
+
+PROMISE(an_emptied_vector_gives_its_pages_back) {
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    char *vector = vector_refilled(NULL);
+    peak_of(12 * KIB);
+    expect_given_back(before);
+    free(vector);
+}
+
+static void *grow_and_shrink(void *vector) {
+    for (;;) vector = realloc(realloc(vector, 24 * MIB), 2 * MIB);
+    return NULL;
+}
+
+/* Else its helper would come back for ever. Whatever a thread that stayed behind was doing to its vector. */
+PROMISE(a_child_has_no_more_to_give_back_than_it_gives) {
+    pthread_t thread;
+    for (int i = 0; i < 3; i++) HOLDS(pthread_create(&thread, NULL, grow_and_shrink, NULL) == 0);
+    usleep(50000);
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            malloc_trim(0);
+            HOLDS(counter("dirty_bytes") < 4 * MIB);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+    _exit(0);
+}
+
+/* It would leave its pages behind. */
+PROMISE(a_block_that_has_room_does_not_move) {
+    for (size_t size = 40 * KIB; size <= 16 * MIB; size = size / 2 * 3) {
+        void *block = malloc(size);
+        HOLDS(realloc(block, malloc_usable_size(block)) == block);
+        free(block);
+    }
+}
+
+PROMISE(a_large_block_that_shrinks_gives_its_pages_back) {
+    char *block = memset(malloc(200 * MIB), 1, 200 * MIB);
+    block = realloc(block, 110 * MIB);
+    HOLDS(resident_bytes() < 130 * MIB);
+    free(block);
+}
+
+PROMISE(vectors_that_shrank_give_their_pages_back) {
+    enum { SIZE = 8 * MIB, COUNT = PEAK / SIZE };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (size_t size = 64 * KIB; size <= SIZE; size *= 2)
+        for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = realloc(blocks[i], size), 1, size);
+    for (size_t i = 0; i < COUNT; i++) blocks[i] = realloc(blocks[i], EMPTIED);
+    expect_given_back(before);
+}
+
+/* A vector grows to `most` bytes and is freed, so many times. Result: pages touched anew from the second time on. */
+static long faults_of_lives(int lives, size_t most) {
+    struct rusage first, last;
+    for (int life = 0; life < lives; life++) {
+        blocks[0] = NULL;
+        for (size_t size = 0; size < most;) size = size ? grow_by_half(0, size, most) : (blocks[0] = malloc(1000), 1000);
+        free(blocks[0]);
+        getrusage(RUSAGE_SELF, life == 0 ? &first : &last);
+    }
+    return last.ru_minflt - first.ru_minflt;
+}
+
+/* Also one that nothing stands in the way of where it lies. */
+PROMISE(a_vector_leaves_its_pages_to_the_next_one) { HOLDS(faults_of_lives(6, 40 * MIB) < 40 * MIB / 4096); }
+
+/* A kernel may call every page resident, as some sandboxes do: nothing is decided by that alone. From here on this
+ * program stands before libc's function. */
+static bool all_is_resident;
+
+int mincore(void *address, size_t bytes, unsigned char *resident) {
+    if (!all_is_resident) return (int)syscall(SYS_mincore, address, bytes, resident);
+    memset(resident, 1, (bytes + 4095) / 4096);
+    return 0;
+}
+
+PROMISE(it_does_so_where_all_is_called_resident) {
+    all_is_resident = true;
+    HOLDS(faults_of_lives(5, 60 * MIB) < 60 * MIB / 4096);
+}
+
+PROMISE(a_vector_that_is_refilled_keeps_its_pages) {
+    enum { SECONDS = 6 };
+    struct rusage warm, after;
+    char *vector = vector_refilled(NULL);
+    for (time_t end = time(NULL) + SECONDS; time(NULL) < end;) {
+        vector = vector_refilled(vector);
+        free(vector_refilled(NULL)); /* there is something to give back meanwhile */
+        getrusage(RUSAGE_SELF, time(NULL) < end - SECONDS / 2 ? &warm : &after);
+    }
+    HOLDS(after.ru_minflt - warm.ru_minflt < 20);
+    free(vector);
+}
