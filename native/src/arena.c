@@ -158,7 +158,7 @@ static bool arena_collides(uintptr_t base, size_t bytes)
 {
     for (uint32_t i = 0; i < atomic_load_explicit(&arena_count, memory_order_relaxed); i++) {
         uintptr_t apart = (base - arenas[i].base) & (WINDOW_BYTES - 1);
-        if (apart < arenas[i].bytes || WINDOW_BYTES - apart < bytes) return true;
+        if (apart < arenas[i].range || WINDOW_BYTES - apart < bytes) return true;
     }
     return false;
 }
@@ -178,9 +178,38 @@ static void *arena_reserve(size_t bytes)
     return base;
 }
 
-static size_t arena_table_bytes(size_t bytes)
+static size_t spans_bytes(size_t bytes) { return align_up((bytes >> UNIT_SHIFT) * sizeof(struct span), os_page); }
+static size_t superslabs_bytes(size_t bytes)
 {
-    return (bytes >> UNIT_SHIFT) * sizeof(struct span) + bytes / SUPERSLAB_SMALL * sizeof(struct superslab);
+    return align_up(bytes / SUPERSLAB_SMALL * sizeof(struct superslab), os_page);
+}
+
+/* The tables of an arena: its spans, and behind them its superslabs. */
+static void arena_place_tables(struct arena *arena, uintptr_t place)
+{
+    arena->spans = (struct span *)place;
+    arena->superslabs = (struct superslab *)(place + spans_bytes(arena->range));
+}
+
+/* Descriptors for so many bytes from the base of an arena whose tables grow with it. */
+static bool arena_describe(struct arena *arena, size_t goal)
+{
+    size_t had = spans_bytes(arena->bytes), more = spans_bytes(goal) - had;
+    size_t rows = superslabs_bytes(arena->bytes), more_rows = superslabs_bytes(goal) - rows;
+    if (more != 0 && !os_map_at((char *)arena->spans + had, more)) return false;
+    if (more_rows != 0 && !os_map_at((char *)arena->superslabs + rows, more_rows)) {
+        if (more != 0) os_unmap((char *)arena->spans + had, more);
+        return false;
+    }
+    POKE(arena->bytes, goal);
+    return true;
+}
+
+static void arena_unmap_tables(const struct arena *arena)
+{
+    if (arena->bytes == 0) return;
+    os_unmap(arena->spans, spans_bytes(arena->bytes));
+    os_unmap(arena->superslabs, superslabs_bytes(arena->bytes));
 }
 
 static bool arena_filled; /* what is mapped is resident at once: no more is mapped than is needed */
@@ -190,6 +219,8 @@ static bool arena_map(struct arena *arena, size_t goal)
 {
     void *from = (void *)(arena->base + arena->writable);
     size_t bytes = goal - arena->writable;
+    if (goal > arena->bytes && !arena_describe(arena, size_min(align_up(goal, TABLES_STEP), arena->range)))
+        return false;
     if (!(arena->reserved ? os_commit(from, bytes) : os_map_at(from, bytes))) return false;
     arena_filled = os_is_filled((void *)(arena->base + goal - os_page));
     numa_place(from, bytes);
@@ -204,52 +235,63 @@ static bool arena_reach(struct arena *arena, size_t units)
     size_t need = units << UNIT_SHIFT;
     if (need <= arena->writable) return true;
     int saved = errno;
-    size_t step = size_min(arena_filled ? UNIT_BYTES : FRONTIER_STEP, size_max(arena->bytes / 16, ARENA_BYTES_MIN));
-    bool there = arena_map(arena, size_min(align_up(need, step), arena->bytes)) || arena_map(arena, need);
+    size_t step = size_min(arena_filled ? UNIT_BYTES : FRONTIER_STEP, size_max(arena->range / 16, ARENA_BYTES_MIN));
+    bool there = arena_map(arena, size_min(align_up(need, step), arena->range)) || arena_map(arena, need);
     if (!there && errno == EEXIST) { /* it ends here, and the next ones need not ask */
         arena->units = (uint32_t)units - 1;
-        POKE(arena->bytes, align_up(need, SUPERSLAB_LARGE));
+        arena->range = align_up(need, SUPERSLAB_LARGE);
     }
     errno = saved;
     return there;
 }
 
+/* So many bytes at `place`, or some way below it, where nobody has anything; 0: there are none. */
+static uintptr_t place_find(uintptr_t place, size_t bytes, bool units)
+{
+    for (int looks = 8; looks > 0; looks--, place -= bytes) /* another copy of this library may be there */
+        if (!(units && arena_collides(place, bytes)) && os_is_bare((void *)place, bytes)) return place;
+    return 0;
+}
+
 /* What is reserved counts against a limit that the program sets later, and leaves it nothing. So the first arena begins
- * far from where the kernel maps what others ask for, the next ones below it, and they map their ranges as they need
- * them. How far is told by where the kernel put the tables, so that the place is as hard to guess. False where there is
- * not room for so many bytes. */
+ * far from where the kernel maps what others ask for, its tables half as far, the next ones below them, and they map
+ * their ranges as they need them. How far is told by where the kernel maps, so that the places are as hard to guess.
+ * False where there is not room for so many bytes. */
 static bool arena_begin(struct arena *arena, size_t bytes)
 {
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
-    uintptr_t near = (uintptr_t)arena->spans, far = near / ARENA_FAR;
-    bool below = count != 0 && !arenas[count - 1].reserved;
-    struct arena begun = *arena;
-    begun.base = below ? arenas[count - 1].base - arena->bytes : align_down(near - far, SUPERSLAB_LARGE);
+    const struct arena *above = count != 0 && !arenas[count - 1].reserved ? &arenas[count - 1] : NULL;
+    uintptr_t near = os_next_place(), far = near / ARENA_FAR;
     if (far < WINDOW_BYTES) return false;
-    for (int looks = 8; arena_collides(begun.base, begun.bytes) || !os_is_bare((void *)begun.base, begun.bytes);) {
-        if (--looks == 0) return false;
-        begun.base -= begun.bytes; /* another copy of this library may be there */
+    struct arena begun = *arena;
+    size_t tables = align_up(spans_bytes(begun.range) + superslabs_bytes(begun.range), SUPERSLAB_LARGE);
+    uintptr_t base = above != NULL ? above->base - begun.range : align_down(near - far, SUPERSLAB_LARGE),
+              place = above != NULL ? (uintptr_t)above->spans - tables : align_down(near - far / 2, SUPERSLAB_LARGE);
+    begun.base = place_find(base, begun.range, true);
+    place = place_find(place, tables, false);
+    if (begun.base == 0 || place == 0) return false;
+    arena_place_tables(&begun, place);
+    if (arena_reach(&begun, bytes >> UNIT_SHIFT)) {
+        *arena = begun;
+        return true;
     }
-    if (!arena_reach(&begun, bytes >> UNIT_SHIFT)) return false;
-    *arena = begun;
-    return true;
+    arena_unmap_tables(&begun);
+    return false;
 }
 
 /* An arena of so many bytes, of which `bytes` are needed first; where it cannot begin without, its range is reserved.
  * False where address space, or memory for its tables, is refused. */
 static bool arena_make(struct arena *arena, size_t range, size_t bytes)
 {
-    char *tables = os_map(arena_table_bytes(range));
-    if (tables == NULL) return false;
-    size_t units = range >> UNIT_SHIFT;
-    *arena = (struct arena){.bytes = range,
-                            .units = (uint32_t)units,
-                            .spans = (struct span *)tables,
-                            .superslabs = (struct superslab *)(tables + units * sizeof(struct span))};
+    *arena = (struct arena){.range = range, .units = (uint32_t)(range >> UNIT_SHIFT)};
     if (arena_begin(arena, bytes)) return true;
+    void *tables = os_map(spans_bytes(range) + superslabs_bytes(range));
+    if (tables == NULL) return false;
+    arena_place_tables(arena, (uintptr_t)tables);
+    arena->bytes = range;
     arena->reserved = true;
     arena->base = (uintptr_t)arena_reserve(range);
-    if (arena->base == 0) os_unmap(tables, arena_table_bytes(range));
+    if (arena->base == 0) arena_unmap_tables(arena);
     return arena->base != 0;
 }
 
@@ -281,8 +323,8 @@ static void arena_drop(void)
     struct arena dropped = arenas[count];
     atomic_store_explicit(&arena_count, count, memory_order_release);
     arenas[count] = (struct arena){0};
-    os_unmap((void *)dropped.base, dropped.reserved ? dropped.bytes : dropped.writable);
-    os_unmap(dropped.spans, arena_table_bytes(dropped.bytes));
+    os_unmap((void *)dropped.base, dropped.reserved ? dropped.range : dropped.writable);
+    arena_unmap_tables(&dropped);
 }
 
 /* The first unit from `at` on whose address is a multiple of `alignment` units. */

@@ -76,7 +76,7 @@ static void levels_read(struct levels *levels)
     level_heaps(value);
     lock_drop(&heap_lock);
     for (uint32_t i = 0; i < atomic_load(&arena_count); i++)
-        value[STAT_reserved_bytes] += arenas[i].reserved ? arenas[i].bytes : PEEK(arenas[i].writable);
+        value[STAT_reserved_bytes] += arenas[i].reserved ? arenas[i].range : PEEK(arenas[i].writable);
     for (unsigned class = 1; class < CLASSES; class ++) {
         struct depot_counts depot = depot_read(class);
         value[STAT_cached_bytes] += depot.blocks * classes[class].size;

@@ -81,6 +81,14 @@ static bool os_is_bare(void *place, size_t bytes)
     return p == NULL || p == place;
 }
 
+/* Where the kernel maps what is asked for next; 0 where it refuses. */
+static uintptr_t os_next_place(void)
+{
+    void *p = os_mmap(NULL, os_page, PROT_NONE);
+    if (p != NULL) os_unmap(p, os_page);
+    return (uintptr_t)p;
+}
+
 /* Address space without memory, aligned. NULL where there is none. */
 static void *os_reserve(size_t bytes, size_t alignment)
 {

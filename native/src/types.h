@@ -85,6 +85,7 @@
 #define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
 #define REGION_WAIT 4096                 /* runs taken from then on until the first one is moved */
 #define FRONTIER_STEP ((size_t)32 << 20) /* an arena becomes writable in steps of this */
+#define TABLES_STEP (8 * FRONTIER_STEP)  /* and gets descriptors in steps of this */
 
 #define POINTER_BITS 48                               /* of a user address */
 #define LINK_LEAST (UINT64_C(0x7FFE) << POINTER_BITS) /* and 2^47 more: the keys that links are stored under */
@@ -196,9 +197,10 @@ struct superslab {
 };
 
 struct arena {
-    uintptr_t base; /* aligned to SUPERSLAB_LARGE */
-    size_t bytes;
-    uint32_t units;               /* bytes / UNIT_BYTES; fewer where somebody else's mapping is in the way */
+    uintptr_t base;               /* aligned to SUPERSLAB_LARGE */
+    size_t bytes;                 /* from base that have descriptors */
+    size_t range;                 /* bytes: nobody else's units are there; shorter where his mapping is in the way */
+    uint32_t units;               /* range / UNIT_BYTES, or one less than is in the way */
     uint32_t born;                /* units below the frontier: in spans, the rest was never used */
     size_t writable;              /* bytes from base that may be written */
     struct span *spans;           /* one a unit */

@@ -141,6 +141,20 @@ PROMISE(under_a_late_limit_libraries_load) {
     HOLDS(dlopen(library, RTLD_NOW) != NULL);
 }
 
+/* Of limits that are set late and are little, nearly all is for blocks: the allocator's own tables are as long as what
+ * it has served. */
+static void expect_most_for_blocks(int resource) {
+    void *list = NULL;
+    free(malloc(opaque(1)));
+    HOLDS(setrlimit(resource, &(struct rlimit){100 * MIB, 100 * MIB}) == 0);
+    most = 100 * MIB;
+    HOLDS(take_all(1 * MIB, &list) >= 80);
+    free_all(list);
+}
+
+PROMISE(a_late_limit_of_addresses_is_for_blocks) { expect_most_for_blocks(RLIMIT_AS); }
+PROMISE(a_late_limit_of_data_is_for_blocks) { expect_most_for_blocks(RLIMIT_DATA); }
+
 PROMISE(under_a_late_limit_memory_ends) {
     limit_late();
     void *list = NULL;

@@ -350,7 +350,7 @@ PROMISE(locked_memory_is_no_more_than_is_used) {
     if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0) UNTRIED("no memory may be locked here");
     for (int i = 0; i < 2 * COUNT; i++) blocks[i] = malloc(40 * KIB);
     for (int i = 0; i < COUNT; i++) blocks[2 * i] = realloc(realloc(blocks[2 * i], 100 * KIB), SIZE);
-    HOLDS(resident_bytes() < 200 * MIB);
+    HOLDS(resident_bytes() < 100 * MIB);
 }
 
 static int address_order(const void *a, const void *b) { return *(char *const *)a < *(char *const *)b ? -1 : 1; }
