@@ -16,6 +16,8 @@ static struct span *free_bins[2][RUN_BINS];
 static uint64_t free_bits[2]; /* bit b: bin b is not empty */
 static struct span *dirty_oldest, *dirty_newest;
 static _Atomic size_t dirty_units;                       /* in dirty free spans */
+static _Atomic size_t refused_units;                     /* free ones that the kernel kept when it was last asked */
+static int refusals_left;                                /* in a round, until it is no use to ask on */
 static _Atomic size_t fetched_units;                     /* taken by this process since it began */
 static size_t recycled_units;                            /* taken that somebody had before */
 static size_t recycled_due = RECYCLED_MIN >> UNIT_SHIFT; /* then regions are looked at */
@@ -501,23 +503,26 @@ static uintptr_t region_next(void)
 
 /* Gives back the pages of a span that is nobody's, and frees it. A locked page keeps what lies beside it, so of what
  * the kernel refuses the halves are tried, a few times. Under arena_lock, dropped meanwhile. Result: bytes. */
-static size_t span_purge(struct arena *arena, struct span *span, uint64_t now, int *refusals)
+static size_t span_purge(struct arena *arena, struct span *span, uint64_t now)
 {
     uint32_t units = span->units, half = units / 2;
     uintptr_t begin = span->address, end = begin + span_bytes(span);
     lock_drop(&arena_lock);
-    bool gone = *refusals > 0 && os_purge((void *)begin, end - begin);
+    bool gone = refusals_left > 0 && os_purge((void *)begin, end - begin);
     lock_take(&arena_lock);
-    if (!gone && *refusals > 0) --*refusals;
-    if (!gone && half != 0 && *refusals > 0) {
+    if (!gone && refusals_left > 0) refusals_left--;
+    if (!gone && half != 0 && refusals_left > 0) {
         span_shape(arena, span + half, SPAN_RUN, units - half);
         span[half].life = RUN_FREE;
         span_shape(arena, span, SPAN_RUN, half);
-        size_t bytes = span_purge(arena, span, now, refusals);
-        return bytes + span_purge(arena, span + half, now, refusals);
+        size_t bytes = span_purge(arena, span, now);
+        return bytes + span_purge(arena, span + half, now);
     }
     free_insert(arena, span, units, gone, now, dirty_newest);
-    if (!gone) return 0;
+    if (!gone) {
+        atomic_fetch_add_explicit(&refused_units, units, memory_order_relaxed);
+        return 0;
+    }
     regions_retire(arena, begin, end);
     return end - begin;
 }
@@ -526,7 +531,6 @@ static size_t span_purge(struct arena *arena, struct span *span, uint64_t now, i
 static size_t arena_purge(uint64_t horizon, size_t keep)
 {
     size_t bytes = 0;
-    int refusals = REFUSALS_MAX;
     lock_take(&arena_lock);
     for (struct span *span = dirty_oldest; span != NULL && span->freed_ns <= horizon; span = dirty_oldest) {
         if (atomic_load_explicit(&dirty_units, memory_order_relaxed) <= keep) break;
@@ -534,8 +538,8 @@ static size_t arena_purge(uint64_t horizon, size_t keep)
         span->life = RUN_FREE;
         struct arena *arena = arena_of(span->address);
         span_shape(arena, span, SPAN_RUN, span->units); /* nobody's, and no neighbour may grow into it meanwhile */
-        bytes += span_purge(arena, span, horizon + 1, &refusals);
-        if (refusals <= 0) break;
+        bytes += span_purge(arena, span, horizon + 1);
+        if (refusals_left == 0) break;
     }
     lock_drop(&arena_lock);
     return bytes;

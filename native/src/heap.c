@@ -116,15 +116,30 @@ static struct heap *heap_begin(void)
     return heap;
 }
 
-/* Everything cached goes where other threads can get it, and the slabs that are carved. */
-static void heap_flush(struct heap *heap, uint64_t now)
+/* Every block goes where other threads can get it, and the slabs that are carved. */
+static void heap_flush_blocks(struct heap *heap, uint64_t now)
 {
     for (unsigned class = 1; class < CLASSES; class ++) {
         magazine_flush(heap, heap_bin(heap, class), class);
         heap_abandon(heap, class, now);
     }
     POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
+}
+
+/* And every run. */
+static void heap_flush(struct heap *heap, uint64_t now)
+{
+    heap_flush_blocks(heap, now);
     mid_shrink(heap, 0, now);
+}
+
+/* A thread that gave so many magazines, and took none, keeps few blocks of any class: each may hold back a page, and
+ * while it rests nobody takes them from it. */
+static NOINLINE void heap_give_all(struct heap *heap)
+{
+    memset(heap->given, GIVEN_MANY, sizeof heap->given);
+    heap_flush_blocks(heap, os_now_ns());
+    heap->given_all = 0;
 }
 
 /* The calling thread has no caches any more: its next call misses. */
@@ -231,26 +246,37 @@ static size_t heaps_empty(void)
 
 /* --- memory that waits for someone -------------------------------------------------------------------------------- */
 
-/* Bytes that a trim and a purge could return, with so many in depots. */
+/* Free units that may hold pages. */
+static size_t idle_units(void)
+{
+    return atomic_load_explicit(&dirty_units, memory_order_relaxed) +
+           atomic_load_explicit(&window_units, memory_order_relaxed) +
+           atomic_load_explicit(&slab_dirty_units, memory_order_relaxed);
+}
+
+/* Bytes that a trim and a purge could return, with so many in depots. Locked ones it could not. */
 static size_t pending_bytes(size_t depots)
 {
-    size_t units = atomic_load_explicit(&dirty_units, memory_order_relaxed) +
-                   atomic_load_explicit(&window_units, memory_order_relaxed) +
-                   atomic_load_explicit(&slab_dirty_units, memory_order_relaxed);
+    size_t units = idle_units();
+    units -= size_min(units, atomic_load_explicit(&refused_units, memory_order_relaxed));
     return (units << UNIT_SHIFT) + depots;
 }
 
 /* Everything that has been free since `horizon` goes back to the kernel, and of live growth windows what lay bare since
  * the last round, or all that does now; of slabs in use, the parts that lay idle for some rounds, in at most so many
- * slabs. Result: bytes. */
+ * slabs. What the kernel refuses is asked for again when other memory is: where it took nothing of much, all is locked.
+ * Under round_lock. Result: bytes. */
 static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
 {
-    return heaps_empty() + slabs_strip(all, slabs) + superslab_purge(horizon) + windows_purge(horizon) +
-           windows_trim(all) + arena_purge(horizon, 0);
+    atomic_store_explicit(&refused_units, 0, memory_order_relaxed);
+    refusals_left = REFUSALS_MAX;
+    size_t bytes = heaps_empty() + slabs_strip(all, slabs) + superslab_purge(horizon) + windows_purge(horizon) +
+                   windows_trim(all) + arena_purge(horizon, 0);
+    if (refusals_left == 0 && bytes == 0) atomic_store_explicit(&refused_units, idle_units(), memory_order_relaxed);
+    return bytes;
 }
 
 static _Atomic uint64_t tidied_ns;
-static struct lock round_lock; /* held while memory goes back: what is on its way is in no list, and a fork waits */
 
 /* Everything idle goes back, magazines in depots too. The caller holds no lock. Result: bytes. */
 static size_t give_all_back(uint64_t now)

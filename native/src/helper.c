@@ -19,18 +19,16 @@ static void helper_poke(void)
     os_futex_wake(&helper_word, 1);
 }
 
-/* Is there something to give back, that the kernel takes? Locked memory it does not. */
 static bool helper_has_work(void)
 {
     bool due = PEEK(slabs_due) || pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8;
-    return due && knob(KNOB_idle_return) && !atomic_load_explicit(&os_purge_refused, memory_order_relaxed);
+    return due && knob(KNOB_idle_return);
 }
 
 /* Nanoseconds until there is something to do; 0: until a poke. */
 static uint64_t helper_round(uint64_t now)
 {
     uint64_t pause = helper_has_work() ? tidy(now, SIZE_MAX) : 0;
-    if (atomic_load_explicit(&os_purge_refused, memory_order_relaxed)) pause = 0; /* no use to come back */
     uint64_t ace = helper_ace != NULL ? helper_ace(now) : 0;
     return ace != 0 && (pause == 0 || ace < pause) ? ace : pause;
 }
@@ -86,7 +84,11 @@ static void helper_start(void)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     uint32_t starting = HELPER_STARTING; /* it may have ended by now */
     atomic_compare_exchange_strong(&helper_state, &starting, started ? HELPER_RUNS : HELPER_NONE);
-    if (!started) knob_write(KNOB_background, 0);
+    if (!started) { /* nor will it later */
+        knob_write(KNOB_background, 0);
+        atomic_store(&helper_wanted, false);
+        atomic_store(&helper_due, false);
+    }
     errno = saved;
 }
 
@@ -111,8 +113,7 @@ static void helper_consider(void)
     if (UNLIKELY(much || atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
         atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE)
         atomic_store(&helper_due, true);
-    bool due =
-        PEEK(slabs_due) && knob(KNOB_idle_return) && !atomic_load_explicit(&os_purge_refused, memory_order_relaxed);
+    bool due = PEEK(slabs_due) && knob(KNOB_idle_return);
     if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes) && !due)) return;
     int saved = errno;
     atomic_thread_fence(memory_order_seq_cst); /* what was freed is told before it is asked whether the helper sleeps */

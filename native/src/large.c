@@ -7,10 +7,11 @@
  * part costs memory. From then on it grows in place. A freed window keeps its pages for the next block that grows,
  * until they have been idle for the purge delay; so does a live one for the block in it. */
 
-static struct span *windows;        /* free ones, last freed first; under arena_lock */
-static struct span *windows_live;   /* those with a caller; under arena_lock */
-static _Atomic size_t window_units; /* that may hold pages: of free windows, and spare ones of live windows */
-static size_t windows_reserved;     /* bytes of address space in windows; under arena_lock */
+static struct span *windows;           /* free ones, last freed first; under arena_lock */
+static struct span *windows_live;      /* those with a caller; under arena_lock */
+static _Atomic size_t window_units;    /* that may hold pages: of free windows, and spare ones of live windows */
+static _Atomic uint32_t windows_roomy; /* live ones that hold much more than their block */
+static size_t windows_reserved;        /* bytes of address space in windows; under arena_lock */
 
 static ALWAYS_INLINE bool large_is_window(const struct span *run) { return PEEK(run->place) == RUN_WINDOW; }
 
@@ -48,6 +49,28 @@ static size_t window_spare(const struct span *window)
 static void window_count(size_t had, size_t has)
 {
     if (has != had) atomic_fetch_add_explicit(&window_units, has - had, memory_order_relaxed);
+}
+
+/* Has the window pages for several blocks of so many bytes? */
+static bool window_is_roomy(const struct span *window, size_t size) { return run_touched_bytes(window) > 4 * size; }
+
+/* What a live window holds beyond its block. */
+struct room {
+    size_t spare;
+    bool roomy;
+};
+static const struct room no_room;
+
+static struct room window_room(const struct span *window)
+{
+    return (struct room){window_spare(window), window_is_roomy(window, window->size)};
+}
+
+static void room_count(struct room had, struct room has)
+{
+    window_count(had.spare, has.spare);
+    uint32_t more = (uint32_t)has.roomy - had.roomy;
+    if (more != 0) atomic_fetch_add_explicit(&windows_roomy, more, memory_order_relaxed);
 }
 
 /* A new window. NULL where windows have their share of the address space, a quarter, or what is mapped is resident at
@@ -94,6 +117,23 @@ static void window_want(struct span *window, size_t units)
     if (units > window->wanted) window->wanted = (uint32_t)units;
 }
 
+/* The free window that was used last; `warm`: whose pages are wanted, so of a few one that has not far more of them
+ * than the block, but for as many blocks as threads can work at a time: each holds them until a round of purging. NULL
+ * where there is none. Under arena_lock. */
+static struct span *window_pick(size_t size, bool warm)
+{
+    bool any = !warm || atomic_load_explicit(&windows_roomy, memory_order_relaxed) < run_threads;
+    int look = 8;
+    for (struct span **at = &windows; *at != NULL && look > 0; at = &(*at)->next, look--) {
+        struct span *window = *at;
+        if (!any && window_is_roomy(window, size)) continue;
+        POKE(*at, window->next);
+        window_count(window->touched, 0);
+        return window;
+    }
+    return NULL;
+}
+
 /* A window for a block of this size, a warm one first; `warm`: no other. NULL where there is none. */
 static struct span *window_take(struct heap *heap, size_t size, bool warm)
 {
@@ -101,16 +141,11 @@ static struct span *window_take(struct heap *heap, size_t size, bool warm)
     if (size > SIZE_LIMIT || units > GROWTH_UNITS || !knob(KNOB_growth_windows)) return NULL;
     if (warm && PEEK(windows) == NULL) return NULL;
     lock_take(&arena_lock);
-    struct span *window = windows;
-    if (window != NULL) {
-        POKE(windows, window->next);
-        window_count(window->touched, 0);
-    } else if (!warm) {
-        window = window_new();
-    }
+    struct span *window = window_pick(size, warm);
+    if (window == NULL && !warm) window = window_new();
     if (window != NULL) {
         run_begin(window, size, units);
-        window_count(0, window_spare(window));
+        room_count(no_room, window_room(window));
         window_want(window, units);
         window->prev = NULL;
         window->next = windows_live;
@@ -127,7 +162,8 @@ static void window_give(struct heap *heap, struct span *window, uint64_t now)
 {
     if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(window));
     lock_take(&arena_lock);
-    window_count(window_spare(window), window->touched);
+    room_count(window_room(window), no_room);
+    window_count(0, window->touched);
     if (window->next != NULL) window->next->prev = window->prev;
     *(window->prev != NULL ? &window->prev->next : &windows_live) = window->next;
     window->zeroed = 0;
@@ -149,13 +185,13 @@ static size_t windows_trim(bool all)
     for (struct span *window = windows_live; window != NULL; window = window->next) {
         if (!window_try(window)) continue;
         uint32_t units = (uint32_t)run_units(window->size), wanted = all ? units : window->wanted;
-        size_t spare = window_spare(window);
+        struct room had = window_room(window);
         if (window->touched > 2 * wanted) {
             lock_drop(&arena_lock); /* nobody takes a window that is held out of the list */
             bytes += window_purge(window, wanted);
             lock_take(&arena_lock);
         }
-        window_count(spare, window_spare(window));
+        room_count(had, window_room(window));
         window->wanted = units;
         window_release(window, run_mark(run_block(window)));
         lock_drop(&trim_lock); /* its owner may wait for it, and takes it only to wait: so here it may come second */
@@ -193,11 +229,11 @@ static size_t windows_purge(uint64_t horizon)
 /* In a child: a window that a thread held which stayed behind is nobody's, and its count may be behind its size. */
 static void windows_child(void)
 {
-    size_t units = 0;
-    for (const struct span *window = windows; window != NULL; window = window->next) units += window->touched;
+    atomic_store(&window_units, 0);
+    atomic_store(&windows_roomy, 0);
+    for (const struct span *window = windows; window != NULL; window = window->next) window_count(0, window->touched);
     for (const struct span *window = windows_live; window != NULL; window = window->next)
-        if (window->life != RUN_HELD) units += window_spare(window);
-    atomic_store(&window_units, units);
+        if (window->life != RUN_HELD) room_count(no_room, window_room(window));
 }
 
 /* Frees a run that its thread does not keep. */
@@ -239,9 +275,9 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
         window_hold(run);
         window_want(run, units);
         window_huge(run, run->touched, units, false);
-        size_t spare = window_spare(run);
+        struct room had = window_room(run);
         run_resize(heap, run, size, units);
-        window_count(spare, window_spare(run));
+        room_count(had, window_room(run));
         window_release(run, run_mark(run_block(run)));
         return true;
     }

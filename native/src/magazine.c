@@ -176,7 +176,9 @@ static struct chain depot_find(struct heap *heap, unsigned class)
     return full;
 }
 
-/* Returns to their slabs the magazines that nobody asked for since the last trim. Result: bytes. */
+static struct lock round_lock; /* held while memory goes back: what is on its way is in no list, and a fork waits */
+
+/* Returns to their slabs the magazines that nobody asked for since the last trim. Under round_lock. Result: bytes. */
 static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool all)
 {
     size_t bytes = 0;
@@ -184,7 +186,7 @@ static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool
     for (; idle > 0; idle--) {
         struct chain chain = depot_pop(depot, class);
         if (chain.head == 0) break;
-        static uintptr_t slots[MAGAZINE_MAX]; /* rounds of tidying are one at a time */
+        static uintptr_t slots[MAGAZINE_MAX];
         chain_unpack(class, chain, slots);
         bytes += slabs_return(class, slots, chain.blocks, now);
     }
@@ -229,6 +231,16 @@ static size_t depots_trim(uint64_t now, bool all)
     return bytes;
 }
 
+/* Before there are more slabs: where depots hold much, what lies idle there goes home, for its slabs may serve. */
+static void depots_relieve(void)
+{
+    size_t much = size_max(atomic_load_explicit(&superslab_bytes, memory_order_relaxed) / 16, SUPERSLAB_SMALL);
+    if (PEEK(superslabs_free) != NULL || atomic_load_explicit(&depots_told, memory_order_relaxed) < much) return;
+    if (!lock_try(&round_lock)) return;
+    depots_trim(os_now_ns(), false);
+    lock_drop(&round_lock);
+}
+
 /* --- the two verbs of a magazine ---------------------------------------------------------------------------------- */
 
 static uintptr_t no_slots[1] = {LIST_END};
@@ -242,7 +254,7 @@ static uint32_t magazine_limit(const struct heap *heap, unsigned class)
     uint32_t capacity = magazine_capacity(class);
     int64_t out = heap->moved[class] - heap->loaded[class].blocks;
     if (LIKELY(heap->given[class] < GIVEN_MANY) || out < 0) return capacity;
-    size_t few = size_max(UNIT_BYTES / size_max(classes[class].size, os_page), 1);
+    size_t few = size_max(UNIT_BYTES / 4 / size_max(classes[class].size, os_page), 1);
     return (uint32_t)size_min(size_max((size_t)out / 4, few), capacity);
 }
 
@@ -320,9 +332,11 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class];
     struct chain full = depot_find(heap, class);
+    if (full.blocks == 0 && PEEK(class_slabs[class].partial) == NULL) depots_relieve();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
     heap->given[class] = 0;
+    heap->given_all = 0;
     if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
         if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);
         return false;
@@ -390,6 +404,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned
         }
         size_t units = (size_t)given * classes[class].size >> UNIT_SHIFT, more = given != 0 ? size_max(units, 1) : 0;
         heap->given[class] = (uint8_t)size_min(heap->given[class] + more, GIVEN_MANY);
+        heap->given_all += given != 0;
         uint32_t *count = given != 0 ? &heap->spills[class] : &heap->swaps[class];
         POKE(*count, *count + 1);
     }
@@ -407,7 +422,7 @@ static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
         POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
         stat_add(heap, STAT_spilled_blocks, loaded->blocks);
         magazine_give(heap, class, loaded, true);
-        bin_load(heap, bin, class, magazine_capacity(class));
+        bin_load(heap, bin, class, magazine_limit(heap, class));
     }
     if (spare->blocks != 0) magazine_give(heap, class, spare, true);
     POKE(depot_own(heap, class)->asked, 0);

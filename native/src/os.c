@@ -107,18 +107,13 @@ static bool os_commit(void *p, size_t bytes)
     return mprotect(p, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
-static _Atomic bool os_purge_refused; /* by the kernel, the last time it was asked */
-
 /* The pages go back; the range reads zero when it is next touched. False, and nothing is done, where the kernel refuses
  * (locked memory) or the range is not of whole pages, for the kernel would take the rest of the last one too. */
 static bool os_purge(void *p, size_t bytes)
 {
     if ((((uintptr_t)p | bytes) & (os_page - 1)) != 0) return false;
     stat_shared(STAT_sys_madvise, 1);
-    bool gone = madvise(p, bytes, MADV_DONTNEED) == 0;
-    if (atomic_load_explicit(&os_purge_refused, memory_order_relaxed) == gone)
-        atomic_store_explicit(&os_purge_refused, !gone, memory_order_relaxed);
-    if (!gone) return false;
+    if (madvise(p, bytes, MADV_DONTNEED) != 0) return false;
     stat_shared(STAT_purges, 1);
     stat_shared(STAT_purged_bytes, bytes);
     return true;

@@ -66,8 +66,8 @@ static uintptr_t slab_chain(struct span *slab, const uint64_t *free)
 static bool slabs_due; /* blocks came back to slabs that were not looked into since */
 
 /* Gives back the pages of idle parts of a listed slab. Under the class lock, which is dropped meanwhile: the slab is as
- * if a heap carved it, and its free blocks are out of it. Result: bytes; `refused` where the kernel keeps them. */
-static size_t slab_strip(struct class_slabs *slabs, struct span *slab, bool *refused)
+ * if a heap carved it, and its free blocks are out of it. Result: bytes. */
+static size_t slab_strip(struct class_slabs *slabs, struct span *slab)
 {
     uint64_t free[SLAB_BLOCKS_MAX / 64] = {0};
     struct span aside = *slab;
@@ -78,7 +78,7 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab, bool *ref
     lock_drop(&slabs->lock);
     slab_see_free(&aside, free);
     uint32_t idle = slab_idle_parts(&aside, free) & ~aside.bare, gone = slab_purge(&aside, idle);
-    *refused = idle != 0 && gone == 0;
+    if (idle != 0 && gone == 0) refusals_left--;
     if (gone != 0 && aside.bare == 0) {
         lock_take(&arena_lock);
         superslab_bare(slab, true);
@@ -114,18 +114,17 @@ static size_t slabs_strip(bool all, size_t most)
 {
     size_t bytes = 0, shortest = size_max((size_t)knob(KNOB_purge_range_bytes), 2 * os_page);
     uint32_t seen = 0;
-    bool refused = false;
     POKE(slabs_due, false);
-    for (unsigned class = 1; class < CLASSES && !refused; class ++) {
+    for (unsigned class = 1; class < CLASSES && refusals_left > 0; class ++) {
         struct class_slabs *slabs = &class_slabs[class];
         if (PEEK(slabs->partial) == NULL || (size_t)classes[class].slab_units << UNIT_SHIFT < shortest) continue;
         lock_take(&slabs->lock);
         slabs->cursor = slabs->partial;
-        for (struct span *slab; (slab = slabs->cursor) != NULL && slab->quiet < SLAB_STRIPPED && !refused;) {
+        for (struct span *slab; (slab = slabs->cursor) != NULL && slab->quiet < SLAB_STRIPPED && refusals_left > 0;) {
             slabs->cursor = slab->next;
             bool ripe = all || slab->quiet == SLAB_QUIET, half = 2 * slab->returned >= slab->carved;
             if (ripe && half && most > 0) {
-                bytes += slab_strip(slabs, slab, &refused);
+                bytes += slab_strip(slabs, slab);
                 most--;
             } else if (ripe && !half) {
                 partial_unlink(slabs, slab);
@@ -142,6 +141,5 @@ static size_t slabs_strip(bool all, size_t most)
         slabs->cursor = NULL;
         lock_drop(&slabs->lock);
     }
-    if (refused) POKE(slabs_due, true);
     return bytes;
 }

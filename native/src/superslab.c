@@ -3,7 +3,7 @@
  * A superslab lies aligned to its size, so that a huge page can back it. Free units remember whether they may hold
  * pages; a superslab that is free as a whole goes back to the arena. Everything is under arena_lock. */
 
-static struct superslab *superslabs_free; /* those with a free unit */
+static struct superslab *superslabs_free; /* those with a free unit; read without the lock as a hint */
 static _Atomic size_t superslab_bytes;    /* in all superslabs */
 static _Atomic size_t slab_dirty_units;   /* free units that may hold pages */
 static _Atomic size_t carved_bytes;       /* of all slabs: what their blocks had once */
@@ -21,14 +21,15 @@ static void superslab_list(struct superslab *superslab)
     superslab->prev = NULL;
     superslab->next = superslabs_free;
     if (superslab->next != NULL) superslab->next->prev = superslab;
-    superslabs_free = superslab;
+    POKE(superslabs_free, superslab);
 }
 
 static void superslab_unlist(struct superslab *superslab)
 {
     superslab->listed = false;
     if (superslab->next != NULL) superslab->next->prev = superslab->prev;
-    *(superslab->prev != NULL ? &superslab->prev->next : &superslabs_free) = superslab->next;
+    if (superslab->prev != NULL) superslab->prev->next = superslab->next;
+    else POKE(superslabs_free, superslab->next);
 }
 
 static uint64_t mask_of(uint32_t first, uint32_t units)
@@ -205,7 +206,6 @@ static uint64_t superslab_purgeable(const struct superslab *superslab, uint64_t 
 static size_t superslab_purge(uint64_t horizon)
 {
     size_t bytes = 0, shortest = (size_t)knob(KNOB_purge_range_bytes);
-    int refusals = REFUSALS_MAX;
     lock_take(&arena_lock);
     for (struct superslab *superslab = superslabs_free; superslab != NULL;) {
         uint64_t row = superslab_purgeable(superslab, horizon, shortest);
@@ -224,15 +224,21 @@ static size_t superslab_purge(uint64_t horizon)
         bool gone =
             os_purge((void *)(superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT)), length);
         lock_take(&arena_lock);
-        if (gone) bytes += length;
-        else superslab->dirty_mask |= row, atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
-        if (!gone) superslab->freed_ns = horizon + 1; /* not again in this round */
+        if (gone) {
+            bytes += length;
+        } else {
+            superslab->dirty_mask |= row;
+            superslab->freed_ns = horizon + 1; /* not again in this round */
+            atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
+            atomic_fetch_add_explicit(&refused_units, units, memory_order_relaxed);
+            refusals_left--;
+        }
         superslab->free_mask |= row;
         superslab->free_units += units;
         if (!superslab->listed) superslab_list(superslab);
         if (superslab->free_units == superslab->units) superslab_return(superslab, superslab->freed_ns);
-        if (!gone && --refusals == 0) break; /* memory is locked: the next would be refused too */
-        superslab = superslabs_free;         /* the list may have changed meanwhile */
+        if (refusals_left == 0) break; /* memory is locked: the next would be refused too */
+        superslab = superslabs_free;   /* the list may have changed meanwhile */
     }
     lock_drop(&arena_lock);
     return bytes;

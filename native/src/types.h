@@ -72,6 +72,7 @@
 #define MAGAZINE_MIN 16u  /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
 #define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */
+#define GIVEN_ALL 16u                   /* magazines of all classes in a row: then none are kept */
 #define SLOTS_BYTES ((size_t)640 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define DEPOT_PARTS 8u
 #define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
@@ -268,6 +269,7 @@ struct heap {
     size_t run_allowed;                       /* the most they may be */
     size_t short_bytes;                       /* of short runs of a length that may be in hand */
     const struct span *fresh;                 /* large run, untouched before, that was handed out last */
+    uint32_t given_all;                       /* magazines since the last refill: see GIVEN_ALL */
     uint32_t run_given;                       /* runs given to the arena since one was taken from it */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front; /* the thread's bins; read by observers */
