@@ -230,14 +230,15 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
         return;
     }
     if (UNLIKELY(PEEK(run->life) != run_mark(block))) fatal("block freed twice", block);
-    bool goes = run->size >= (size_t)knob(KNOB_large_threshold);
+    bool giant = large_goes(run->size), goes = giant && !(PEEK(large_returns) && helper_is_there());
     if (run->place || (goes && run->size >= LARGE_MIN)) run_settle(run);
-    if (heap != NULL && !goes && mid_free(heap, run)) return;
+    if (heap != NULL && !giant && mid_free(heap, run)) return;
     uint64_t now = os_now_ns();
+    if (giant) POKE(large_gone_ns, now);
     size_t bytes = run_touched_bytes(run);
     POKE(run->life, RUN_FREE);
     run->zeroed = 0;
-    large_free(heap, run, now);
+    large_free(heap, run, goes, now);
     if (heap != NULL) mid_fall(heap, bytes, now);
 }
 
@@ -294,7 +295,7 @@ static NOINLINE void free_rest(void *p)
     if (LIKELY(heap != NULL && span != NULL)) {
         if (span->kind == SPAN_SLAB && span->class >= FRONT_CLASSES && LIKELY(wide_free(heap, span, block))) return;
         uint32_t round = heap->run_round;
-        if (run_is_live(span, block) && span->size < (size_t)knob(KNOB_large_threshold) && mid_free(heap, span)) {
+        if (run_is_live(span, block) && !large_goes(span->size) && mid_free(heap, span)) {
             if (UNLIKELY(heap->run_round < round)) helper_consider(); /* what lay idle has gone to the arena */
             return;
         }

@@ -268,8 +268,7 @@ static size_t pending_bytes(size_t depots)
  * Under round_lock. Result: bytes. */
 static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
 {
-    atomic_store_explicit(&refused_units, 0, memory_order_relaxed);
-    refusals_left = REFUSALS_MAX;
+    round_begin();
     size_t bytes = heaps_empty() + slabs_strip(all, slabs) + superslab_purge(horizon) + windows_purge(horizon) +
                    windows_trim(all) + arena_purge(horizon, 0);
     if (refusals_left == 0 && bytes == 0) atomic_store_explicit(&refused_units, idle_units(), memory_order_relaxed);

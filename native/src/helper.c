@@ -48,6 +48,12 @@ static void *helper_main(void *unused)
     return NULL;
 }
 
+/* Will idle memory go back though nobody calls? */
+static bool helper_is_there(void)
+{
+    return knob(KNOB_idle_return) && atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_RUNS;
+}
+
 /* In a child: its parent's helper stayed behind, and it has fetched no memory of its own. */
 static void helper_child(void)
 {
@@ -119,9 +125,7 @@ static void helper_consider(void)
     atomic_thread_fence(memory_order_seq_cst); /* what was freed is told before it is asked whether the helper sleeps */
     if ((due || (much && knob(KNOB_idle_return))) && atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
         helper_poke();
-    bool helped = knob(KNOB_background) && knob(KNOB_idle_return) &&
-                  atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_RUNS;
-    if (!helped) tidy(os_now_ns(), SLABS_INLINE);
+    if (!knob(KNOB_background) || !helper_is_there()) tidy(os_now_ns(), SLABS_INLINE);
     errno = saved;
 }
 

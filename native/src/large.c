@@ -236,11 +236,11 @@ static void windows_child(void)
         if (window->life != RUN_HELD) room_count(no_room, window_room(window));
 }
 
-/* Frees a run that its thread does not keep. */
-static void large_free(struct heap *heap, struct span *run, uint64_t now)
+/* Frees a run that its thread does not keep; `goes`: its pages go back. */
+static void large_free(struct heap *heap, struct span *run, bool goes, uint64_t now)
 {
     size_t bytes = run_touched_bytes(run);
-    if (run->size >= (size_t)knob(KNOB_large_threshold) && os_purge((void *)run->address, span_bytes(run))) {
+    if (goes && os_purge((void *)run->address, span_bytes(run))) {
         POKE(run->touched, 0);
         if (heap != NULL) heap->run_held -= size_min(heap->run_held, bytes);
     }

@@ -178,6 +178,13 @@ static struct chain depot_find(struct heap *heap, unsigned class)
 
 static struct lock round_lock; /* held while memory goes back: what is on its way is in no list, and a fork waits */
 
+/* The kernel is asked anew. Under round_lock. */
+static void round_begin(void)
+{
+    refusals_left = REFUSALS_MAX;
+    atomic_store_explicit(&refused_units, 0, memory_order_relaxed);
+}
+
 /* Returns to their slabs the magazines that nobody asked for since the last trim. Under round_lock. Result: bytes. */
 static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool all)
 {

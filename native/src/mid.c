@@ -240,6 +240,13 @@ static _Atomic size_t run_units_out; /* units of runs that the arena has given t
  * last of them. A lost update is no matter. */
 static uint8_t large_filled[64], large_since[64];
 
+/* A block from the threshold on goes back when it is freed. But where that is the highest, and one was asked for soon
+ * after the last one was freed, it stays for the purge delay, as other free memory does. A lost update is no matter. */
+static uint64_t large_gone_ns;
+static bool large_returns;
+
+static bool large_goes(size_t size) { return size >= (size_t)knob(KNOB_large_threshold); }
+
 static void large_learn(const struct span *run, size_t size, bool filled)
 {
     uint8_t *row = &large_filled[log2_floor(size)], had = PEEK(*row);
@@ -270,7 +277,7 @@ static NOINLINE void run_settle(struct span *run)
     bool filled = os_dense((void *)run->address, run->size, 12), first = run->place == RUN_UNSETTLED;
     large_learn(run, run->size, filled);
     POKE(run->place, RUN_SETTLED);
-    bool stays = run->size < (size_t)knob(KNOB_large_threshold);
+    bool stays = !large_goes(run->size);
     if (first && filled && stays && os_purge((void *)run->address, span_bytes(run))) run_huge(run, true);
 }
 
@@ -369,6 +376,17 @@ static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
 }
 
+/* One is asked for that no free memory with pages serves: what there is goes back first, if it is much, so that what
+ * stayed makes no peak higher. */
+static NOINLINE void giant_relieve(void)
+{
+    size_t much = (size_t)knob(KNOB_large_threshold) >> UNIT_SHIFT;
+    if (atomic_load_explicit(&dirty_units, memory_order_relaxed) < much || !lock_try(&round_lock)) return;
+    round_begin();
+    arena_purge(os_now_ns(), 0);
+    lock_drop(&round_lock);
+}
+
 /* A run from the arena. Runs lie side by side, so neighbours share the huge pages at their ends. */
 static struct span *mid_refill(struct heap *heap, size_t size)
 {
@@ -376,12 +394,17 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     if (units > MAP_MASK) return NULL;
     unsigned bin = run_bin_ceil(run_length(units));
     uint32_t length = (uint32_t)(bin < RUN_BINS ? run_bin_units(bin) : units);
-    bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages);
+    bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages), giant = large_goes(size);
+    if (giant) {
+        bool soon = os_now_ns() - PEEK(large_gone_ns) < (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
+        POKE(large_returns, soon && (size_t)knob(KNOB_large_threshold) == LARGE_THRESHOLD_MAX);
+    }
     lock_take(&arena_lock);
     struct span *run = arena_take_warm(length, 1);
     lock_drop(&arena_lock);
     if (run == NULL) { /* no growth while pages lie idle here: together with what lies beside them they may do */
         if (heap->run_cached >= LARGE_MIN) mid_shrink(heap, 0, os_now_ns());
+        if (giant) giant_relieve();
         lock_take(&arena_lock);
         run = arena_take(length, 1);
         lock_drop(&arena_lock);

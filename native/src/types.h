@@ -64,6 +64,7 @@
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)         /* bytes a run must have to spare for it */
 #define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of a block that a short run can serve */
 #define LARGE_MIN ((size_t)1 << 20)                        /* 1 MiB: blocks from here on are large */
+#define LARGE_THRESHOLD_MAX ((size_t)32 << 20)             /* bytes: of the knob */
 #define SIZE_LIMIT (WINDOW_BYTES / 2)                      /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX                         /* address space given to a block that grows: 64 MiB */
 #define WINDOW_HUGE ((size_t)8 << 20)                      /* bytes of such a block from which it may get huge pages */
