@@ -1,10 +1,11 @@
 /* The contract of the malloc family, as C17, POSIX.1-2017 and the GNU manual state it. One promise a paragraph;
  * whatever answers malloc in this process is judged. */
-#include "promise.h"
+#include "serve.h"
 #include <dlfcn.h>
 #include <malloc.h>
+#include <sys/mman.h>
 
-enum { KIB = 1 << 10, MIB = 1 << 20, SMALL_MAX = 4 * KIB };
+enum { SMALL_MAX = 4 * KIB };
 
 static int is_aligned(const void *block, size_t alignment) { return (uintptr_t)block % alignment == 0; }
 
@@ -75,6 +76,22 @@ PROMISE(c23_sized_free_works_where_it_exists) {
     for EACH_EDGE_SIZE (size) {
         free_sized(malloc(size), size);
         free_aligned_sized(aligned_alloc(64, (size + 63) / 64 * 64), 64, (size + 63) / 64 * 64);
+    }
+}
+
+/* cfree ignores all that is behind the block. */
+PROMISE(every_free_frees) {
+    static const char *const names[] = {"free_sized", "free_aligned_sized", "cfree"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        void *frees = dlsym(RTLD_DEFAULT, names[i]);
+        long before = resident_bytes();
+        for (int n = 0; frees && n < 64 * KIB; n++) {
+            char *block = memset(aligned_alloc(64, KIB), 1, KIB);
+            if (strcmp(names[i], "free_aligned_sized") == 0)
+                ((void (*)(void *, size_t, size_t))frees)(block, 64, KIB);
+            else ((void (*)(void *, size_t))frees)(block, KIB);
+        }
+        HOLDS(resident_bytes() - before < 16 * MIB);
     }
 }
 
@@ -200,6 +217,17 @@ PROMISE(free_keeps_errno) {
         free(aligned);
         HOLDS(errno == 4711);
         free(NULL);
+        HOLDS(errno == 4711);
+    }
+}
+
+/* The kernel takes no locked page back, and says so. */
+PROMISE(free_of_locked_memory_keeps_errno) {
+    for (size_t size = 1 * MIB; size <= 64 * MIB; size *= 2) {
+        char *block = memset(malloc(size), 1, size);
+        if (mlock(block + size / 2, 4 * KIB) != 0) UNTRIED("no memory may be locked here");
+        errno = 4711;
+        free(block);
         HOLDS(errno == 4711);
     }
 }
