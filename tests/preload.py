@@ -56,9 +56,15 @@ def program(source, *flags):
     compiler, standard = COMPILERS[Path(source).suffix]
     if shutil.which(compiler) is None:
         return None
-    executable = Path(PROGRAMS.name, re.sub(r"\W", "_", f"{source} {' '.join(flags)}"))
+    executable = Path(PROGRAMS.name, re.sub(r"\W", "_", f"{source} {' '.join(map(str, flags))}"))
     subprocess.run([compiler, standard, *FLAGS, NATIVE / source, "-o", executable, *flags], check=True)
     return executable
+
+
+def inlined():
+    """Flags with which a program inlines malloc and free, as hakmem.h has them."""
+    header = build.NATIVE / "include" / "hakmem.h"
+    return "-include", header, library(), "-Dmalloc=hak_malloc_inline", "-Dfree=hak_free_inline"
 
 
 def run(command, timeout=60, preload=True, stdin=None, cwd=None, **environment):

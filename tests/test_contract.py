@@ -1,15 +1,15 @@
 """The malloc family's contract, C++'s operators, and threads, forks and signals: one process a promise."""
 
 import pytest
-from preload import FUZZ_SETTINGS, MINUTES, library, program, promises, run
+from preload import FUZZ_SETTINGS, MINUTES, inlined, library, program, promises, run
 
 SOURCES = ("contract.c", "contract.cc", "threads.c")
 FUZZ_SECONDS = round(60 * MINUTES) or 2
 
 
-def keep(source, promise, **environment):
+def keep(source, promise, *flags, **environment):
     """Runs one promise; the allocator must not print anything of its own."""
-    executable = program(source)
+    executable = program(source, *flags)
     if executable is None:
         pytest.skip(f"no compiler for {source}: apt install g++")
     done = run([executable, promise], timeout=120, **environment)
@@ -29,6 +29,12 @@ def test_promise_is_kept(source, promise):
 @pytest.mark.parametrize("promise", promises("contract.c"))
 def test_profiles_keep_the_contract(promise, profile):
     keep("contract.c", promise, HAKMEM_PROFILE=profile)
+
+
+def test_code_inlined_into_programs_keeps_the_contract():
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    keep("threads.c", "blocks_are_freed_by_other_threads", *inlined())
 
 
 @pytest.mark.parametrize("promise", promises("threads.c"))

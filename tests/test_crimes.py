@@ -17,7 +17,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from preload import NATIVE, library, program, run
+from preload import NATIVE, inlined, library, program, run
 
 CRIMES = sorted(path.stem for path in (NATIVE / "crimes").glob("*.c"))
 FATES = ("detected", "fault", "silent", "overwritten", "corrupt", "hung")
@@ -26,12 +26,20 @@ MESSAGE = re.compile(r"hakmem: .*\w.* 0x[0-9a-f]+\n")
 # Where freed memory is filled with a pattern, the copy of a word of it changes nothing.
 VISIBLE = {name for name in CRIMES if name.startswith(("overflow_", "use_after_free_", "double_free_"))}
 VISIBLE -= {"use_after_free_copied_link"}
+# Those that the hit of malloc or free itself must see.
+HITS = (
+    "double_free_small",
+    "double_free_after_thousands",
+    "invalid_free_interior_small",
+    "invalid_free_misaligned",
+    "use_after_free_first_word",
+)
 
 
-def commit(crime, profile):
+def commit(crime, profile, *flags):
     """(fate, what was said on stderr)."""
     try:
-        done = run([program(f"crimes/{crime}.c")], timeout=60, HAKMEM_PROFILE=profile)
+        done = run([program(f"crimes/{crime}.c", *flags)], timeout=60, HAKMEM_PROFILE=profile)
     except subprocess.TimeoutExpired:
         return "hung", ""
     if done.returncode == 0:
@@ -79,3 +87,14 @@ def test_message_is_one_line_that_names_crime_and_address(profile):
         pytest.skip("libc's allocator is under test")
     said = {crime: message for crime, (fate, message) in fates(profile).items() if fate == "detected"}
     assert {crime: message for crime, message in said.items() if not MESSAGE.fullmatch(message)} == {}
+
+
+@pytest.mark.parametrize("crime", HITS)
+def test_code_inlined_into_programs_sees_what_the_library_sees(crime):
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    seen, seen_inline = (
+        (fate, re.sub(" 0x.*", "", message))
+        for fate, message in (commit(crime, "default"), commit(crime, "default", *inlined()))
+    )
+    assert seen == seen_inline and seen[0] == "detected"
