@@ -9,6 +9,28 @@ from preload import NATIVE, library, program, promises, run
 
 SOURCES = sorted(f"promises/{path.name}" for path in (NATIVE / "promises").glob("*.c"))
 LATE, CRASH = "promises/late_load.c", "promises/crash.c"
+KIB, MIB = 1 << 10, 1 << 20
+PROFILES = {
+    "default": {},
+    "lean": {
+        "magazine_blocks": 32,
+        "magazine_bytes": 16 * KIB,
+        "run_cache_bytes": 1 * MIB,
+        "depot_bytes": 1 * MIB,
+        "purge_delay_ms": 100,
+        "purge_batch_bytes": 1 * MIB,
+        "huge_pages": 0,
+        "background_bytes": 4 * MIB,
+    },
+    "keep": {
+        "purge_delay_ms": 60000,
+        "purge_batch_bytes": 1024 * MIB,
+        "background": 0,
+        "run_cache_bytes": 256 * MIB,
+    },
+    "hardened": {"quarantine": 256, "canaries": 1},
+    "learning": {"ace_enabled": 1},
+}
 
 
 def keep(source, promise, **options):
@@ -64,6 +86,42 @@ def test_only_touched_memory_is_resident_however_it_is_served(setting):
 @pytest.mark.parametrize("setting", [{"HAKMEM_PROFILE": "hardened"}, {"HAKMEM_PROFILE": "lean"}], ids=str)
 def test_blocks_are_counted_however_they_are_served(setting):
     keep("promises/told.c", "blocks_with_callers_are_counted", **setting)
+
+
+def test_libc_serves_where_it_is_asked_to():
+    keep(
+        "promises/told.c", "it_is_libcs_heap_that_grows_where_libc_was_asked_for", HAKMEM_FORCE_LIBC_ALLOC="1"
+    )
+
+
+def in_force(**setting):
+    """(profile, {knob: value}) as the library says itself."""
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    profile, *lines = run(
+        [program("promises/told.c"), "it_says_what_is_in_force"], **setting
+    ).stdout.splitlines()
+    return profile, {name: int(value) for name, value in map(str.split, lines)}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_presets_these_and_no_more(profile):
+    default, (name, preset) = in_force()[1], in_force(HAKMEM_PROFILE=profile)
+    assert name == profile
+    assert {knob: value for knob, value in preset.items() if value != default[knob]} == PROFILES[profile]
+
+
+def test_the_environment_stands_above_the_profile():
+    asked = in_force(HAKMEM_MAGAZINE_BLOCKS="64", HAKMEM_PROFILE="lean", HAKMEM_DEPOT_BYTES="2M")[1]
+    assert asked == in_force(HAKMEM_PROFILE="lean")[1] | {"magazine_blocks": 64, "depot_bytes": 2 << 20}
+
+
+def test_system_calls_are_printed_when_the_program_ends():
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    said = run([program("contract.c"), "free_of_null_does_nothing"], HAKMEM_SS_OS_STATS="1").stderr
+    kinds = r"mmap=[1-9]\d* munmap=\d+ madvise=[1-9]\d* mprotect=\d+ mincore=\d+ mbind=0"
+    assert re.fullmatch(rf"hakmem: system calls: {kinds}\n", said)
 
 
 def test_system_calls_are_printed_into_no_file_of_the_programs():

@@ -1,6 +1,7 @@
 /* What the library says of itself is true however it serves, and is told to nobody but stderr. */
 #include "../library.h"
 #include "../serve.h"
+#include <malloc.h>
 
 enum { COUNT = 1000 };
 
@@ -11,6 +12,25 @@ PROMISE(blocks_with_callers_are_counted) {
     HOLDS(counter("live_blocks") - before == COUNT);
     for (int i = 0; i < COUNT; i++) free(blocks[i]);
     HOLDS(counter("live_blocks") - before < COUNT / 2); /* some may be in quarantine */
+}
+
+PROMISE(it_is_libcs_heap_that_grows_where_libc_was_asked_for) {
+    enum { BYTES = 4 * MIB };
+    int64_t library_had = counter("in_use_bytes");
+    int libc_had = mallinfo().uordblks;
+    for (int i = 0; i < BYTES / KIB; i++) memset(malloc(KIB), 1, KIB);
+    int64_t library_has = counter("in_use_bytes") - library_had;
+    int libc_has = mallinfo().uordblks - libc_had;
+    if (getenv("HAKMEM_FORCE_LIBC_ALLOC")) HOLDS(libc_has >= BYTES && library_has == 0);
+    else HOLDS(libc_has == 0 && library_has > BYTES / 2);
+}
+
+STEP(it_says_what_is_in_force) {
+    int (*read_knob)(int, hak_knob_t *) = (int (*)(int, hak_knob_t *))library("hak_knob_read");
+    const char *(*profile)(void) = (const char *(*)(void))library("hak_profile");
+    hak_knob_t knob;
+    puts(profile());
+    for (int row = 0; read_knob(row, &knob) == 0; row++) printf("%s %ld\n", knob.name, (long)knob.value);
 }
 
 /* A program may close every descriptor and open files under the same numbers. */
