@@ -23,3 +23,15 @@ static inline int64_t counter(const char *name) {
     HOLDS(!"no such counter");
     return 0;
 }
+
+/* What of the heap a block lies in: the enumeration of hak_span_t. */
+enum { IN_SLAB = 1, IN_RUN = 2, IN_WINDOW = 3 };
+
+static inline hak_span_t span_of(const void *block) {
+    size_t (*walk)(hak_span_t *, size_t) = (size_t (*)(hak_span_t *, size_t))library("hak_heap_walk");
+    static hak_span_t spans[1 << 16];
+    for (size_t i = walk(spans, 1 << 16); i-- > 0;)
+        if ((uintptr_t)block - spans[i].address < spans[i].size) return spans[i];
+    HOLDS(!"a block lies in the heap");
+    return spans[0];
+}
