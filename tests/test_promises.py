@@ -61,6 +61,14 @@ def test_helper_is_nobodys_concern_while_it_learns(promise):
     keep("promises/helper.c", promise, HAKMEM_ACE_ENABLED="1")
 
 
+def test_links_lie_under_another_key_in_each_process():
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    look = [program("promises/freed_twice.c", "-ldl"), "what_free_blocks_begin_with"]
+    keys = {run(look).stdout for _ in range(4)}
+    assert len(keys) == 4 and "" not in keys
+
+
 @pytest.mark.parametrize("setting", [{"HAKMEM_PROFILE": "lean"}, {"HAKMEM_DEPOT_BYTES": "1M"}], ids=str)
 def test_blocks_that_never_waited_in_a_depot_go_back_too(setting):
     keep("promises/give_back.c", "what_is_scattered_over_all_slabs_goes_back", **setting)

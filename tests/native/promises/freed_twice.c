@@ -46,3 +46,23 @@ static void has_one_owner_after(enum crime crime) {
 
 PROMISE(is_not_handed_out_twice) { has_one_owner_after(FREE_AGAIN); }
 PROMISE(is_not_resized_where_it_lies) { has_one_owner_after(RESIZE); }
+
+static int by_word(const void *one, const void *two) {
+    uintptr_t a = **(uintptr_t *const *)one, b = **(uintptr_t *const *)two;
+    return a < b ? -1 : a > b;
+}
+
+/* The word that most of many free blocks begin with: what whoever forges a link has to know. */
+STEP(what_free_blocks_begin_with) {
+    static uintptr_t *blocks[TAKEN];
+    for (int i = 0; i < TAKEN; i++) blocks[i] = malloc(200);
+    for (int i = 0; i < TAKEN; i++) free(blocks[i]);
+    qsort(blocks, TAKEN, sizeof *blocks, by_word);
+    int most = 0, first = 0;
+    for (int i = 1, same = 0; i < TAKEN; i++) {
+        same = *blocks[i] == *blocks[i - 1] ? same + 1 : 0;
+        if (same > most) most = same, first = i;
+    }
+    HOLDS(most > TAKEN / 4);
+    printf("%lx\n", (unsigned long)*blocks[first]);
+}

@@ -35,6 +35,18 @@ static void goes_back_once_told(const char *knob, int64_t first, int64_t then) {
     expect_given_back(before);
 }
 
+PROMISE(a_trim_says_whether_anything_went_back) {
+    library("hak_purge"); /* others may say so of a little that is always left */
+    set_knob("background", 0);
+    malloc_trim(0);
+    for (size_t size = 200; size <= 2 * MIB; size *= 20) {
+        HOLDS(malloc_trim(0) == 0);
+        for (size_t i = 0; i < 8 * MIB / size; i++) memset(blocks[i] = malloc(size), 1, size);
+        for (size_t i = 0; i < 8 * MIB / size; i++) free(blocks[i]);
+        HOLDS(malloc_trim(0) == 1);
+    }
+}
+
 PROMISE(a_shorter_delay_is_in_force_at_once) { goes_back_once_told("purge_delay_ms", 60000, 10); }
 /* It may not while the program is idle, so it is the program's calls that give it back. */
 PROMISE(what_may_not_go_back_when_idle_goes_back_by_later_calls) {
