@@ -6,10 +6,12 @@ leaves out all that happens once.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 
 import pytest
+from preload import program
 
 from hakmem_py import build, instructions
 
@@ -71,8 +73,13 @@ def test_a_hit_takes_few_instructions(workload):
     assert workload != "lifo" or ours <= LIFO_PAIR_MAX
 
 
-def kernel_calls_seen(command, env, log):
-    """{call: times} of all threads, as the kernel's tracer counts them."""
+def told(stderr):
+    """{call: times}, as the library counts its own."""
+    return {call: int(times) for call, times in re.findall(r"(\w+)=(\d+)", stderr) if call in KERNEL_CALLS}
+
+
+def traced(command, env, log):
+    """Of all threads, {call: times} as the kernel's tracer counts them and as the library says at the end."""
     add = [word for pair in env.items() for word in ("-E", "=".join(pair))]
     trace = ["strace", "-f", "-c", "-o", str(log), "-e", f"trace={','.join(KERNEL_CALLS)}"]
     done = subprocess.run([*trace, *add, *command], capture_output=True, text=True)
@@ -80,18 +87,30 @@ def kernel_calls_seen(command, env, log):
         pytest.skip("tracing is not allowed here: run it with the capability CAP_SYS_PTRACE")
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in log.read_text().splitlines()]
-    return {row[-1]: int(row[3]) for row in rows if row and row[-1] in KERNEL_CALLS}
+    seen = {row[-1]: int(row[3]) for row in rows if row and row[-1] in KERNEL_CALLS}
+    return dict.fromkeys(KERNEL_CALLS, 0) | seen, told(done.stderr)
 
 
 def kernel_calls_counted(command, env):
-    """{call: times}, as the library counts its own."""
     done = subprocess.run(
         command, env={**os.environ, **env, "HAKMEM_SS_OS_STATS": "1"}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["malloc_from"].endswith("libhakmem.so")
-    pairs = dict(word.split("=") for word in done.stderr.splitlines()[-1].split() if "=" in word)
-    return {call: int(pairs[call]) for call in KERNEL_CALLS}
+    return told(done.stderr)
+
+
+@needs_strace
+def test_calls_of_the_kernel_are_counted(tmp_path):
+    """What the loader and libc ask for is the same, however much is taken and given back."""
+    env = {**preloaded(), "HAKMEM_SS_OS_STATS": "1", "HAKMEM_BACKGROUND": "0"}  # a thread's stack is libc's
+    few, many = (
+        traced([str(program("contract.c")), promise], env, tmp_path / "strace")
+        for promise in ("free_of_null_does_nothing", "a_block_of_64_mib_is_like_any_other")
+    )
+    for call in KERNEL_CALLS:
+        seen, counted = (many[i][call] - few[i][call] for i in (0, 1))
+        assert seen == counted and (counted > 0 or call == "munmap")
 
 
 @needs_strace
@@ -99,7 +118,7 @@ def kernel_calls_counted(command, env):
 def test_a_steady_program_asks_nothing_of_the_kernel(workload, tmp_path):
     warmup, more = STEADY[workload]
     runs = [bench(workload, iterations, warmup) for iterations in (1, more)]
-    seen = [kernel_calls_seen(run, preloaded(), tmp_path / "strace") for run in runs]
+    seen = [traced(run, preloaded(), tmp_path / "strace")[0] for run in runs]
     assert seen[0] == seen[1]
     counted = [kernel_calls_counted(run, preloaded()) for run in runs]
-    assert counted[0] == counted[1]
+    assert counted[0] == counted[1] and counted[0].keys() == set(KERNEL_CALLS)
