@@ -1,6 +1,7 @@
 """The library inside this process: its tables are true to what was allocated."""
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 
@@ -205,3 +206,59 @@ def test_a_thread_gets_its_own_magazines_back_and_others_before_new_memory(lib):
         for mine, again in zip(before, after, strict=True):
             assert len(mine & again) > 0.8 * count
         assert third.submit(lambda: give(take(count // 2))).result() <= set.union(*after)
+
+
+# At least so much more of each when 20 MB of blocks of a size of their own, and 12 long ones, have come; when
+# they have gone; have come again; have gone and were purged. 0: does not matter.
+COUNTED = {
+    "refills": (20, 0, 20, 0),
+    "refilled_blocks": (20_000, 0, 20_000, 0),
+    "carved_blocks": (20_000, 0, 0, 0),
+    "spills": (0, 20, 0, 20),
+    "spilled_blocks": (0, 19_000, 0, 20_000),
+    "depot_pushes": (0, 20, 0, 20),
+    "depot_pops": (0, 0, 20, 20),
+    "slabs_taken": (290, 0, 0, 0),
+    "superslabs_taken": (9, 0, 0, 0),
+    "spans_taken": (12, 0, 0, 0),
+    "spans_returned": (0, 0, 0, 12),
+    "returned_blocks": (0, 0, 0, 20_000),
+    "slabs_returned": (0, 0, 0, 290),
+    "superslabs_returned": (0, 0, 0, 9),
+    "purges": (0, 0, 0, 1),
+    "purged_bytes": (0, 0, 0, 50e6),
+    "in_use_bytes": (55e6, 0, 35e6, 0),
+    "committed_bytes": (50e6, 0, 0, 0),
+    "live_blocks": (20_000, 0, 20_000, 0),
+    "cached_bytes": (0, 19e6, 0, 0),
+}
+
+
+def test_each_counter_counts_what_it_says(lib):
+    def take():
+        return [lib.hak_malloc(size) for size in [976] * 20_000 + [3_000_000] * 12]
+
+    def give(rest=lambda: None):
+        for block in blocks:
+            lib.hak_free(block)
+        rest()
+
+    native.set_knob("purge_delay_ms", 60_000)  # nobody else tidies meanwhile
+    lib.hak_purge()
+    counts, blocks = [native.counters()["value"]], None
+    for step in (take, give, take, lambda: give(lib.hak_purge)):
+        blocks = step()
+        counts.append(native.counters()["value"])
+    native.set_knob("purge_delay_ms", int(native.knobs().at["purge_delay_ms", "preset"]))
+    for name, least in COUNTED.items():
+        grown = [int(after[name]) - int(before[name]) for before, after in pairwise(counts)]
+        assert all(n >= m for n, m in zip(grown, least, strict=True) if m), (name, grown, least)
+
+
+def test_threads_are_counted(lib):
+    before = native.counters()["value"]
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: lib.hak_free(lib.hak_malloc(1))).result()
+        beside = native.counters()["value"]
+    assert [beside[name] - before[name] for name in ("threads_seen", "heaps")] == [1, 1]
+    assert native.counters()["value"]["heaps"] == before["heaps"]
