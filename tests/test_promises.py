@@ -61,6 +61,10 @@ def test_helper_is_nobodys_concern_while_it_learns(promise):
     keep("promises/helper.c", promise, HAKMEM_ACE_ENABLED="1")
 
 
+def test_a_helper_that_cannot_start_does_no_harm_while_it_would_learn():
+    keep("promises/no_threads.c", "a_helper_that_cannot_start_does_no_harm", HAKMEM_ACE_ENABLED="1")
+
+
 def test_links_lie_under_another_key_in_each_process():
     if library() is None:
         pytest.skip("libc's allocator is under test")
