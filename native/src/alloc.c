@@ -248,7 +248,7 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
     if (UNLIKELY(!class_is_start(class, block - slab->address))) fatal("free of no block's start", block);
     struct bin *bin = heap != NULL ? heap_bin(heap, class) : NULL;
     if (UNLIKELY(bin == NULL || !magazine_spill(heap, bin, class) || !bin_push(bin, block))) orphan_free(class, block);
-    if (UNLIKELY(heap != NULL && heap->given_all >= GIVEN_ALL)) heap_give_all(heap);
+    if (UNLIKELY(heap != NULL && heap->given_bytes >= GIVEN_MUCH)) heap_give_all(heap);
 }
 
 /* What the thread's caches do not take. Of a thread that dies the damaged heap gets nothing back. */

@@ -72,6 +72,7 @@ static void free_link(struct span *span, struct span *older)
 {
     int state = span->zeroed ? CLEAN : DIRTY;
     unsigned bin = run_bin_floor(span->units);
+    MUST(span->kind == SPAN_FREE && span->units > 0, span->address);
     span->prev = NULL;
     span->next = free_bins[state][bin];
     if (span->next != NULL) span->next->prev = span;
@@ -94,6 +95,8 @@ static void free_unlink(struct span *span)
 {
     int state = span->zeroed ? CLEAN : DIRTY;
     unsigned bin = run_bin_floor(span->units);
+    MUST(span->kind == SPAN_FREE && (span->prev == NULL ? free_bins[state][bin] == span : span->prev->next == span),
+         span->address);
     if (span->next != NULL) span->next->prev = span->prev;
     if (span->prev != NULL) span->prev->next = span->next;
     else if ((free_bins[state][bin] = span->next) == NULL) free_bits[state] &= ~(UINT64_C(1) << bin);
@@ -128,6 +131,7 @@ static void free_insert(struct arena *arena, struct span *span, uint32_t units, 
                         struct span *older)
 {
     size_t at = (size_t)(span - arena->spans);
+    MUST(at + units <= arena->born, span->address);
     struct age age = {older, units, now};
     struct span *after = span + units;
     if (at + units < arena->born && after->kind == SPAN_FREE && after->zeroed == zeroed) {
@@ -403,6 +407,7 @@ static struct span *span_find(int state, uint32_t units, uint32_t alignment)
 /* The span leaves the arena. */
 static struct span *arena_taken(struct span *span, uint32_t units)
 {
+    MUST(span->kind == SPAN_RUN && span->units == units, span->address);
     span->touched = span->zeroed ? 0 : units;
     if (!span->zeroed) POKE(recycled_units, recycled_units + units);
     atomic_fetch_add_explicit(&fetched_units, units, memory_order_relaxed);
@@ -446,6 +451,7 @@ static void arena_give(struct span *span, uint32_t touched, uint64_t now)
 {
     struct arena *arena = arena_of(span->address);
     uint32_t units = span->units;
+    MUST(span->kind == SPAN_RUN && touched <= units, span->address);
     if (touched < units) {
         span_shape(arena, span, SPAN_RUN, touched != 0 ? touched : units);
         struct span *rest = span + touched;

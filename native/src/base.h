@@ -12,7 +12,7 @@
 #include <string.h>
 
 #ifndef HAK_CHECKED
-#define HAK_CHECKED 0 /* 1: the checked build, which verifies what the others trust */
+#define HAK_CHECKED 0 /* 1: the checked build, which verifies what the others trust: see MUST (os.c) */
 #endif
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)

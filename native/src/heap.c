@@ -63,7 +63,7 @@ static COLD void heap_bury(struct heap *heap)
     uint64_t now = os_now_ns();
     for (unsigned class = 1; class < CLASSES; class ++) {
         if (class < FRONT_CLASSES) heap->moved[class] = heap->loaded[class].blocks = 0;
-        else magazine_flush(heap, &heap->wide[class - FRONT_CLASSES], class);
+        else magazine_flush(heap, &heap->wide[class - FRONT_CLASSES], class, true);
         if (heap->spare[class].blocks != 0) magazine_give(heap, class, &heap->spare[class], true);
         heap_abandon(heap, class, now);
     }
@@ -116,11 +116,11 @@ static struct heap *heap_begin(void)
     return heap;
 }
 
-/* Every block goes where other threads can get it, and the slabs that are carved. */
-static void heap_flush_blocks(struct heap *heap, uint64_t now)
+/* Every block goes where other threads can get it, and the slabs that are carved; `leaves`: as in magazine_flush. */
+static void heap_flush_blocks(struct heap *heap, bool leaves, uint64_t now)
 {
     for (unsigned class = 1; class < CLASSES; class ++) {
-        magazine_flush(heap, heap_bin(heap, class), class);
+        magazine_flush(heap, heap_bin(heap, class), class, leaves);
         heap_abandon(heap, class, now);
     }
     POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
@@ -129,17 +129,17 @@ static void heap_flush_blocks(struct heap *heap, uint64_t now)
 /* And every run. */
 static void heap_flush(struct heap *heap, uint64_t now)
 {
-    heap_flush_blocks(heap, now);
+    heap_flush_blocks(heap, true, now);
     mid_shrink(heap, 0, now);
 }
 
-/* A thread that gave so many magazines, and took none, keeps few blocks of any class: each may hold back a page, and
- * while it rests nobody takes them from it. */
+/* A thread that gave much, and took nothing, keeps few blocks of any class: each may hold back a page, and while it
+ * rests nobody takes them from it. */
 static NOINLINE void heap_give_all(struct heap *heap)
 {
-    memset(heap->given, GIVEN_MANY, sizeof heap->given);
-    heap_flush_blocks(heap, os_now_ns());
-    heap->given_all = 0;
+    memset(heap->given, GIVEN_ALL, sizeof heap->given);
+    heap_flush_blocks(heap, false, os_now_ns());
+    heap->given_bytes = 0;
 }
 
 /* The calling thread has no caches any more: its next call misses. */

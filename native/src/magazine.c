@@ -141,6 +141,7 @@ static struct chain depot_pop(struct depot *depot, unsigned class)
         if (depot->magazines < depot->low) POKE(depot->low, depot->magazines);
         if (depot->magazines < depot->least) POKE(depot->least, depot->magazines);
         depot_tell(depot, class);
+        MUST((below == 0) == (depot->magazines == 0) && (below == 0) == (depot->blocks == 0), chain.head);
     }
     lock_drop(&depot->lock);
     return chain;
@@ -177,6 +178,7 @@ static struct chain depot_find(struct heap *heap, unsigned class)
 }
 
 static struct lock round_lock; /* held while memory goes back: what is on its way is in no list, and a fork waits */
+static uintptr_t round_slots[MAGAZINE_MAX];
 
 /* The kernel is asked anew. Under round_lock. */
 static void round_begin(void)
@@ -193,9 +195,8 @@ static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool
     for (; idle > 0; idle--) {
         struct chain chain = depot_pop(depot, class);
         if (chain.head == 0) break;
-        static uintptr_t slots[MAGAZINE_MAX];
-        chain_unpack(class, chain, slots);
-        bytes += slabs_return(class, slots, chain.blocks, now);
+        chain_unpack(class, chain, round_slots);
+        bytes += slabs_return(class, round_slots, chain.blocks, now);
     }
     lock_take(&depot->lock);
     POKE(depot->low, depot->magazines);
@@ -261,8 +262,9 @@ static uint32_t magazine_limit(const struct heap *heap, unsigned class)
     uint32_t capacity = magazine_capacity(class);
     int64_t out = heap->moved[class] - heap->loaded[class].blocks;
     if (LIKELY(heap->given[class] < GIVEN_MANY) || out < 0) return capacity;
-    size_t few = size_max(UNIT_BYTES / 4 / size_max(classes[class].size, os_page), 1);
-    return (uint32_t)size_min(size_max((size_t)out / 4, few), capacity);
+    size_t few = UNIT_BYTES / size_max(classes[class].size, os_page);
+    if (heap->given[class] == GIVEN_ALL) few /= 4;
+    return (uint32_t)size_min(size_max((size_t)out / 4, size_max(few, 1)), capacity);
 }
 
 /* Blocks in a bin. To an observer, who may see one half of a swap, any number. */
@@ -343,7 +345,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
     heap->given[class] = 0;
-    heap->given_all = 0;
+    heap->given_bytes = 0;
     if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
         if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);
         return false;
@@ -351,6 +353,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     if (full.blocks != 0) chain_unpack(class, full, loaded->slots + 1);
     else blocks = slabs_fill(heap, class, blocks, loaded->slots + 1);
     loaded->blocks = blocks;
+    for (uint32_t i = 1; HAK_CHECKED && i <= blocks; i++) MUST(block_is_of(class, loaded->slots[i]), loaded->slots[i]);
     return blocks != 0;
 }
 
@@ -410,8 +413,9 @@ static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned
             magazine_give(heap, class, loaded, false);
         }
         size_t units = (size_t)given * classes[class].size >> UNIT_SHIFT, more = given != 0 ? size_max(units, 1) : 0;
-        heap->given[class] = (uint8_t)size_min(heap->given[class] + more, GIVEN_MANY);
-        heap->given_all += given != 0;
+        if (heap->given[class] < GIVEN_MANY)
+            heap->given[class] = (uint8_t)size_min(heap->given[class] + more, GIVEN_MANY);
+        heap->given_bytes += (size_t)given * classes[class].size;
         uint32_t *count = given != 0 ? &heap->spills[class] : &heap->swaps[class];
         POKE(*count, *count + 1);
     }
@@ -420,19 +424,20 @@ static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned
     return true;
 }
 
-/* Everything of one class goes to the depot, for a thread that ends, rests or purges, and so does not come back. */
-static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class)
+/* Everything of one class goes to the depot; `leaves`: for a thread that ends, rests or purges, and so does not come
+ * back. */
+static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class, bool leaves)
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     loaded->blocks = bin_length(bin, loaded);
     if (loaded->blocks != 0) {
         POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
         stat_add(heap, STAT_spilled_blocks, loaded->blocks);
-        magazine_give(heap, class, loaded, true);
+        magazine_give(heap, class, loaded, leaves);
         bin_load(heap, bin, class, magazine_limit(heap, class));
     }
-    if (spare->blocks != 0) magazine_give(heap, class, spare, true);
-    POKE(depot_own(heap, class)->asked, 0);
+    if (spare->blocks != 0) magazine_give(heap, class, spare, leaves);
+    if (leaves) POKE(depot_own(heap, class)->asked, 0);
 }
 
 /* --- a block asked about ------------------------------------------------------------------------------------------ */
@@ -444,29 +449,70 @@ static bool magazine_holds(const struct magazine *magazine, uint32_t blocks, uin
     return i - 1 < blocks && magazine->slots[i] == block;
 }
 
-/* Ends a list, or is the start of a block of the class. */
-static bool link_leads(unsigned class, uintptr_t to)
+/* Does a slab hold it, listed or, of L2, as a bit? */
+static bool slab_holds(struct span *slab, uintptr_t block)
 {
-    const struct span *slab = span_of(to);
-    return to == 0 || to == LIST_END ||
-           (slab != NULL && slab->kind == SPAN_SLAB && slab->class == class &&
-            class_is_start(class, to - slab->address));
+    struct class_slabs *slabs = &class_slabs[slab->class];
+    lock_take(&slabs->lock);
+    bool found = !slab_is_tiny(slab) && (slab->slots >> slab_index(slab, block) & 1) != 0;
+    uintptr_t at = slab_is_tiny(slab) ? slab->list : LIST_END;
+    for (uint32_t left = slab->returned; !found && left > 0 && at != LIST_END && link_valid(at); left--) {
+        found = at == block;
+        at = link_next(at);
+    }
+    lock_drop(&slabs->lock);
+    return found;
 }
 
-/* Is the block free, as far as its first word tells: linked under the key, at the head of a magazine in the depot, or
- * in one of this thread's? What a program keeps there tells so by guessing the key alone. Those in other threads'
- * magazines and in parts without pages do not tell. */
+/* Does a magazine of the depot hold it? `slots`: room for its blocks. Nothing is written. */
+static bool chain_holds(unsigned class, struct chain chain, uintptr_t *slots, uintptr_t block)
+{
+    uint32_t words = chain_words(class), word = 1, left = chain.blocks - 1, at = left;
+    slots[left] = chain.head;
+    for (; left > 0; at--, word = 0) {
+        const uintptr_t *from = block_words(slots[at]);
+        uint32_t n = words - word < left ? words - word : left;
+        left -= n;
+        for (uint32_t i = 0; i < n; i++) {
+            slots[left + i] = from[word + i] - link_key - (word + i != 0);
+            if (!block_is_of(class, slots[left + i])) return false; /* it was overwritten: who takes it will say so */
+        }
+    }
+    for (uint32_t i = 0; i < chain.blocks; i++)
+        if (slots[i] == block) return true;
+    return false;
+}
+
+static bool depot_holds(struct depot *depot, unsigned class, uintptr_t block)
+{
+    bool found = false;
+    lock_take(&depot->lock);
+    for (uintptr_t head = depot->top; head != 0 && !found;) {
+        struct chain chain = chain_open(head, &head);
+        if (chain.blocks - 1 >= MAGAZINE_MAX) break;
+        found = chain_holds(class, chain, round_slots, block);
+    }
+    lock_drop(&depot->lock);
+    return found;
+}
+
+/* Is the block free, in one of this thread's magazines, in a slab or in the depot? Those in other threads' magazines
+ * and in parts without pages do not tell. */
 static NOINLINE bool block_is_free(const struct heap *heap, const struct bin *bin, unsigned class, uintptr_t block)
 {
-    uintptr_t below;
-    struct chain chain = chain_open(block, &below);
-    if (chain.blocks - 1 < MAGAZINE_MAX && link_leads(class, below)) return true;
-    if (link_valid(block)) return link_leads(class, link_next(block));
     const struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    return magazine_holds(loaded, bin_length(bin, loaded), block) || magazine_holds(spare, spare->blocks, block);
+    if (magazine_holds(loaded, bin_length(bin, loaded), block) || magazine_holds(spare, spare->blocks, block))
+        return true;
+    if (slab_holds(span_of(block), block)) return true;
+    bool found = false;
+    lock_take(&round_lock); /* for the slots */
+    for (unsigned part = 0; part < DEPOT_PARTS && !found; part++)
+        found = depot_holds(&depots[class][part], class, block);
+    lock_drop(&round_lock);
+    return found;
 }
 
-/* May it be? No word of a block that is not says so often. */
+/* May it be? No word of a block that is not says so often; what a program copies there unread may. */
 static ALWAYS_INLINE bool block_seems_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
     uintptr_t word = block_words(block)[0];

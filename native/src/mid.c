@@ -65,6 +65,7 @@ static ALWAYS_INLINE void run_sort(struct span *run)
 /* The run goes to a caller. */
 static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
+    MUST(run->kind == SPAN_RUN && units <= run->units, run->address);
     if (UNLIKELY(size >= LARGE_MIN)) run->start = 0;
     POKE(run->size, size);
     POKE(run->life, run_mark(run_block(run)));
@@ -83,6 +84,7 @@ static void run_level(struct span *run)
 static struct span *run_pop(struct heap *heap, unsigned bin)
 {
     struct span *run = heap->runs[bin];
+    MUST(run->kind == SPAN_RUN && run->life == RUN_FREE, run->address);
     heap->runs[bin] = run->next;
     if (run->next == NULL) heap->run_bits &= ~(UINT64_C(1) << bin);
     POKE(heap->run_cached, heap->run_cached - run_touched_bytes(run));
@@ -115,6 +117,7 @@ static ALWAYS_INLINE uintptr_t short_begin(uintptr_t block, size_t size)
 {
     if (UNLIKELY(block == 0)) return 0;
     struct span *run = short_of(block);
+    MUST(run->kind == SPAN_RUN && PEEK(run->life) == RUN_FREE && run_units(size) <= run->units, block);
     POKE(run->size, size);
     POKE(run->life, run_mark(block));
     return block;

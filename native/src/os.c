@@ -343,3 +343,10 @@ static COLD __attribute__((noreturn)) void fatal(const char *crime, uintptr_t ad
     line_end(&line);
     abort();
 }
+
+/* What holds while nothing is damaged and no code is wrong. The checked build looks, and ends the program where it does
+ * not. */
+#define MUST(condition, address)                                                                                       \
+    do {                                                                                                               \
+        if (HAK_CHECKED && UNLIKELY(!(condition))) fatal("must hold: " #condition ",", (uintptr_t)(address));          \
+    } while (0)

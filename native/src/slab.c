@@ -123,6 +123,7 @@ static void slab_delete(struct span *slab, uint64_t now)
         slab_inspect(slab);
         slab_empty(slab);
     }
+    MUST(slab->kind == SPAN_SLAB && slab->returned == slab->carved && slab->place == SLAB_NOWHERE, slab->address);
     owners.bin[map_index(slab->address)] = 0;
     atomic_fetch_sub_explicit(&carved_bytes, (size_t)slab->carved * classes[slab->class].size, memory_order_relaxed);
     lock_take(&arena_lock);
@@ -134,6 +135,14 @@ static void slab_delete(struct span *slab, uint64_t now)
 static ALWAYS_INLINE size_t slab_index(const struct span *slab, uintptr_t block)
 {
     return (block - slab->address) / classes[slab->class].size;
+}
+
+/* A block that is on its way between magazines and slabs: one of the class, carved once. */
+static bool block_is_of(unsigned class, uintptr_t block)
+{
+    const struct span *slab = span_of(block);
+    return slab != NULL && slab->kind == SPAN_SLAB && slab->class == class &&
+           class_is_start(class, block - slab->address) && slab_index(slab, block) < PEEK(slab->carved);
 }
 
 /* Carves up to `wanted` new blocks into slots, the lowest address on top. By the slab's owner. */
@@ -247,6 +256,7 @@ static bool slab_give(struct class_slabs *slabs, struct span *slab, uintptr_t bl
         fatal("block freed twice", block);
     slab_put(slab, block);
     POKE(slab->returned, slab->returned + 1);
+    MUST(slab->returned <= slab->carved, block);
     if (slab->place == SLAB_CURRENT) return false;
     if (UNLIKELY(slab->quiet == SLAB_STRIPPED && slab->place == SLAB_PARTIAL)) partial_unlink(slabs, slab);
     slab->quiet = 0;
@@ -290,6 +300,7 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
             struct span *slab = span_of(block);
             if (UNLIKELY(slab == NULL || slab->kind != SPAN_SLAB || slab->class != class))
                 fatal("free list overwritten", block);
+            MUST(block_is_of(class, block), block);
             if (slab_give(slabs, slab, block)) whole = slab;
         }
         lock_drop(&slabs->lock);

@@ -15,6 +15,30 @@ static struct superslab *superslab_of(struct arena *arena, uintptr_t address)
     return superslab->units != 0 ? superslab : &arena->superslabs[region & ~(size_t)1];
 }
 
+static unit_mask mask_of(uint32_t first, uint32_t units)
+{
+    return (units == UNIT_MASK_BITS ? ~(unit_mask)0 : ((unit_mask)1 << units) - 1) << first;
+}
+
+static uint64_t mask_upper(unit_mask mask) { return (uint64_t)(mask >> 32 >> 32); } /* 0 where it has 64 bits */
+
+static uint32_t mask_units(unit_mask mask)
+{
+    return (uint32_t)(__builtin_popcountll((uint64_t)mask) + __builtin_popcountll(mask_upper(mask)));
+}
+
+/* mask != 0 */
+static unsigned mask_lowest(unit_mask mask)
+{
+    return (uint64_t)mask != 0 ? lowest_bit((uint64_t)mask) : 64 + lowest_bit(mask_upper(mask));
+}
+
+static void superslab_check(const struct superslab *superslab)
+{
+    MUST(mask_units(superslab->free_mask) == superslab->free_units, superslab);
+    MUST((superslab->dirty_mask & ~superslab->free_mask) == 0, superslab);
+}
+
 static void superslab_list(struct superslab *superslab)
 {
     superslab->listed = true;
@@ -30,18 +54,6 @@ static void superslab_unlist(struct superslab *superslab)
     if (superslab->next != NULL) superslab->next->prev = superslab->prev;
     if (superslab->prev != NULL) superslab->prev->next = superslab->next;
     else POKE(superslabs_free, superslab->next);
-}
-
-static uint64_t mask_of(uint32_t first, uint32_t units)
-{
-    return (units == 64 ? ~UINT64_C(0) : (UINT64_C(1) << units) - 1) << first;
-}
-
-/* Units that a superslab can keep masks for; with 16 KiB units one of 1 MiB has 64. */
-static uint32_t superslab_units_wanted(void)
-{
-    size_t units = (size_t)knob(KNOB_superslab_bytes) / UNIT_BYTES;
-    return (uint32_t)size_min(align_down(units, 2), 64);
 }
 
 /* The kernel fills every huge page that it may, however few of its pages are there: so it may not where some went back,
@@ -82,7 +94,7 @@ static bool superslab_is_huge(size_t bytes, size_t total)
 
 static struct superslab *superslab_new(void)
 {
-    uint32_t units = superslab_units_wanted();
+    uint32_t units = (uint32_t)((size_t)knob(KNOB_superslab_bytes) / UNIT_BYTES);
     size_t bytes = (size_t)units << UNIT_SHIFT;
     struct span *span = arena_take(units, units);
     if (span == NULL) return NULL;
@@ -109,7 +121,7 @@ static void superslab_return(struct superslab *superslab, uint64_t now)
 {
     struct arena *arena = superslab->arena;
     struct span *span = &arena->spans[superslab->first];
-    uint32_t units = superslab->units, dirty = (uint32_t)__builtin_popcountll(superslab->dirty_mask);
+    uint32_t units = superslab->units, dirty = mask_units(superslab->dirty_mask);
     superslab_unlist(superslab);
     superslab_sparse(superslab, true); /* whoever takes its space next has not asked for huge pages */
     for (uint32_t i = 0; i < units; i++) {
@@ -124,36 +136,38 @@ static void superslab_return(struct superslab *superslab, uint64_t now)
     arena_give(span, dirty != 0 ? units : 0, now);
 }
 
-/* First place in the mask where `units` free ones lie together, aligned to their number; 64 where there is none. */
-static unsigned mask_find(uint64_t mask, uint32_t units)
+/* First place in the mask where `units` free ones lie together, aligned to their number; UNIT_MASK_BITS where there is
+ * none. */
+static unsigned mask_find(unit_mask mask, uint32_t units)
 {
-    if (units == 1) return mask != 0 ? lowest_bit(mask) : 64;
-    for (uint32_t at = 0; at + units <= 64; at += units)
+    if (units == 1) return mask != 0 ? mask_lowest(mask) : UNIT_MASK_BITS;
+    for (uint32_t at = 0; at + units <= UNIT_MASK_BITS; at += units)
         if ((mask & mask_of(at, units)) == mask_of(at, units)) return at;
-    return 64;
+    return UNIT_MASK_BITS;
 }
 
 /* Takes units for a slab, warm ones first. The caller holds arena_lock. */
 static struct span *superslab_take(uint32_t units)
 {
     struct superslab *superslab = superslabs_free;
-    unsigned at = 64;
+    unsigned at = UNIT_MASK_BITS;
     for (; superslab != NULL; superslab = superslab->next) {
         at = mask_find(superslab->free_mask & superslab->dirty_mask, units);
-        if (at == 64) at = mask_find(superslab->free_mask, units);
-        if (at != 64) break;
+        if (at == UNIT_MASK_BITS) at = mask_find(superslab->free_mask, units);
+        if (at != UNIT_MASK_BITS) break;
     }
     if (superslab == NULL) {
         superslab = superslab_new();
         if (superslab == NULL) return NULL;
         at = 0;
     }
-    uint64_t mask = mask_of(at, units);
-    atomic_fetch_sub_explicit(&slab_dirty_units, (size_t)__builtin_popcountll(superslab->dirty_mask & mask),
+    unit_mask mask = mask_of(at, units);
+    atomic_fetch_sub_explicit(&slab_dirty_units, (size_t)mask_units(superslab->dirty_mask & mask),
                               memory_order_relaxed);
     superslab->free_mask &= ~mask;
     superslab->dirty_mask &= ~mask;
     superslab->free_units -= units;
+    superslab_check(superslab);
     if (superslab->free_units == 0) {
         superslab_unlist(superslab);
         superslab_fill(superslab);
@@ -174,12 +188,14 @@ static void superslab_give(struct span *span, uint64_t now)
     struct arena *arena = arena_of(span->address);
     struct superslab *superslab = superslab_of(arena, span->address);
     uint32_t units = span->units;
-    uint64_t mask = mask_of((uint32_t)(span - arena->spans) - superslab->first, units);
+    unit_mask mask = mask_of((uint32_t)(span - arena->spans) - superslab->first, units);
+    MUST((superslab->free_mask & mask) == 0, span->address);
     for (uint32_t i = 0; i < units; i++) span_shape(arena, &span[i], SPAN_SUPERSLAB, 1);
     superslab->free_mask |= mask;
     superslab->dirty_mask |= mask;
     superslab->free_units += units;
     superslab->freed_ns = now;
+    superslab_check(superslab);
     atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
     stat_shared(STAT_slabs_returned, 1);
     if (!superslab->listed) superslab_list(superslab);
@@ -187,14 +203,14 @@ static void superslab_give(struct span *span, uint64_t now)
 }
 
 /* The first row of dirty free units worth a call of its own; 0 where there is none. */
-static uint64_t superslab_purgeable(const struct superslab *superslab, uint64_t horizon, size_t shortest)
+static unit_mask superslab_purgeable(const struct superslab *superslab, uint64_t horizon, size_t shortest)
 {
-    uint64_t mask = superslab->freed_ns <= horizon ? superslab->dirty_mask : 0;
+    unit_mask mask = superslab->freed_ns <= horizon ? superslab->dirty_mask : 0;
     while (mask != 0) {
-        unsigned at = lowest_bit(mask);
-        uint64_t above = ~(mask >> at);
-        unsigned length = above == 0 ? 64 : lowest_bit(above);
-        uint64_t row = mask_of(at, length);
+        unsigned at = mask_lowest(mask);
+        unit_mask above = ~(mask >> at);
+        unsigned length = above == 0 ? UNIT_MASK_BITS : mask_lowest(above);
+        unit_mask row = mask_of(at, length);
         if ((size_t)length << UNIT_SHIFT >= shortest) return row;
         mask &= ~row;
     }
@@ -208,12 +224,12 @@ static size_t superslab_purge(uint64_t horizon)
     size_t bytes = 0, shortest = (size_t)knob(KNOB_purge_range_bytes);
     lock_take(&arena_lock);
     for (struct superslab *superslab = superslabs_free; superslab != NULL;) {
-        uint64_t row = superslab_purgeable(superslab, horizon, shortest);
+        unit_mask row = superslab_purgeable(superslab, horizon, shortest);
         if (row == 0) {
             superslab = superslab->next;
             continue;
         }
-        uint32_t at = lowest_bit(row), units = (uint32_t)__builtin_popcountll(row);
+        uint32_t at = mask_lowest(row), units = mask_units(row);
         superslab->dirty_mask &= ~row;
         superslab->free_mask &= ~row;
         superslab->free_units -= units;

@@ -82,6 +82,7 @@ static ALWAYS_INLINE bool front_free(uintptr_t block)
     uint64_t product = front_product(block, offset);
     struct bin *bin = front_bin(offset);
     if (UNLIKELY(product >= START_BOUND)) return false;
+    MUST(offset == 0 || block_is_of((unsigned)(offset / GRANULE), block), block);
     return bin_push(bin, block);
 }
 

@@ -73,7 +73,8 @@
 #define MAGAZINE_MIN 16u  /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
 #define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */
-#define GIVEN_ALL 16u                   /* magazines of all classes in a row: then none are kept */
+#define GIVEN_ALL (GIVEN_MANY + 1)      /* and much of all classes: then they are smaller still ... */
+#define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
 #define SLOTS_BYTES ((size_t)640 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define DEPOT_PARTS 8u
 #define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
@@ -182,15 +183,24 @@ struct span {
     struct span *prev;
 };
 
+/* A bit a unit of a superslab. */
+#if HAK_SLAB_SHIFT < 15
+__extension__ typedef unsigned __int128 unit_mask;
+#else
+typedef uint64_t unit_mask;
+#endif
+#define UNIT_MASK_BITS (8 * (uint32_t)sizeof(unit_mask))
+_Static_assert(SUPERSLAB_UNITS_MAX <= UNIT_MASK_BITS, "a superslab keeps its free units in one word");
+
 /* Its first unit is `first`; it lives in a table beside the arena's, one row a MiB. */
 struct superslab {
     struct superslab *next, *prev; /* in the list of those with free units */
     uint32_t first;                /* unit number in its arena */
     uint32_t units;
     uint32_t free_units;
-    uint32_t bare_slabs; /* slabs with parts without pages */
-    uint64_t free_mask;  /* bit i: unit i is free */
-    uint64_t dirty_mask; /* bit i: unit i is free and may hold pages */
+    uint32_t bare_slabs;  /* slabs with parts without pages */
+    unit_mask free_mask;  /* bit i: unit i is free */
+    unit_mask dirty_mask; /* bit i: unit i is free and may hold pages */
     struct arena *arena;
     uint64_t freed_ns; /* when a unit was last given back */
     bool listed;
@@ -257,7 +267,7 @@ struct heap {
     struct magazine spare[CLASSES];           /* the magazine behind it: empty, or it was full */
     uintptr_t *slots, *slots_end;             /* mapped for further magazines */
     uint16_t capacity[CLASSES];               /* in force; taken from the knobs at a refill or spill */
-    uint8_t given[CLASSES];                   /* since the last refill: see GIVEN_MANY, its highest value */
+    uint8_t given[CLASSES];                   /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
     struct span *current[CLASSES];            /* the slab being carved */
     uint64_t run_bits;                        /* bit b: runs[b] is not empty */
     struct run_bin shorts[RUN_SHORT + 2];     /* by units, the last always empty: short runs without accounts */
@@ -270,7 +280,7 @@ struct heap {
     size_t run_allowed;                       /* the most they may be */
     size_t short_bytes;                       /* of short runs of a length that may be in hand */
     const struct span *fresh;                 /* large run, untouched before, that was handed out last */
-    uint32_t given_all;                       /* magazines since the last refill: see GIVEN_ALL */
+    size_t given_bytes;                       /* of all classes, since the last refill of one */
     uint32_t run_given;                       /* runs given to the arena since one was taken from it */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front; /* the thread's bins; read by observers */
