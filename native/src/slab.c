@@ -256,7 +256,7 @@ static bool slab_give(struct class_slabs *slabs, struct span *slab, uintptr_t bl
         fatal("block freed twice", block);
     slab_put(slab, block);
     POKE(slab->returned, slab->returned + 1);
-    MUST(slab->returned <= slab->carved, block);
+    MUST(slab->returned <= PEEK(slab->carved), block);
     if (slab->place == SLAB_CURRENT) return false;
     if (UNLIKELY(slab->quiet == SLAB_STRIPPED && slab->place == SLAB_PARTIAL)) partial_unlink(slabs, slab);
     slab->quiet = 0;

@@ -23,6 +23,78 @@ PROMISE(every_peak_of_20_mib_blocks_goes_back) {
     give_back_after(20 * MIB); /* by now the allocator knows that they are filled */
 }
 
+static size_t next_random(void) {
+    static uint64_t state = 1;
+    return (state = state * UINT64_C(6364136223846793005) + 1442695040888963407u) >> 33;
+}
+
+/* Sizes of all classes, freed in no order: hardly a page of theirs stays with a thread that rests. */
+PROMISE(a_small_peak_of_many_sizes_goes_back) {
+    enum { SMALL_PEAK = 48 * MIB };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    size_t count = 0;
+    for (size_t bytes = 0, size; bytes < SMALL_PEAK; bytes += size) {
+        size = (size_t)20 << next_random() % 9;
+        size += next_random() % size;
+        memset(blocks[count++] = malloc(size), 1, size);
+    }
+    for (size_t i = count - 1; i > 0; i--) {
+        char **other = &blocks[next_random() % (i + 1)], *block = blocks[i];
+        blocks[i] = *other;
+        *other = block;
+    }
+    for (size_t i = 0; i < count; i++) free(blocks[i]);
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= SMALL_PEAK / 8; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() - before < SMALL_PEAK / 8);
+}
+
+/* Values that grow from phase to phase: what the old sizes left serves the new ones. */
+PROMISE(sizes_that_drift_leave_little_behind) {
+    enum { LIVE = 38 * MIB, PHASES = 10 };
+    static size_t sizes[PEAK / 200];
+    size_t live = 0, mean = 300;
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (int phase = 0; phase < PHASES; phase++, mean += mean * 35 / 100)
+        for (size_t i = 0; i < LIVE / 300; i++) {
+            size_t size = mean * (80 + next_random() % 41) / 100;
+            if (blocks[i] != NULL && i < LIVE / mean && next_random() % 10 == 0) continue;
+            free(blocks[i]);
+            live -= sizes[i];
+            sizes[i] = i < LIVE / mean ? size : 0;
+            blocks[i] = sizes[i] != 0 ? memset(malloc(size), 1, size) : NULL;
+            live += sizes[i];
+            HOLDS(i % 1024 != 0 || resident_bytes() - before < 5 * LIVE);
+        }
+    for (size_t i = 0; i < LIVE / 300; i++) free(blocks[i]);
+}
+
+static void frame(size_t size) { free(memset(malloc(size), 1, size)); }
+
+/* From the threshold on blocks go back when they are freed; but where one comes after the other, none is faulted in
+ * anew. */
+PROMISE(large_blocks_that_come_and_go_keep_their_pages_for_a_while) {
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (int i = 0; i < 4; i++) frame(100 * MIB);
+    int64_t purged = counter("purged_bytes");
+    for (int i = 0; i < 10; i++) frame(100 * MIB);
+    HOLDS(counter("purged_bytes") - purged <= 100 * MIB);
+    expect_given_back(before);
+}
+
+PROMISE(large_blocks_that_grow_as_they_come_make_no_peak_of_all) {
+    frame(MIB);
+    long before = resident_bytes(), most = 0;
+    for (size_t size = 40 * MIB; size <= 200 * MIB; size += 20 * MIB) {
+        char *block = memset(malloc(size), 1, size);
+        if (resident_bytes() > most) most = resident_bytes();
+        free(block);
+    }
+    HOLDS(most - before < 240 * MIB);
+}
+
 /* What was freed waits for a minute, or for good, until the program wants it otherwise. */
 static void goes_back_once_told(const char *knob, int64_t first, int64_t then) {
     memset(blocks, 0, sizeof blocks);
@@ -354,6 +426,21 @@ PROMISE(a_peak_goes_back_around_a_locked_page) {
     HOLDS(before < PEAK / 10);
     peak_of(SIZE);
     expect_given_back(before);
+}
+
+/* Nor one that was locked when it was freed, alone among small ones: what is freed later goes back. */
+PROMISE(peaks_go_back_after_locked_memory_was_freed) {
+    enum { KEY = 20 * KIB };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    char *key = memset(malloc(KEY), 1, KEY);
+    if (mlock(key, KEY) != 0) UNTRIED("no memory may be locked here");
+    free(key);
+    for (int peaks = 0; peaks < 3; peaks++) {
+        peak_of(20 * 1000);
+        expect_given_back(before);
+        usleep(1000000); /* what is left is asked for, and refused */
+    }
 }
 
 /* Then what is mapped is resident, so no more is mapped than is needed. */

@@ -142,3 +142,17 @@ PROMISE(a_vector_that_is_refilled_keeps_its_pages) {
     HOLDS(after.ru_minflt - warm.ru_minflt < 20);
     free(vector);
 }
+
+/* Blocks that grew a little take no windows of far longer ones, pages and all. */
+PROMISE(small_buffers_hold_no_pages_of_large_ones) {
+    enum { BUFFERS = 900 };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (size_t i = 0; i < BUFFERS; i++) blocks[i] = malloc(50 * KIB);
+    for (size_t i = 0; i < BUFFERS; i++) memset(blocks[i] = realloc(blocks[i], 110 * KIB), 1, 110 * KIB);
+    for (size_t i = 0; i < BUFFERS; i++) free(blocks[i]);
+    for (size_t i = 0; i < BUFFERS; i++) blocks[i] = realloc(malloc(1500), 3000);
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= 24 * MIB; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() - before < 24 * MIB);
+    for (size_t i = 0; i < BUFFERS; i++) free(blocks[i]);
+}
