@@ -9,7 +9,7 @@ import pandas as pd
 
 from . import native, store
 
-TABLES = ("spans", "magazines", "journey")
+TABLES = ("spans", "magazines", "journey", "shares")
 REFERENCE = store.REFERENCE / "02_anatomy"
 
 
@@ -77,6 +77,22 @@ def journey(size=208, blocks=1500, variant="release"):
     library.lib.hak_purge()
     rows.append(_seen("purge: blocks go home, the slab is empty", block, size, library))
     return pd.DataFrame(rows)
+
+
+def shares(variant="release"):
+    """Of the bytes that may cost memory now, how many are whose: one row an owner, in MB and as a share."""
+    held = native.counters(variant)["value"]
+    committed, live, free = (int(held[name]) for name in ("committed_bytes", "live_bytes", "dirty_bytes"))
+    cached = min(int(held["cached_bytes"]), committed - live - free)
+    rows = {
+        "with the program": live,
+        "in magazines, depot and kept runs": cached,
+        "free, and may hold pages": free,
+        "not handed out yet, or lost to rounding": committed - live - free - cached,
+        "in all": committed,
+    }
+    mb = pd.Series(rows, name="MB") / 1e6
+    return pd.DataFrame({"bytes": mb.index, "MB": mb.to_numpy(), "share": (mb / mb["in all"]).to_numpy()})
 
 
 def holder(address, table):

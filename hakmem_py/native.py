@@ -101,6 +101,8 @@ def set_knob(name, value, variant="release"):
     result = _set_knob(library, row, value)
     if result == -2:
         wanted = f"from {row.minimum} to {row.maximum} {row.unit}, a whole number"
+        if name == "placement_node":
+            wanted = "the number of a memory node of this machine that this process may use"
         raise NativeError(f"{name} = {value!r} must be {wanted}: {row.why}")
     if result == -3:
         raise NativeError(

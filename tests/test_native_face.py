@@ -228,6 +228,7 @@ COUNTED = {
     "purges": (0, 0, 0, 1),
     "purged_bytes": (0, 0, 0, 50e6),
     "in_use_bytes": (55e6, 0, 35e6, 0),
+    "live_bytes": (55e6, 0, 55e6, 0),
     "committed_bytes": (50e6, 0, 0, 0),
     "live_blocks": (20_000, 0, 20_000, 0),
     "cached_bytes": (0, 19e6, 0, 0),
@@ -253,6 +254,8 @@ def test_each_counter_counts_what_it_says(lib):
     for name, least in COUNTED.items():
         grown = [int(after[name]) - int(before[name]) for before, after in pairwise(counts)]
         assert all(n >= m for n, m in zip(grown, least, strict=True) if m), (name, grown, least)
+    live = [int(count["live_bytes"]) for count in counts]
+    assert live[2] - live[0] < 1e6 and live[4] - live[0] < 1e6, live  # what waits in magazines is nobody's
 
 
 def test_threads_are_counted(lib):

@@ -28,10 +28,11 @@ extern "C" {
 void *hak_malloc(size_t size);
 void hak_free(void *block);
 void *hak_calloc(size_t count, size_t size);
-void *hak_realloc(void *block, size_t size);
-void *hak_aligned_alloc(size_t alignment, size_t size);              /* EINVAL unless a power of two */
-int hak_posix_memalign(void **block, size_t alignment, size_t size); /* *block untouched on failure */
-size_t hak_usable_size(void *block); /* bytes that belong to the caller, stable while the block lives */
+void *hak_realloc(void *block, size_t size); /* size 0: frees the block and returns NULL; NULL: as hak_malloc */
+void *hak_aligned_alloc(size_t alignment, size_t size); /* EINVAL unless a power of two */
+/* 0, EINVAL unless a power of two and a multiple of a pointer's size, or ENOMEM; then *block is untouched. */
+int hak_posix_memalign(void **block, size_t alignment, size_t size);
+size_t hak_usable_size(void *block); /* bytes that belong to the caller, stable while the block lives; NULL: 0 */
 
 /* Returns to the operating system what can be returned now: this thread's cache, the depot, idle slabs and runs.
  * Other threads' caches stay theirs. Result: bytes that the kernel was told to take, resident or not. */
@@ -107,7 +108,8 @@ size_t hak_magazine_walk(hak_magazine_t *magazines,
 /* --- call sites --------------------------------------------------------------------------------------------------- */
 
 /* Rules for allocations above 1 KiB by the address they return to; in force while the knob site_rules is 1. Not for
- * calloc above 32 KiB, which looks for memory that reads zero. */
+ * calloc above 32 KiB, which looks for memory that reads zero. Who asks by way of another function, as operator new or
+ * an aligned allocation, shares that one's site with all others who do. */
 enum {
     HAK_SITE_NONE = 0,  /* by size */
     HAK_SITE_RUN = 1,   /* a run of its own, whatever the size, apart from small blocks */

@@ -13,7 +13,7 @@
  * A block freed by any thread goes into that thread's magazine: nobody is asked who owned it. */
 
 /* A depot has parts: a thread gives to its own and takes from it first, so that what it freed comes back to it, its
- * lines still in its core's cache. Blocks that came from another core cost up to five times as much. */
+ * lines still in its core's cache. Blocks that came from another core cost several times as much. */
 static struct depot depots[CLASSES][DEPOT_PARTS];
 static _Atomic uint32_t depot_parts = 1; /* in use: as many as there were threads at a time, up to DEPOT_PARTS */
 static _Atomic size_t depots_told;       /* bytes in all depots, each part to 256 KiB */

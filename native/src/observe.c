@@ -63,6 +63,7 @@ static void level_heaps(uint64_t *value)
             value[STAT_cached_bytes] += (loaded + spare_blocks(heap, class)) * classes[class].size;
             value[STAT_live_blocks] -= loaded;
         }
+        value[STAT_live_bytes] += PEEK(heap->run_cached); /* in no block that is in use */
         value[STAT_cached_bytes] += PEEK(heap->run_cached);
     }
 }
@@ -84,6 +85,8 @@ static void levels_read(struct levels *levels)
         value[STAT_depot_pops] += depot.pops;
         value[STAT_depot_contended] += depot.contended;
     }
+    uint64_t cached = value[STAT_cached_bytes] - value[STAT_live_bytes], used = value[STAT_in_use_bytes];
+    value[STAT_live_bytes] = used > cached ? used - cached : 0;
     uint64_t free_bytes = (uint64_t)(atomic_load(&dirty_units) + atomic_load(&slab_dirty_units)) << UNIT_SHIFT;
     value[STAT_dirty_bytes] = free_bytes + ((uint64_t)atomic_load(&window_units) << UNIT_SHIFT);
     value[STAT_committed_bytes] += free_bytes; /* windows are among the spans */

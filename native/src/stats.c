@@ -45,6 +45,7 @@
     X(reserved_bytes,   "bytes",  "address space reserved")                                                \
     X(committed_bytes,  "bytes",  "bytes in slabs, runs and free memory that may hold pages")              \
     X(in_use_bytes,     "bytes",  "bytes in blocks that are out of their slabs, and in live runs")         \
+    X(live_bytes,       "bytes",  "of those, bytes with callers, derived: without what magazines and depot hold")     \
     X(cached_bytes,     "bytes",  "bytes in magazines and depot, which are in use too, and in runs that threads keep")   \
     X(dirty_bytes,      "bytes",  "free bytes that may hold pages: what a purge would return")             \
     X(heaps,            "heaps",  "heaps of living threads")                                               \
