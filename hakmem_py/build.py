@@ -52,7 +52,11 @@ BENCH = (
     "-std=gnu11", "-O2", "-fno-builtin", "-pthread", "-DHAK_BENCH_DIRECT", "-Wall", "-Wextra",
 )  # fmt: skip
 # symbolic: a second copy in the process calls its own functions, whose blocks the first one would not know.
-HARDEN = ("-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack", "-Wl,-z,nodelete", "-Wl,-Bsymbolic-functions")
+# initfirst: the hooks of fork are registered before other libraries', and so take the locks last (alloc.c).
+HARDEN = (
+    "-Wl,-z,relro,-z,now", "-Wl,-z,initfirst", "-Wl,-z,noexecstack", "-Wl,-z,nodelete",
+    "-Wl,-Bsymbolic-functions",
+)  # fmt: skip
 LAYOUT_STEP = 80  # bytes: shifts cache lines and, over some steps, pages
 PAD = """.section .text.unlikely, "ax", @progbits
 .skip {bytes}, 0x90

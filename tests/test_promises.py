@@ -188,6 +188,61 @@ def test_calls_of_whoever_comes_first_stay_theirs(tmp_path):
     assert names["malloc"] == "first.so" and names["free"] == library().name
 
 
+LOCKED_LIBRARY = """
+#include <pthread.h>
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+void library_lock(void) { pthread_mutex_lock(&mutex); }
+void library_unlock(void) { pthread_mutex_unlock(&mutex); }
+__attribute__((constructor)) static void begin(void) {
+    pthread_atfork(library_lock, library_unlock, library_unlock);
+}
+"""
+FORKS = """
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+void library_lock(void);
+void library_unlock(void);
+static volatile int stop;
+static void *allocate_locked(void *unused) {
+    enum { N = 2000 };
+    static __thread void *blocks[N];
+    while (!stop) {
+        library_lock();
+        for (int i = 0; i < N; i++) blocks[i] = malloc(16 + i * 37 % 60000);
+        for (int i = 0; i < N; i++) free(blocks[i]);
+        library_unlock();
+        usleep(1000);
+    }
+    return unused;
+}
+int main(void) {
+    pthread_t threads[2];
+    alarm(60);
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, allocate_locked, NULL);
+    for (int i = 0; i < 200; i++) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        waitpid(child, NULL, 0);
+        usleep(1000);
+    }
+    stop = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+}
+"""
+
+
+def test_fork_waits_for_nobody_who_waits_for_memory(tmp_path):
+    """Of a library that keeps its lock across a fork, and allocates under it in other threads."""
+    (tmp_path / "locked.c").write_text(LOCKED_LIBRARY)
+    (tmp_path / "forks.c").write_text(FORKS)
+    locked, forks = tmp_path / "liblocked.so", tmp_path / "forks"
+    subprocess.run(["gcc", "-fPIC", "-shared", "-pthread", "-o", locked, tmp_path / "locked.c"], check=True)
+    subprocess.run(["gcc", "-fno-builtin", "-pthread", "-o", forks, tmp_path / "forks.c", locked], check=True)
+    assert run([forks]).returncode == 0
+
+
 @pytest.mark.parametrize("promise", promises(LATE))
 def test_library_loads_late(promise):
     if library() is None:

@@ -29,10 +29,14 @@ static char **environment(void)
     return arguments + 1;
 }
 
-/* Once, before anything is handed out. */
+static void fork_prepare(void), fork_parent(void), fork_child(void); /* process.c */
+
+/* Once, before anything is handed out. The hooks of fork are the first of all, and so take the locks here last: who
+ * holds a lock of his own, and waits for memory, is not waited for by those that hold ours. */
 static COLD void start(void)
 {
     lock_take(&start_lock);
+    bool begins = !atomic_load(&started);
     if (!atomic_load(&started)) {
         os_page = (size_t)sysconf(_SC_PAGESIZE);
         run_threads = os_cores();
@@ -51,6 +55,7 @@ static COLD void start(void)
         atomic_store_explicit(&started, true, memory_order_release);
     }
     lock_drop(&start_lock);
+    if (begins) pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
 /* The calling thread's heap; NULL for a thread that has ended its caching, where nothing is cached, or where memory

@@ -88,6 +88,20 @@ static bool heap_see(struct heap *heap, unsigned first, unsigned count, struct b
     return true;
 }
 
+/* Those of threads that ended unheard are free again. For a process that lives on after its first thread has left:
+ * nobody else would notice that its last one has. */
+static COLD void heaps_bury(void)
+{
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
+        lock_take(&heap_lock);
+        if (atomic_load(&heap->state) == HEAP_LIVE && heap->front != NULL && os_has_ended(heap->thread))
+            heap_bury(heap);
+        lock_drop(&heap_lock);
+    }
+}
+
+static _Atomic bool main_has_left; /* by pthread_exit */
+
 /* The calling thread's heap, made if need be; NULL where memory ends. */
 static struct heap *heap_begin(void)
 {
@@ -100,6 +114,7 @@ static struct heap *heap_begin(void)
         for (unsigned class = FRONT_CLASSES; class < CLASSES; class ++)
             heap->wide[class - FRONT_CLASSES] = (struct bin){NO_SLOT, NO_SLOT};
         heap->front = &front;
+        heap->thread = os_thread();
         atomic_store(&heap->state, HEAP_LIVE);
         if (fresh) atomic_store(&heaps, heap);
         if (fresh) atomic_store(&depot_parts, size_min(heap->number, DEPOT_PARTS));
@@ -159,6 +174,7 @@ static void heap_end(void *argument)
     lock_take(&heap_lock); /* when it is dropped, no observer looks at this thread's front any more */
     bool last = heap_retire(heap);
     lock_drop(&heap_lock);
+    if (heap->thread == getpid()) atomic_store(&main_has_left, true);
     front_leave();
     if (heap_gone != NULL) heap_gone(last);
 }

@@ -5,6 +5,8 @@
 #include <limits.h>
 #include <signal.h>
 
+#define HELPER_LOOKS_NS UINT64_C(500000000) /* between looks for threads that ended unheard */
+
 enum helper_state { HELPER_NONE, HELPER_STARTING, HELPER_RUNS };
 static _Atomic uint32_t helper_state;
 static _Atomic uint32_t helper_word; /* raised by every poke; slept on */
@@ -41,6 +43,11 @@ static void *helper_main(void *unused)
         uint64_t pause = helper_round(os_now_ns());
         atomic_store(&helper_sleeps, pause == 0); /* who frees from here on sees it, or what he freed is seen below */
         atomic_thread_fence(memory_order_seq_cst);
+        if (atomic_load(&main_has_left)) {
+            heaps_bury();
+            if (atomic_load(&heaps_alive) == 0) break;
+            pause = pause != 0 && pause < HELPER_LOOKS_NS ? pause : HELPER_LOOKS_NS;
+        }
         if (pause != 0 || !helper_has_work()) os_futex_wait(&helper_word, seen, pause);
         atomic_store(&helper_sleeps, false);
     }
@@ -64,11 +71,14 @@ static void helper_child(void)
 
 extern size_t __pthread_get_minstack(const pthread_attr_t *) __attribute__((weak)); /* glibc */
 
-/* Bytes: static TLS lies in the stack and may be most of it. */
+/* Bytes: static TLS lies in the stack and may be most of it. The usual size where address space costs nothing, for the
+ * thread that ends last runs the program's exit handlers. */
 static size_t helper_stack(const pthread_attr_t *attributes)
 {
     size_t least = __pthread_get_minstack != NULL ? __pthread_get_minstack(attributes) : (size_t)PTHREAD_STACK_MIN;
-    return least + 128 * 1024;
+    size_t usual = 0;
+    if (os_address_space() == SIZE_MAX && !arena_filled) pthread_attr_getstacksize(attributes, &usual);
+    return size_max(usual, least + 128 * 1024);
 }
 
 /* Starts the thread; harmless where that fails. The caller holds no lock. */
@@ -132,6 +142,6 @@ static void helper_consider(void)
 /* A thread has gone, and what it had in hand is free. After the last one the helper ends. */
 static void helper_bereave(bool last)
 {
-    if (last) helper_poke();
+    if (last || atomic_load(&main_has_left)) helper_poke();
     helper_consider();
 }

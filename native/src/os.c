@@ -170,6 +170,11 @@ static bool os_collapse(void *p, size_t bytes)
     return collapsed;
 }
 
+static int32_t os_thread(void) { return (int32_t)syscall(SYS_gettid); }
+
+/* Has the thread ended? Another may have its number by now. */
+static bool os_has_ended(int32_t thread) { return syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH; }
+
 static size_t os_limit(int resource)
 {
     struct rlimit limit;

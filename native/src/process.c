@@ -65,7 +65,6 @@ static void fork_child(void)
 __attribute__((constructor)) static void constructor(void)
 {
     if (!atomic_load(&started)) start();
-    pthread_atfork(fork_prepare, fork_parent, fork_child);
     observe_begin();
     if (mode == MODE_LIBC) return;
     heap_here();

@@ -280,6 +280,7 @@ struct heap {
     size_t run_allowed;                       /* the most they may be */
     size_t short_bytes;                       /* of short runs of a length that may be in hand */
     const struct span *fresh;                 /* large run, untouched before, that was handed out last */
+    int32_t thread;                           /* whose it is */
     size_t given_bytes;                       /* of all classes, since the last refill of one */
     uint32_t run_given;                       /* runs given to the arena since one was taken from it */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */

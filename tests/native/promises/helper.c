@@ -98,6 +98,42 @@ PROMISE(the_process_ends_when_main_leaves_after_a_rest) {
     pthread_exit(NULL);
 }
 
+/* The thread that ends last runs the program's exit handlers, which may need a stack as long as any. */
+static void need_stack(void) {
+    char *volatile much = __builtin_alloca(MIB);
+    memset(much, 1, MIB);
+}
+
+PROMISE(exit_handlers_have_a_stack_when_main_leaves) {
+    alarm(20);
+    atexit(need_stack);
+    wake_helper();
+    pthread_exit(NULL);
+}
+
+/* One that allocates first in its last round of destructors, of which there are four, is told of to nobody. */
+static pthread_key_t last_key;
+
+static void allocate_in_last_round(void *rounds) {
+    if ((size_t)rounds < 4) pthread_setspecific(last_key, (char *)rounds + 1);
+    else free(malloc(opaque(100)));
+}
+
+static void *leave_unheard(void *unused) {
+    pthread_setspecific(last_key, (void *)1);
+    return unused;
+}
+
+PROMISE(the_process_ends_though_a_thread_ended_unheard) {
+    pthread_t thread;
+    alarm(20);
+    pthread_key_create(&last_key, allocate_in_last_round);
+    wake_helper();
+    HOLDS(pthread_create(&thread, NULL, leave_unheard, NULL) == 0);
+    pthread_join(thread, NULL);
+    pthread_exit(NULL);
+}
+
 /* Threads that never allocate: libc frees the tables of old stacks in a thread that is past all its hooks. */
 static void *rest(void *microseconds) {
     usleep((unsigned)(size_t)microseconds);
