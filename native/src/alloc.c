@@ -15,20 +15,6 @@ extern void __libc_free(void *);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
-extern char **environ;
-
-extern void *__libc_stack_end __attribute__((weak));
-
-/* The environment, also before libc has set it: the loader asks for memory long before constructors run, and knows
- * where the kernel left argc, argv and the environment. */
-static char **environment(void)
-{
-    if (environ != NULL || &__libc_stack_end == NULL || __libc_stack_end == NULL) return environ;
-    char **arguments = (char **)__libc_stack_end + 1;
-    while (*arguments != NULL) arguments++;
-    return arguments + 1;
-}
-
 static void fork_prepare(void), fork_parent(void), fork_child(void); /* process.c */
 
 /* Once, before anything is handed out. The hooks of fork are the first of all, and so take the locks here last: who

@@ -239,12 +239,16 @@ static size_t depots_trim(uint64_t now, bool all)
     return bytes;
 }
 
-/* Before there are more slabs: where depots hold much, what lies idle there goes home, for its slabs may serve. */
+/* Before there are more superslabs, and after, once each: where depots hold much, what lies idle there goes home, for
+ * its slabs may serve. */
 static void depots_relieve(void)
 {
-    size_t much = size_max(atomic_load_explicit(&superslab_bytes, memory_order_relaxed) / 16, SUPERSLAB_SMALL);
-    if (PEEK(superslabs_free) != NULL || atomic_load_explicit(&depots_told, memory_order_relaxed) < much) return;
+    static size_t relieved;
+    size_t bytes = atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
+    size_t much = size_max(bytes / 16, SUPERSLAB_SMALL), when = bytes | (PEEK(superslabs_free) == NULL);
+    if (LIKELY(PEEK(relieved) == when) || atomic_load_explicit(&depots_told, memory_order_relaxed) < much) return;
     if (!lock_try(&round_lock)) return;
+    POKE(relieved, when);
     depots_trim(os_now_ns(), false);
     lock_drop(&round_lock);
 }

@@ -7,6 +7,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -201,6 +202,29 @@ static bool os_read(void *to, const void *from, size_t bytes)
     if (n < 0 && !gone) memcpy(to, from, bytes);
     errno = saved;
     return !gone;
+}
+
+extern char **environ;
+
+extern void *__libc_stack_end __attribute__((weak));
+
+/* The environment, also before libc has set it: the loader asks for memory long before constructors run, and knows
+ * where the kernel left argc, argv and the environment. */
+static char **environment(void)
+{
+    if (environ != NULL || &__libc_stack_end == NULL || __libc_stack_end == NULL) return environ;
+    char **arguments = (char **)__libc_stack_end + 1;
+    while (*arguments != NULL) arguments++;
+    return arguments + 1;
+}
+
+/* What it says of a variable; NULL where it says nothing, or may not: a set-uid program does nothing for its caller. */
+static ACE_ONLY const char *os_variable(const char *name)
+{
+    size_t length = strlen(name);
+    for (char **at = getauxval(AT_SECURE) == 0 ? environment() : NULL; at != NULL && *at != NULL; at++)
+        if (strncmp(*at, name, length) == 0 && (*at)[length] == '=') return *at + length + 1;
+    return NULL;
 }
 
 /* --- the process, as the kernel counts it ------------------------------------------------------------------------- */

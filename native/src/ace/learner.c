@@ -139,7 +139,7 @@ static bool ace_is_second(void)
 static void ace_begin(void)
 {
     if (ace_is_second()) return;
-    ace_history_set(secure_getenv("HAKMEM_ACE_EVENTS")); /* a set-uid program writes no file for its caller */
+    ace_history_set(os_variable("HAKMEM_ACE_EVENTS"));
     if (knob(KNOB_ace_enabled)) hak_ace_start();
 }
 
