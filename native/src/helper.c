@@ -13,6 +13,7 @@ static _Atomic uint32_t helper_word; /* raised by every poke; slept on */
 static _Atomic bool helper_sleeps;
 static _Atomic bool helper_wanted; /* ACE is on: a helper must be there, in a child from its first slow calls on */
 static _Atomic bool helper_due;    /* a free would have started it */
+static sigset_t helper_mask;       /* of signals, as in the thread that started it */
 static uint64_t (*helper_ace)(uint64_t now); /* ACE's step; returns ns until the next, 0: ACE is off */
 
 static void helper_poke(void)
@@ -52,6 +53,7 @@ static void *helper_main(void *unused)
         atomic_store(&helper_sleeps, false);
     }
     atomic_store(&helper_state, HELPER_NONE);
+    pthread_sigmask(SIG_SETMASK, &helper_mask, NULL); /* the last thread of all runs the program's exit handlers */
     return NULL;
 }
 
@@ -87,17 +89,17 @@ static void helper_start(void)
     uint32_t none = HELPER_NONE;
     if (!atomic_compare_exchange_strong(&helper_state, &none, HELPER_STARTING)) return;
     int saved = errno; /* who starts it got what he asked for */
-    sigset_t all, before;
+    sigset_t all;
     pthread_attr_t attributes;
     pthread_t thread;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_sigmask(SIG_SETMASK, &all, &helper_mask);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, helper_stack(&attributes));
     bool started = pthread_create(&thread, &attributes, helper_main, NULL) == 0;
     pthread_attr_destroy(&attributes);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_sigmask(SIG_SETMASK, &helper_mask, NULL);
     uint32_t starting = HELPER_STARTING; /* it may have ended by now */
     atomic_compare_exchange_strong(&helper_state, &starting, started ? HELPER_RUNS : HELPER_NONE);
     if (!started) { /* nor will it later */

@@ -45,7 +45,8 @@ static void fork_parent(void)
     if (_IO_list_unlock != NULL) _IO_list_unlock();
 }
 
-/* Other threads' heaps stay behind: their magazines may have been in motion, so they are dropped, not reused. */
+/* Other threads' heaps stay behind: their magazines may have been in motion, so they are dropped, not reused. The
+ * thread that forked is the child's first one, under another number. */
 static void fork_child(void)
 {
     if (!is_dying()) lock_passing = LOCKS_COUNT;
@@ -56,9 +57,10 @@ static void fork_child(void)
     lanes_child();
     uint32_t alive = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
-        if (heap == front.heap) alive++;
+        if (heap == front.heap) heap->thread = os_thread(), alive++;
         else if (atomic_load(&heap->state) == HEAP_LIVE) heap->front = NULL;
     atomic_store(&heaps_alive, alive);
+    atomic_store(&main_has_left, false);
     ace_child();
 }
 

@@ -2,6 +2,7 @@
 #include "../serve.h"
 #include <dirent.h>
 #include <dlfcn.h>
+#include <signal.h>
 #include <sys/syscall.h>
 
 /* 128 MiB of every kind come and go: whatever wakes a helper has happened. */
@@ -108,6 +109,63 @@ PROMISE(exit_handlers_have_a_stack_when_main_leaves) {
     alarm(20);
     atexit(need_stack);
     wake_helper();
+    pthread_exit(NULL);
+}
+
+static void expect_no_signal_blocked(void) {
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    for (int signal = 1; signal < 32; signal++) HOLDS(!sigismember(&blocked, signal));
+}
+
+PROMISE(exit_handlers_may_be_signalled_when_main_leaves) {
+    alarm(20);
+    atexit(expect_no_signal_blocked);
+    wake_helper();
+    pthread_exit(NULL);
+}
+
+/* Blocks of many sizes come and go, and hold what was written to them, here and in other threads. */
+static void *hold_many(void *mark) {
+    enum { BLOCKS = 2000, TIMES = 200000 };
+    static __thread unsigned char *held[BLOCKS];
+    for (unsigned i = 0; i < TIMES; i++) {
+        unsigned char **at = &held[i * 7919u % BLOCKS], *was = *at;
+        size_t size = 16 + (size_t)(at - held) * 31 % (i % 50 == 0 ? 100000 : 900);
+        HOLDS(was == NULL || (was[0] == (uintptr_t)mark && was[15] == (uintptr_t)mark));
+        free(was);
+        *at = was == NULL ? memset(malloc(size), (int)(uintptr_t)mark, size) : NULL;
+    }
+    return NULL;
+}
+
+static void hold_many_in_threads(void) {
+    pthread_t threads[2];
+    for (size_t i = 0; i < 2; i++) HOLDS(pthread_create(&threads[i], NULL, hold_many, (void *)(i + 1)) == 0);
+    hold_many((void *)3);
+    for (int i = 0; i < 2; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
+}
+
+/* The thread that forks is its child's only one, and not the one whose number the parent had. */
+static void *fork_when_main_has_left(void *unused) {
+    serve_every_size(NULL);
+    usleep(200000);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        wake_helper();
+        usleep(300000);
+        hold_many_in_threads();
+        _exit(0);
+    }
+    wait_for(child);
+    return unused;
+}
+
+PROMISE(a_child_is_a_full_process_though_main_had_left) {
+    pthread_t thread;
+    alarm(40);
+    HOLDS(pthread_create(&thread, NULL, fork_when_main_has_left, NULL) == 0);
     pthread_exit(NULL);
 }
 
