@@ -73,6 +73,18 @@ def test_a_hit_takes_few_instructions(workload):
     assert workload != "lifo" or ours <= LIFO_PAIR_MAX
 
 
+@needs_valgrind
+@pytest.mark.parametrize("content", ["zeros", "text", "no_numbers"])
+def test_what_a_block_holds_costs_its_resize_little(content):
+    numbers, other = (
+        instructions.total(
+            [program("promises/vectors.c", "-ldl"), f"a_block_of_{what}_is_resized"], preloaded(), first=True
+        )[0]
+        for what in ("numbers", content)
+    )
+    assert other - numbers < 2000 * 100  # instructions, of 2000 resizes
+
+
 def told(stderr):
     """{call: times}, as the library counts its own."""
     return {call: int(times) for call, times in re.findall(r"(\w+)=(\d+)", stderr) if call in KERNEL_CALLS}

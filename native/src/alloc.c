@@ -74,9 +74,9 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
     if (UNLIKELY(heap == NULL)) return orphan_allocate(class);
     struct bin *bin = heap_bin(heap, class);
     for (int tries = 0; tries < 2; tries++) {
-        uintptr_t block = l2_allocate(heap, class);
+        uintptr_t block = l2_allocate(&heap->far, class);
         if (block == 0 && class >= FRONT_CLASSES) block = wide_allocate_near(heap, class);
-        if (block == 0 && magazine_refill(heap, bin, class)) block = l2_allocate(heap, class);
+        if (block == 0 && magazine_refill(heap, bin, class)) block = l2_allocate(&heap->far, class);
         if (block != 0) return block;
         scrape(heap);
     }
@@ -179,14 +179,12 @@ static ALWAYS_INLINE void *allocate_big(size_t size)
 {
     if (UNLIKELY(knob(KNOB_site_rules))) return allocate_routed(front.heap, size, __builtin_return_address(0));
     if (LIKELY(size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1))) {
-        uintptr_t block = short_allocate(front.shorts, size);
+        uintptr_t block = short_allocate(front.far->shorts, size);
         if (LIKELY(block != 0)) return (void *)block;
         return allocate_near(front.heap, size);
     }
-    struct heap *heap = front.heap;
-    if (UNLIKELY(heap == NULL)) return allocate_slow(size);
-    if (size > L2_MAX) return allocate_run(heap, size);
-    uintptr_t block = l2_allocate(heap, l2_class(size));
+    if (size > L2_MAX) return front.heap != NULL ? allocate_run(front.heap, size) : allocate_slow(size);
+    uintptr_t block = l2_allocate(front.far, l2_class(size));
     return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
 }
 
@@ -201,11 +199,11 @@ static ALWAYS_INLINE void *allocate(size_t size)
 /* --- freeing behind the hit --------------------------------------------------------------------------------------- */
 
 /* The live block that starts here; ends the program where there is none. */
-static struct span *span_of_block(void *p, const char *crime)
+static ALWAYS_INLINE struct span *span_of_block(void *p, const char *crime)
 {
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
-    bool good = span != NULL && (span->kind == SPAN_SLAB ? class_is_start(span->class, block - span->address)
+    bool good = span != NULL && (span->kind == SPAN_SLAB ? slab_has(span, block)
                                                          : span->kind == SPAN_RUN && PEEK(span->life) != RUN_FREE &&
                                                                run_block(span) == block);
     if (UNLIKELY(!good)) fatal(crime, block);
@@ -236,10 +234,10 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
 static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
 {
     unsigned class = slab->class;
-    if (UNLIKELY(!class_is_start(class, block - slab->address))) fatal("free of no block's start", block);
+    if (UNLIKELY(!slab_has(slab, block))) fatal("free of no block's start", block);
     struct bin *bin = heap != NULL ? heap_bin(heap, class) : NULL;
     if (UNLIKELY(bin == NULL || !magazine_spill(heap, bin, class) || !bin_push(bin, block))) orphan_free(class, block);
-    if (UNLIKELY(heap != NULL && heap->given_bytes >= GIVEN_MUCH)) heap_give_all(heap);
+    if (UNLIKELY(heap != NULL && heap->given_bytes >= GIVEN_MUCH << heap->peaks)) heap_give_all(heap);
 }
 
 /* What the thread's caches do not take. Of a thread that dies the damaged heap gets nothing back. */
@@ -276,7 +274,7 @@ static struct heap *heap_of_free(void)
     return heap;
 }
 
-/* No block of the front's and no short run, or one for which there is no room. */
+/* No block of a slab and no short run, or one for which there is no room. */
 static NOINLINE void free_rest(void *p)
 {
     if (p == NULL) return;
@@ -284,7 +282,6 @@ static NOINLINE void free_rest(void *p)
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
     if (LIKELY(heap != NULL && span != NULL)) {
-        if (span->kind == SPAN_SLAB && span->class >= FRONT_CLASSES && LIKELY(wide_free(heap, span, block))) return;
         uint32_t round = heap->run_round;
         if (run_is_live(span, block) && !large_goes(span->size) && mid_free(heap, span)) {
             if (UNLIKELY(heap->run_round < round)) helper_consider(); /* what lay idle has gone to the arena */
@@ -305,8 +302,12 @@ static ALWAYS_INLINE void free_big(void *p)
 {
     uintptr_t block = (uintptr_t)p, offset = block - arenas[0].base;
     if (LIKELY(offset < PEEK(arenas[0].bytes))) {
-        struct span *span = &arenas[0].spans[offset >> UNIT_SHIFT];
-        if (run_is_live(span, block) && short_free(front.shorts, span, block)) return;
+        struct span *unit = &arenas[0].spans[offset >> UNIT_SHIFT], *slab;
+        if (run_is_live(unit, block)) {
+            if (short_free(front.far->shorts, unit, block)) return;
+        } else if ((slab = slab_of(unit)) != NULL && wide_free(front.far, slab, block)) {
+            return;
+        }
     }
     free_rest(p);
 }
@@ -453,7 +454,7 @@ void *hak_realloc(void *p, size_t size)
     struct span *span = span_of_block(p, "realloc of no block");
     if (UNLIKELY(mode == MODE_GUARDED)) return reallocate_by_copy(p, guard_size(span, (uintptr_t)p), size);
     if (span->kind == SPAN_RUN && (size > L2_MAX || large_is_window(span))) {
-        void *there = grow(heap_here(), span, size);
+        void *there = grow(heap != NULL ? heap : heap_here(), span, size);
         if (there != NULL) return there;
     } else if (span->kind == SPAN_SLAB) {
         if (LIKELY(heap != NULL)) expect_live(heap, span->class, (uintptr_t)p);
@@ -474,8 +475,8 @@ static void *allocate_aligned(size_t alignment, size_t size)
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) {
         void *p = allocate(rounded);
         if (LIKELY((uintptr_t)p % alignment == 0)) return p;
-        struct span *routed = span_of((uintptr_t)p); /* a run, by a call-site rule */
-        run_level(routed);
+        struct span *routed = span_of((uintptr_t)p); /* a run, by a call-site rule; a window lies on its unit */
+        if (!large_is_window(routed)) run_level(routed);
         return (void *)run_block(routed);
     }
     size = size_max(size, L2_MAX + 1);

@@ -45,7 +45,7 @@ static ALWAYS_INLINE struct span *span_of(uintptr_t address)
     if (UNLIKELY(arena == NULL)) return NULL;
     size_t unit = (address - arena->base) >> UNIT_SHIFT;
     struct span *span = &arena->spans[unit];
-    if (span->kind != SPAN_INSIDE) return span;
+    if (span->kind != SPAN_INSIDE && span->kind != SPAN_SLAB_INSIDE) return span;
     size_t back = span->back;
     if (back > unit || span[-(ptrdiff_t)back].kind == SPAN_INSIDE || back >= span[-(ptrdiff_t)back].units) return NULL;
     return span - back;
@@ -404,12 +404,30 @@ static struct span *span_find(int state, uint32_t units, uint32_t alignment)
     return NULL;
 }
 
+static void refused_set(size_t units)
+{
+    lock_take(&arena_lock);
+    atomic_store_explicit(&refused_units, units, memory_order_relaxed);
+    lock_drop(&arena_lock);
+}
+
+/* What the kernel refused may be among these, which are used again: it is asked anew when they are free. Under
+ * arena_lock. */
+static void refused_reuse(size_t units)
+{
+    size_t refused = atomic_load_explicit(&refused_units, memory_order_relaxed);
+    if (UNLIKELY(refused != 0)) atomic_fetch_sub_explicit(&refused_units, size_min(refused, units), memory_order_relaxed);
+}
+
 /* The span leaves the arena. */
 static struct span *arena_taken(struct span *span, uint32_t units)
 {
     MUST(span->kind == SPAN_RUN && span->units == units, span->address);
     span->touched = span->zeroed ? 0 : units;
-    if (!span->zeroed) POKE(recycled_units, recycled_units + units);
+    if (!span->zeroed) {
+        POKE(recycled_units, recycled_units + units);
+        refused_reuse(units);
+    }
     atomic_fetch_add_explicit(&fetched_units, units, memory_order_relaxed);
     return span;
 }

@@ -14,23 +14,52 @@ static struct lock heap_lock;        /* guards the list's head, reuse, and obser
 static pthread_key_t heap_key;
 static _Atomic bool heap_key_made;
 
-/* One that is free, or whose thread ended unheard: this one's front is where that one's was. */
+static struct heap *heaps_free;                  /* those that wait for a thread; under heap_lock, as what follows */
+static struct heap *heaps_by_front[HEAP_FRONTS]; /* those that have one, in rows by where its front is */
+
+static struct heap **heap_row(const struct front *front)
+{
+    return &heaps_by_front[((uintptr_t)front >> 6) * UINT64_C(0x9E3779B97F4A7C15) >> 32 & (HEAP_FRONTS - 1)];
+}
+
+/* One that is free, or whose thread ended unheard: this one's front is where that one's was. Under heap_lock. */
 static struct heap *heap_find_free(void)
 {
-    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
-        if (atomic_load(&heap->state) == HEAP_FREE || heap->front == &front) return heap;
+    for (struct heap *heap = *heap_row(&front); heap != NULL; heap = heap->in_row)
+        if (heap->front == &front) return heap;
+    for (struct heap **at = &heaps_free; *at != NULL; at = &(*at)->in_row) {
+        struct heap *heap = *at;
+        if (atomic_load(&heap->state) != HEAP_FREE) continue;
+        *at = heap->in_row;
+        return heap;
+    }
     return NULL;
 }
 
+/* The heap has this thread's front from now on. Under heap_lock. */
+static void heap_occupy(struct heap *heap)
+{
+    struct heap **row = heap_row(&front);
+    heap->in_row = *row;
+    *row = heap;
+    heap->front = &front;
+    heap->thread = os_thread();
+    atomic_store(&heap->state, HEAP_LIVE);
+}
+
+/* Behind a heap lie its counters and its first slots. */
+#define HEAP_STATS_AT align_up(sizeof(struct heap), CACHE_LINE)
+#define HEAP_SLOTS_AT align_up(HEAP_STATS_AT + HEAP_STAT_COUNT * sizeof(uint64_t), CACHE_LINE)
+
+static uintptr_t *heap_first_slot(struct heap *heap) { return (uintptr_t *)((char *)heap + HEAP_SLOTS_AT); }
+
 static struct heap *heap_map(void)
 {
-    size_t size = align_up(sizeof(struct heap), CACHE_LINE), counters = HEAP_STAT_COUNT * sizeof(uint64_t);
-    size_t whole = align_up(size + counters, CACHE_LINE);
-    struct heap *heap = os_map(whole + SLOTS_BYTES);
+    struct heap *heap = os_map(HEAP_SLOTS_AT + SLOTS_BYTES);
     if (heap == NULL) return NULL;
-    heap->stats = (_Atomic uint64_t *)((char *)heap + size);
-    heap->slots = (uintptr_t *)((char *)heap + whole);
-    heap->slots_end = heap->slots + SLOTS_BYTES / sizeof(uintptr_t);
+    heap->stats = (_Atomic uint64_t *)((char *)heap + HEAP_STATS_AT);
+    heap->slots = heap_first_slot(heap);
+    heap->slots_end = heap->slots + SLOTS_COUNT;
     heap->next = atomic_load(&heaps);
     heap->number = heap->next != NULL ? heap->next->number + 1 : 1;
     return heap;
@@ -38,7 +67,7 @@ static struct heap *heap_map(void)
 
 static struct bin *heap_bin(struct heap *heap, unsigned class)
 {
-    return class < FRONT_CLASSES ? &heap->front->bins[class] : &heap->wide[class - FRONT_CLASSES];
+    return class < FRONT_CLASSES ? &heap->front->bins[class] : &heap->far.wide[class - FRONT_CLASSES];
 }
 
 static void heap_abandon(struct heap *heap, unsigned class, uint64_t now)
@@ -50,6 +79,11 @@ static void heap_abandon(struct heap *heap, unsigned class, uint64_t now)
 /* The heap waits for the next thread. Result: was it the last one with a thread? Under heap_lock. */
 static bool heap_retire(struct heap *heap)
 {
+    struct heap **at = heap_row(heap->front);
+    while (*at != heap) at = &(*at)->in_row;
+    *at = heap->in_row;
+    heap->in_row = heaps_free;
+    heaps_free = heap;
     heap->run_held = 0;
     heap->front = NULL;
     atomic_store(&heap->state, HEAP_FREE);
@@ -63,7 +97,7 @@ static COLD void heap_bury(struct heap *heap)
     uint64_t now = os_now_ns();
     for (unsigned class = 1; class < CLASSES; class ++) {
         if (class < FRONT_CLASSES) heap->moved[class] = heap->loaded[class].blocks = 0;
-        else magazine_flush(heap, &heap->wide[class - FRONT_CLASSES], class, true);
+        else magazine_flush(heap, &heap->far.wide[class - FRONT_CLASSES], class, true);
         if (heap->spare[class].blocks != 0) magazine_give(heap, class, &heap->spare[class], true);
         heap_abandon(heap, class, now);
     }
@@ -82,7 +116,7 @@ static bool heap_see(struct heap *heap, unsigned first, unsigned count, struct b
         return false;
     }
     for (unsigned i = fronts; i < count; i++) {
-        const struct bin *bin = &heap->wide[first + i - FRONT_CLASSES];
+        const struct bin *bin = &heap->far.wide[first + i - FRONT_CLASSES];
         bins[i] = (struct bin){PEEK(bin->top), PEEK(bin->limit)};
     }
     return true;
@@ -110,12 +144,13 @@ static struct heap *heap_begin(void)
     bool fresh = heap == NULL;
     if (fresh) heap = heap_map();
     if (heap != NULL) {
-        if (UNLIKELY(atomic_load(&heap->state) == HEAP_LIVE)) heap_bury(heap);
+        if (UNLIKELY(atomic_load(&heap->state) == HEAP_LIVE)) {
+            heap_bury(heap);
+            heap = heap_find_free();
+        }
         for (unsigned class = FRONT_CLASSES; class < CLASSES; class ++)
-            heap->wide[class - FRONT_CLASSES] = (struct bin){NO_SLOT, NO_SLOT};
-        heap->front = &front;
-        heap->thread = os_thread();
-        atomic_store(&heap->state, HEAP_LIVE);
+            heap->far.wide[class - FRONT_CLASSES] = (struct bin){NO_SLOT, NO_SLOT};
+        heap_occupy(heap);
         if (fresh) atomic_store(&heaps, heap);
         if (fresh) atomic_store(&depot_parts, size_min(heap->number, DEPOT_PARTS));
         atomic_fetch_add(&heaps_alive, 1);
@@ -124,7 +159,7 @@ static struct heap *heap_begin(void)
     if (heap == NULL) return NULL;
     shorts_begin(heap);
     front.heap = heap;
-    front.shorts = heap->shorts;
+    front.far = &heap->far;
     front.state = FRONT_LIVE;
     stat_shared(STAT_threads_seen, 1);
     if (atomic_load_explicit(&heap_key_made, memory_order_acquire)) pthread_setspecific(heap_key, heap);
@@ -146,6 +181,8 @@ static void heap_flush(struct heap *heap, uint64_t now)
 {
     heap_flush_blocks(heap, true, now);
     mid_shrink(heap, 0, now);
+    memset(heap->bursts, 0, sizeof heap->bursts);
+    heap->peaks = 0;
 }
 
 /* A thread that gave much, and took nothing, keeps few blocks of any class: each may hold back a page, and while it
@@ -153,7 +190,8 @@ static void heap_flush(struct heap *heap, uint64_t now)
 static NOINLINE void heap_give_all(struct heap *heap)
 {
     memset(heap->given, GIVEN_ALL, sizeof heap->given);
-    heap_flush_blocks(heap, false, os_now_ns());
+    heap->given_ns = os_now_ns();
+    heap_flush_blocks(heap, false, heap->given_ns);
     heap->given_bytes = 0;
 }
 
@@ -161,7 +199,7 @@ static NOINLINE void heap_give_all(struct heap *heap)
 static COLD void front_leave(void)
 {
     front.heap = NULL;
-    front.shorts = NO_SHORTS;
+    front.far = NO_FAR;
     front.state = FRONT_EXITED;
     for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin){NO_SLOT, NO_SLOT};
 }
@@ -171,10 +209,11 @@ static void heap_end(void *argument)
     struct heap *heap = argument;
     if (front.heap != heap) return;
     heap_flush(heap, os_now_ns());
+    bool first = heap->thread == getpid();
     lock_take(&heap_lock); /* when it is dropped, no observer looks at this thread's front any more */
     bool last = heap_retire(heap);
     lock_drop(&heap_lock);
-    if (heap->thread == getpid()) atomic_store(&main_has_left, true);
+    if (first) atomic_store(&main_has_left, true);
     front_leave();
     if (heap_gone != NULL) heap_gone(last);
 }
@@ -228,15 +267,15 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
     return run;
 }
 
-static uintptr_t *heap_first_slot(const struct heap *heap)
-{
-    return heap->slots_end - SLOTS_BYTES / sizeof *heap->slots;
-}
-
-/* The pages of the slots that an ended thread had go back. The heap is held. Result: bytes. */
+/* The slots that an ended thread had go back: what was mapped beside the first ones, and the pages of these. The heap
+ * is held. Result: bytes. */
 static size_t heap_empty(struct heap *heap)
 {
-    uintptr_t *first = heap_first_slot(heap);
+    uintptr_t *first = heap_first_slot(heap), *further;
+    while ((further = heap->slots_end - SLOTS_COUNT) != first) {
+        heap->slots = heap->slots_end = (uintptr_t *)further[0];
+        os_unmap(further, SLOTS_BYTES);
+    }
     uintptr_t begin = align_up((uintptr_t)first, os_page), end = align_down((uintptr_t)heap->slots_end, os_page);
     end = size_min(end, align_up((uintptr_t)heap->slots, os_page));
     memset(heap->loaded, 0, sizeof heap->loaded);
@@ -285,9 +324,12 @@ static size_t pending_bytes(size_t depots)
 static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
 {
     round_begin();
-    size_t bytes = heaps_empty() + slabs_strip(all, slabs) + superslab_purge(horizon) + windows_purge(horizon) +
-                   windows_trim(all) + arena_purge(horizon, 0);
-    if (refusals_left == 0 && bytes == 0) atomic_store_explicit(&refused_units, idle_units(), memory_order_relaxed);
+    size_t bytes = heaps_empty() + slabs_strip(all, slabs);
+    refusals_left = REFUSALS_MAX; /* locked pages of one kind say nothing of the others */
+    bytes += superslab_purge(horizon) + windows_purge(horizon) + windows_trim(all);
+    refusals_left = REFUSALS_MAX;
+    bytes += arena_purge(horizon, 0);
+    if (refusals_left == 0 && bytes == 0) refused_set(idle_units());
     return bytes;
 }
 

@@ -61,7 +61,7 @@ struct room {
 };
 static const struct room no_room;
 
-static struct room window_room(const struct span *window)
+static ALWAYS_INLINE struct room window_room(const struct span *window)
 {
     return (struct room){window_spare(window), window_is_roomy(window, window->size)};
 }
@@ -90,7 +90,7 @@ static struct span *window_new(void)
 /* The window's block is about to grow from `had` units, which lie here or, `moved`, are copied here next. From
  * WINDOW_HUGE on, so that the rest of the last huge page is little beside it, it gets huge pages each time it doubles,
  * as far as the next doubling, if it grows in steps and what it had is filled. The caller holds the window. */
-static void window_huge(const struct span *window, size_t had, size_t units, bool moved)
+static ALWAYS_INLINE void window_huge(const struct span *window, size_t had, size_t units, bool moved)
 {
     size_t end = (size_t)2 << log2_floor(units), from = moved ? 0 : end / 2;
     if (units < WINDOW_HUGE / UNIT_BYTES || had < units / 4 || !knob(KNOB_huge_pages)) return;
@@ -188,8 +188,10 @@ static size_t windows_trim(bool all)
         struct room had = window_room(window);
         if (window->touched > 2 * wanted) {
             lock_drop(&arena_lock); /* nobody takes a window that is held out of the list */
-            bytes += window_purge(window, wanted);
+            size_t gone = window_purge(window, wanted);
             lock_take(&arena_lock);
+            if (gone == 0) atomic_fetch_add_explicit(&refused_units, had.spare, memory_order_relaxed);
+            bytes += gone;
         }
         room_count(had, window_room(window));
         window->wanted = units;

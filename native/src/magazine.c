@@ -27,6 +27,18 @@ static uint32_t magazine_capacity(unsigned class)
     return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(fit, MAGAZINE_MIN));
 }
 
+/* The same for one thread: of a class that goes to the depot and comes back in bursts it holds more bytes, up to as many
+ * blocks as make an exchange cost each of them little. */
+static uint32_t magazine_room(const struct heap *heap, unsigned class)
+{
+    uint32_t capacity = magazine_capacity(class);
+    uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
+    if (LIKELY(heap->bursts[class] == 0) || learnt != 0) return capacity;
+    size_t fit = ((size_t)knob(KNOB_magazine_bytes) << heap->bursts[class]) / classes[class].size;
+    fit = size_min(size_min(fit, MAGAZINE_BURST), (size_t)knob(KNOB_magazine_blocks));
+    return (uint32_t)size_max(fit, capacity);
+}
+
 /* --- a magazine at rest ------------------------------------------------------------------------------------------- */
 
 /* A block's words of the class: how many addresses it can hold. */
@@ -184,7 +196,7 @@ static uintptr_t round_slots[MAGAZINE_MAX];
 static void round_begin(void)
 {
     refusals_left = REFUSALS_MAX;
-    atomic_store_explicit(&refused_units, 0, memory_order_relaxed);
+    refused_set(0);
 }
 
 /* Returns to their slabs the magazines that nobody asked for since the last trim. Under round_lock. Result: bytes. */
@@ -249,7 +261,7 @@ static void depots_relieve(void)
     if (LIKELY(PEEK(relieved) == when) || atomic_load_explicit(&depots_told, memory_order_relaxed) < much) return;
     if (!lock_try(&round_lock)) return;
     POKE(relieved, when);
-    depots_trim(os_now_ns(), false);
+    if (depots_trim(os_now_ns(), false) != 0) POKE(slabs_due, true);
     lock_drop(&round_lock);
 }
 
@@ -263,12 +275,21 @@ static uintptr_t no_slots[1] = {LIST_END};
  * frees what others allocated does not know how many there are, and keeps magazines of the usual length. */
 static uint32_t magazine_limit(const struct heap *heap, unsigned class)
 {
-    uint32_t capacity = magazine_capacity(class);
+    uint32_t capacity = magazine_room(heap, class);
     int64_t out = heap->moved[class] - heap->loaded[class].blocks;
     if (LIKELY(heap->given[class] < GIVEN_MANY) || out < 0) return capacity;
     size_t few = UNIT_BYTES / size_max(classes[class].size, os_page);
     if (heap->given[class] == GIVEN_ALL) few /= 4;
     return (uint32_t)size_min(size_max((size_t)out / 4, size_max(few, 1)), capacity);
+}
+
+/* A thread that gives one after the other, memory that is freed after a peak, keeps little in the end. But one that
+ * soon takes again what it gave works in bursts: from then on more must go in a row until it is a peak. */
+static COLD void heap_regret(const struct heap *heap, uint8_t *bursts)
+{
+    if (*bursts == BURSTS_MAX) return;
+    bool soon = os_now_ns() - heap->given_ns < (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
+    if (soon) *bursts += 1;
 }
 
 /* Blocks in a bin. To an observer, who may see one half of a swap, any number. */
@@ -281,7 +302,7 @@ static uint32_t bin_length(const struct bin *bin, const struct magazine *loaded)
 static void bin_load(struct heap *heap, struct bin *bin, unsigned class, uint32_t limit)
 {
     struct magazine *loaded = &heap->loaded[class];
-    POKE(heap->capacity[class], (uint16_t)magazine_capacity(class));
+    POKE(heap->capacity[class], (uint16_t)magazine_room(heap, class));
     POKE(bin->top, loaded->slots + 1 + loaded->blocks);
     POKE(bin->limit, loaded->slots + 1 + size_min(limit, loaded->room));
 }
@@ -298,8 +319,9 @@ static bool magazine_widen(struct heap *heap, struct magazine *magazine, uint32_
     if ((size_t)(heap->slots_end - heap->slots) < 1 + wider + line) {
         uintptr_t *fresh = os_map(SLOTS_BYTES);
         if (fresh == NULL) return false;
-        heap->slots = fresh;
-        heap->slots_end = fresh + SLOTS_BYTES / sizeof *fresh;
+        fresh[0] = (uintptr_t)heap->slots_end; /* the way back, for who empties the heap */
+        heap->slots = fresh + 1;
+        heap->slots_end = fresh + SLOTS_COUNT;
     }
     uintptr_t *slots = heap->slots;
     heap->slots += 1 + wider + line; /* else all of a size would begin in the same few sets of the first cache */
@@ -333,7 +355,7 @@ static void magazine_swap(struct heap *heap, unsigned class)
  * multiples of what was fetched, and where fetches meet, neighbours may belong to two cores and disturb each other. */
 static uint32_t magazine_batch(const struct heap *heap, unsigned class)
 {
-    uint32_t size = classes[class].size, half = magazine_capacity(class) / 2;
+    uint32_t size = classes[class].size, half = magazine_room(heap, class) / 2;
     int64_t quarter = heap->moved[class] * (int64_t)size / 4;
     size_t bytes = os_page;
     while ((int64_t)bytes * 2 <= quarter && bytes < UNIT_BYTES) bytes *= 2;
@@ -348,6 +370,8 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     if (full.blocks == 0 && PEEK(class_slabs[class].partial) == NULL) depots_relieve();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
+    if (heap->given[class] == GIVEN_ALL) heap_regret(heap, &heap->peaks);
+    else if (heap->given[class] == GIVEN_MANY) heap_regret(heap, &heap->bursts[class]);
     heap->given[class] = 0;
     heap->given_bytes = 0;
     if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
@@ -375,7 +399,7 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
     } else {
         served = magazine_fetch(heap, class);
     }
-    if (LIKELY(loaded->room != 0)) bin_load(heap, bin, class, magazine_capacity(class)); /* its slots may be new */
+    if (LIKELY(loaded->room != 0)) bin_load(heap, bin, class, magazine_room(heap, class)); /* its slots may be new */
     if (UNLIKELY(!served)) return false;
     stat_add(heap, STAT_refills, 1);
     stat_add(heap, STAT_refilled_blocks, loaded->blocks);
@@ -417,8 +441,10 @@ static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned
             magazine_give(heap, class, loaded, false);
         }
         size_t units = (size_t)given * classes[class].size >> UNIT_SHIFT, more = given != 0 ? size_max(units, 1) : 0;
-        if (heap->given[class] < GIVEN_MANY)
+        if (heap->given[class] < GIVEN_MANY) {
             heap->given[class] = (uint8_t)size_min(heap->given[class] + more, GIVEN_MANY);
+            if (heap->given[class] == GIVEN_MANY) heap->given_ns = os_now_ns();
+        }
         heap->given_bytes += (size_t)given * classes[class].size;
         uint32_t *count = given != 0 ? &heap->spills[class] : &heap->swaps[class];
         POKE(*count, *count + 1);
@@ -457,6 +483,7 @@ static bool magazine_holds(const struct magazine *magazine, uint32_t blocks, uin
 static bool slab_holds(struct span *slab, uintptr_t block)
 {
     struct class_slabs *slabs = &class_slabs[slab->class];
+    if (PEEK(slab->returned) == 0) return false;
     lock_take(&slabs->lock);
     bool found = !slab_is_tiny(slab) && (slab->slots >> slab_index(slab, block) & 1) != 0;
     uintptr_t at = slab_is_tiny(slab) ? slab->list : LIST_END;
@@ -490,6 +517,7 @@ static bool chain_holds(unsigned class, struct chain chain, uintptr_t *slots, ui
 static bool depot_holds(struct depot *depot, unsigned class, uintptr_t block)
 {
     bool found = false;
+    lock_take(&round_lock); /* for the slots */
     lock_take(&depot->lock);
     for (uintptr_t head = depot->top; head != 0 && !found;) {
         struct chain chain = chain_open(head, &head);
@@ -497,22 +525,31 @@ static bool depot_holds(struct depot *depot, unsigned class, uintptr_t block)
         found = chain_holds(class, chain, round_slots, block);
     }
     lock_drop(&depot->lock);
+    lock_drop(&round_lock);
     return found;
 }
 
+/* Can its first word be what a free block's in a slab or in the depot is? */
+static bool block_leads_on(unsigned class, uintptr_t block)
+{
+    uintptr_t next = link_next(block), below;
+    struct chain chain = chain_open(block, &below);
+    bool chained = chain.blocks - 1 < MAGAZINE_MAX && (below == 0 || block_is_of(class, below));
+    return chained || (link_valid(block) && (next == 0 || next == LIST_END || block_is_of(class, next)));
+}
+
 /* Is the block free, in one of this thread's magazines, in a slab or in the depot? Those in other threads' magazines
- * and in parts without pages do not tell. */
+ * and in parts without pages do not tell. What a program writes often looks like neither; else all are searched. */
 static NOINLINE bool block_is_free(const struct heap *heap, const struct bin *bin, unsigned class, uintptr_t block)
 {
     const struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     if (magazine_holds(loaded, bin_length(bin, loaded), block) || magazine_holds(spare, spare->blocks, block))
         return true;
+    if (LIKELY(!block_leads_on(class, block))) return false;
     if (slab_holds(span_of(block), block)) return true;
     bool found = false;
-    lock_take(&round_lock); /* for the slots */
     for (unsigned part = 0; part < DEPOT_PARTS && !found; part++)
-        found = depot_holds(&depots[class][part], class, block);
-    lock_drop(&round_lock);
+        if (PEEK(depots[class][part].top) != 0) found = depot_holds(&depots[class][part], class, block);
     return found;
 }
 

@@ -84,7 +84,7 @@ static void run_level(struct span *run)
 static struct span *run_pop(struct heap *heap, unsigned bin)
 {
     struct span *run = heap->runs[bin];
-    MUST(run->kind == SPAN_RUN && run->life == RUN_FREE, run->address);
+    if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != RUN_FREE)) fatal("block freed twice", run_block(run));
     heap->runs[bin] = run->next;
     if (run->next == NULL) heap->run_bits &= ~(UINT64_C(1) << bin);
     POKE(heap->run_cached, heap->run_cached - run_touched_bytes(run));
@@ -117,7 +117,8 @@ static ALWAYS_INLINE uintptr_t short_begin(uintptr_t block, size_t size)
 {
     if (UNLIKELY(block == 0)) return 0;
     struct span *run = short_of(block);
-    MUST(run->kind == SPAN_RUN && PEEK(run->life) == RUN_FREE && run_units(size) <= run->units, block);
+    MUST(run->kind == SPAN_RUN && run_units(size) <= run->units, block);
+    if (UNLIKELY(PEEK(run->life) != RUN_FREE)) fatal("block freed twice", block); /* by two threads at a time */
     POKE(run->size, size);
     POKE(run->life, run_mark(block));
     return block;
@@ -136,7 +137,7 @@ static ALWAYS_INLINE uintptr_t short_allocate_near(struct heap *heap, size_t siz
 {
     size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
     if (!run_is_near(next, units) || heap->runs[length - 1] != NULL) return 0;
-    return short_begin(short_pop(heap->shorts, short_bins[next]), size);
+    return short_begin(short_pop(heap->far.shorts, short_bins[next]), size);
 }
 
 /* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
@@ -150,17 +151,8 @@ static ALWAYS_INLINE bool short_free(struct run_bin *shorts, struct span *run, u
 }
 
 /* Short runs of a length that a thread has in hand at most, and the slots for them. */
-static size_t shorts_most(unsigned length)
-{
-    return run_length(length) == length ? RUN_SHORT_BYTES / (length * UNIT_BYTES) : 0;
-}
-
-static uintptr_t *shorts_slots(struct heap *heap, unsigned length)
-{
-    uintptr_t *slots = heap->short_slots + 1;
-    for (unsigned shorter = 1; shorter < length; shorter++) slots += shorts_most(shorter) + 1;
-    return slots;
-}
+static size_t shorts_most(unsigned length) { return run_length(length) == length ? RUN_SHORT_MOST / length : 0; }
+static uintptr_t *shorts_slots(struct heap *heap, unsigned length) { return heap->short_slots[length] + 1; }
 
 static _Atomic uint32_t heaps_alive; /* threads that cache; heap.c counts them */
 static uint32_t run_threads = 1;     /* that can work at a time: as many as there are cores */
@@ -185,7 +177,7 @@ static void shorts_limit(struct heap *heap, size_t bytes)
 {
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
         size_t runs = (bytes + length * UNIT_BYTES - 1) / (length * UNIT_BYTES);
-        heap->shorts[length].limit = shorts_slots(heap, length) + size_min(runs, shorts_most(length));
+        heap->far.shorts[length].limit = shorts_slots(heap, length) + size_min(runs, shorts_most(length));
     }
     heap->short_bytes = bytes;
 }
@@ -194,10 +186,10 @@ static void shorts_limit(struct heap *heap, size_t bytes)
 static void shorts_begin(struct heap *heap)
 {
     heap->run_allowed = runs_least();
-    heap->shorts[0] = heap->shorts[RUN_SHORT + 1] = no_shorts[0];
+    heap->far.shorts[0] = heap->far.shorts[RUN_SHORT + 1] = no_far.shorts[0];
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
         uintptr_t *slots = shorts_slots(heap, length);
-        heap->shorts[length] = (struct run_bin){slots, slots};
+        heap->far.shorts[length] = (struct run_bin){slots, slots};
     }
     shorts_limit(heap, shorts_bytes());
 }
@@ -206,7 +198,7 @@ static void shorts_begin(struct heap *heap)
 static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
     for (size_t length = units; length <= RUN_SHORT && run_is_near(length, units); length++) {
-        uintptr_t block = short_pop(heap->shorts, SHORT_BIN(length));
+        uintptr_t block = short_pop(heap->far.shorts, SHORT_BIN(length));
         if (block != 0) return short_of(block);
     }
     unsigned bin = run_bin_ceil(units);
@@ -319,18 +311,20 @@ static NOINLINE void region_collapse(void)
     if (os_dense((void *)region, SUPERSLAB_LARGE, 15)) POKE(recycled_due, SIZE_MAX); /* else it went back meanwhile */
 }
 
+static bool runs_given_many(const struct heap *heap) { return heap->run_given >= RUN_GIVEN_MANY << heap->peaks; }
+
 /* Says how many bytes of runs the thread may keep beside the short ones: RUN_TIMES what its callers have, but always a
- * little and never RUN_MORE times that little, for an idle thread keeps them. Of runs that other threads freed it does
+ * little, more where it works in bursts, and never RUN_MORE times that little, for an idle thread keeps them. Of runs that other threads freed it does
  * not know, so it has no more than there are. What it has in hand counts as its callers', who will soon ask for it,
  * unless it gives one after the other. */
 static void mid_allow(struct heap *heap)
 {
     size_t out = atomic_load_explicit(&run_units_out, memory_order_relaxed) << UNIT_SHIFT, shorts = 0;
-    for (unsigned length = 1; heap->run_given >= RUN_GIVEN_MANY && length <= RUN_SHORT; length++)
-        shorts += (size_t)(heap->shorts[length].top - shorts_slots(heap, length)) * length << UNIT_SHIFT;
+    for (unsigned length = 1; runs_given_many(heap) && length <= RUN_SHORT; length++)
+        shorts += (size_t)(heap->far.shorts[length].top - shorts_slots(heap, length)) * length << UNIT_SHIFT;
     size_t held = size_min(heap->run_held, out), callers = held - size_min(held, shorts);
     size_t least = runs_least(), surplus = callers / (RUN_TIMES + 1) * RUN_TIMES;
-    heap->run_allowed = size_max(least, size_min(surplus, RUN_MORE * least));
+    heap->run_allowed = size_max(least << heap->peaks, size_min(surplus, RUN_MORE * least));
 }
 
 static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
@@ -339,6 +333,7 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
     if (heap != NULL) {
         heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
         heap->run_given++;
+        heap->given_ns = now;
         mid_allow(heap);
     }
     lock_take(&arena_lock);
@@ -354,15 +349,15 @@ static void shorts_bound(struct heap *heap, size_t bytes)
     uint64_t now = os_now_ns();
     shorts_limit(heap, bytes);
     for (unsigned length = 1; length <= RUN_SHORT; length++)
-        while (heap->shorts[length].top > heap->shorts[length].limit)
-            mid_spill(heap, short_of(short_pop(heap->shorts, SHORT_BIN(length))), now);
+        while (heap->far.shorts[length].top > heap->far.shorts[length].limit)
+            mid_spill(heap, short_of(short_pop(heap->far.shorts, SHORT_BIN(length))), now);
 }
 
 /* Spills cached runs, longest first, until `keep` bytes are left. */
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
-        for (uintptr_t block; (block = short_pop(heap->shorts, SHORT_BIN(length))) != 0;)
+        for (uintptr_t block; (block = short_pop(heap->far.shorts, SHORT_BIN(length))) != 0;)
             mid_spill(heap, short_of(block), now);
     while (heap->run_bits != 0 && heap->run_cached > keep)
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
@@ -373,7 +368,7 @@ static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
  * its short ones, until it takes one. */
 static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
 {
-    if (heap->run_given >= RUN_GIVEN_MANY) shorts_bound(heap, shorts_bytes() / 4);
+    if (runs_given_many(heap)) shorts_bound(heap, shorts_bytes() / 4);
     size_t least = heap->run_cached - size_min(heap->run_cached, 2 * RUN_TIMES * bytes);
     while (heap->run_bits != 0 && heap->run_cached > size_max(heap->run_allowed, least))
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
@@ -415,6 +410,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
     shorts_bound(heap, shorts_bytes());
+    if (UNLIKELY(runs_given_many(heap))) heap_regret(heap, &heap->peaks);
     heap->run_given = 0;
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
     POKE(run->place, RUN_SETTLED);
@@ -439,7 +435,7 @@ static void mid_age(struct heap *heap)
 /* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
 static bool mid_free(struct heap *heap, struct span *run)
 {
-    if (short_free(heap->shorts, run, run_block(run))) return true;
+    if (short_free(heap->far.shorts, run, run_block(run))) return true;
     mid_age(heap);
     size_t cached = heap->run_cached + run_touched_bytes(run);
     if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > heap->run_allowed)) return false;

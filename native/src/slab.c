@@ -102,15 +102,18 @@ static void slab_inspect(const struct span *slab)
     for (uintptr_t block = slab->list; block != LIST_END;) block = link_follow(block);
 }
 
-/* A fresh slab of the class; NULL where memory ends. */
+/* A fresh slab of the class; NULL where memory ends. The first words of its blocks are 0, see slab_carve. */
 static struct span *slab_new(unsigned class)
 {
+    bool dirty;
     lock_take(&arena_lock);
-    struct span *slab = superslab_take(classes[class].slab_units);
+    struct span *slab = superslab_take(classes[class].slab_units, &dirty);
     if (slab != NULL) slab_begin(slab, class); /* before observers, who hold the lock, can see it */
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
     if (UNLIKELY(slabs_inspected)) slab_expect_empty(slab);
+    for (uint32_t i = 0; dirty && i < classes[class].slab_blocks; i++)
+        block_words(slab->address + (size_t)i * classes[class].size)[0] = 0;
     size_t index = map_index(slab->address);
     if (class < FRONT_CLASSES && index != 0) owners.bin[index] = (uint16_t)(class * GRANULE); /* 0 is NULL's: no bin */
     return slab;
@@ -137,12 +140,32 @@ static ALWAYS_INLINE size_t slab_index(const struct span *slab, uintptr_t block)
     return (block - slab->address) / classes[slab->class].size;
 }
 
+/* Has this address in the slab been carved as a block? */
+static ALWAYS_INLINE bool slab_has(const struct span *slab, uintptr_t block)
+{
+    size_t offset = block - slab->address;
+    return class_is_start(slab->class, offset) && offset < (size_t)PEEK(slab->carved) * classes[slab->class].size;
+}
+
 /* A block that is on its way between magazines and slabs: one of the class, carved once. */
 static bool block_is_of(unsigned class, uintptr_t block)
 {
     const struct span *slab = span_of(block);
-    return slab != NULL && slab->kind == SPAN_SLAB && slab->class == class &&
-           class_is_start(class, block - slab->address) && slab_index(slab, block) < PEEK(slab->carved);
+    return slab != NULL && slab->kind == SPAN_SLAB && slab->class == class && slab_has(slab, block);
+}
+
+/* A new block into a slot. Its first word is 0, or it was freed though nobody had it, and then it may have an owner;
+ * the sum finds that out while it is written to, for a look first would be another fault of its page. */
+static ALWAYS_INLINE void slot_fill_new(uintptr_t *slot, uintptr_t block)
+{
+    uintptr_t word = (uintptr_t)(slot + 1), *first = block_words(block);
+#if defined(__x86_64__)
+    __asm__("addq %1, %0" : "+m"(*first) : "r"(word) : "cc");
+#else
+    *first += word;
+#endif
+    if (UNLIKELY(*first != word)) fatal("block freed, or written to, before it was handed out", block);
+    POKE(*slot, block);
 }
 
 /* Carves up to `wanted` new blocks into slots, the lowest address on top. By the slab's owner. */
@@ -153,7 +176,7 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
     uintptr_t block = slab->address + (size_t)(slab->carved + n) * size;
     for (uint32_t i = 0; i < n; i++) {
         block -= size;
-        slot_fill(&slots[i], block);
+        slot_fill_new(&slots[i], block);
     }
     POKE(slab->carved, slab->carved + n);
     atomic_fetch_add_explicit(&carved_bytes, (size_t)n * size, memory_order_relaxed);
@@ -300,7 +323,7 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
             struct span *slab = span_of(block);
             if (UNLIKELY(slab == NULL || slab->kind != SPAN_SLAB || slab->class != class))
                 fatal("free list overwritten", block);
-            MUST(block_is_of(class, block), block);
+            if (UNLIKELY(!slab_has(slab, block))) fatal("free of no block", block);
             if (slab_give(slabs, slab, block)) whole = slab;
         }
         lock_drop(&slabs->lock);

@@ -146,8 +146,8 @@ static unsigned mask_find(unit_mask mask, uint32_t units)
     return UNIT_MASK_BITS;
 }
 
-/* Takes units for a slab, warm ones first. The caller holds arena_lock. */
-static struct span *superslab_take(uint32_t units)
+/* Takes units for a slab, warm ones first; `dirty`: they may hold pages. The caller holds arena_lock. */
+static struct span *superslab_take(uint32_t units, bool *dirty)
 {
     struct superslab *superslab = superslabs_free;
     unsigned at = UNIT_MASK_BITS;
@@ -162,8 +162,10 @@ static struct span *superslab_take(uint32_t units)
         at = 0;
     }
     unit_mask mask = mask_of(at, units);
-    atomic_fetch_sub_explicit(&slab_dirty_units, (size_t)mask_units(superslab->dirty_mask & mask),
-                              memory_order_relaxed);
+    size_t warm = mask_units(superslab->dirty_mask & mask);
+    *dirty = warm != 0;
+    atomic_fetch_sub_explicit(&slab_dirty_units, warm, memory_order_relaxed);
+    refused_reuse(warm);
     superslab->free_mask &= ~mask;
     superslab->dirty_mask &= ~mask;
     superslab->free_units -= units;
@@ -174,7 +176,7 @@ static struct span *superslab_take(uint32_t units)
     }
     struct span *span = &superslab->arena->spans[superslab->first + at];
     for (uint32_t i = 0; i < units; i++) {
-        span[i].kind = i == 0 ? SPAN_SLAB : SPAN_INSIDE;
+        span[i].kind = i == 0 ? SPAN_SLAB : SPAN_SLAB_INSIDE;
         span[i].back = i;
     }
     span->units = units;
@@ -254,7 +256,7 @@ static size_t superslab_purge(uint64_t horizon)
         if (!superslab->listed) superslab_list(superslab);
         if (superslab->free_units == superslab->units) superslab_return(superslab, superslab->freed_ns);
         if (refusals_left == 0) break; /* memory is locked: the next would be refused too */
-        superslab = superslabs_free;   /* the list may have changed meanwhile */
+        if (!superslab->listed) superslab = superslabs_free;
     }
     lock_drop(&arena_lock);
     return bytes;

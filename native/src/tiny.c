@@ -13,13 +13,14 @@
 
 static const uintptr_t no_run[1];
 #define NO_RUN ((uintptr_t *)no_run + 1) /* top and limit of a bin that is empty and full */
-static const struct run_bin no_shorts[RUN_SHORT + 2] = {[0 ... RUN_SHORT + 1] = {NO_RUN, NO_RUN}};
-#define NO_SHORTS ((struct run_bin *)no_shorts) /* never written, as nothing is taken out and nothing put in */
+static const struct far_bins no_far = {.wide = {[0 ... CLASSES - FRONT_CLASSES - 1] = {NO_SLOT, NO_SLOT}},
+                                       .shorts = {[0 ... RUN_SHORT + 1] = {NO_RUN, NO_RUN}}};
+#define NO_FAR ((struct far_bins *)&no_far) /* never written, as nothing is taken out and nothing put in */
 
 THREAD_LOCAL struct front front __attribute__((used, visibility("hidden"))) = {
     .bins = {[0 ... FRONT_CLASSES - 1] = {NO_SLOT, NO_SLOT}},
     .owners = &owners,
-    .shorts = NO_SHORTS,
+    .far = NO_FAR,
 };
 extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), visibility("default")));
 

@@ -52,10 +52,11 @@
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
 #define RUN_SHORT 8u                         /* units; up to here a thread keeps a few runs without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length */
-#define RUN_SLOTS (3 * RUN_SHORT_BYTES / UNIT_BYTES + RUN_SHORT) /* 1/1 + 1/2 + ... 1/RUN_SHORT is below 3 */
+#define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 of one unit */
 #define RUN_TIMES 3u       /* a thread keeps at most so many times what its callers have ... */
 #define RUN_MORE 8u        /* ... and so many times what it may always keep */
 #define RUN_GIVEN_MANY 16u /* runs that go to the arena in a row until fewer short ones are kept */
+#define BURSTS_MAX 3u      /* doublings of what a thread may keep that soon takes again what it gave in a row */
 #define LARGE_FEW 3u       /* large blocks in a row that were filled until some of such a size get huge pages ... */
 #define LARGE_SURE 7u      /* ... and until no more than one of 32 live ones goes without */
 #define LARGE_LONG ((size_t)4 << 20) /* bytes; each of them tells as much as one more block, up to LARGE_FEW */
@@ -72,10 +73,14 @@
 #define START_BOUND 65536 /* above start * offset of every block of a one-unit slab, below any other (sizeclass.c) */
 #define MAGAZINE_MIN 16u  /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
+#define MAGAZINE_BURST 128u
 #define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */
 #define GIVEN_ALL (GIVEN_MANY + 1)      /* and much of all classes: then they are smaller still ... */
+#define NEAR_MANY 8u                    /* blocks of longer classes lent to one, until it gets one of its own */
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
 #define SLOTS_BYTES ((size_t)640 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
+#define SLOTS_COUNT (SLOTS_BYTES / sizeof(uintptr_t))
+#define HEAP_FRONTS 1024u /* rows in which a heap is found by its front */
 #define DEPOT_PARTS 8u
 #define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
 #define ARENA_BYTES (WINDOW_BYTES / 4) /* 64 GiB: its range, where the address space is not limited */
@@ -130,7 +135,9 @@ struct chain {
 
 /* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
 
-enum span_kind { SPAN_INSIDE, SPAN_FREE, SPAN_SLAB, SPAN_RUN, SPAN_SUPERSLAB };
+/* Beyond a slab's first unit its descriptors are SPAN_SLAB_INSIDE, and know the way back; of every other span's they are
+ * SPAN_INSIDE. ORDER KIND: one mask tells a slab's units (slab_of in l2.c). */
+enum span_kind { SPAN_INSIDE, SPAN_FREE, SPAN_SLAB, SPAN_SLAB_INSIDE, SPAN_RUN, SPAN_SUPERSLAB };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is looked into */
 enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, small pages, not yet freed */
 
@@ -139,7 +146,7 @@ enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: larg
 enum run_life { RUN_FREE = 0, RUN_HELD = 2 };
 
 struct span {
-    uint8_t kind; /* enum span_kind; SPAN_INSIDE: see back */
+    uint8_t kind; /* enum span_kind; inside: see back */
     union {
         uint8_t class; /* slab: its class */
         uint8_t bin;   /* run: offset of the bin of short ones that it goes back to; 0: to none */
@@ -257,21 +264,27 @@ struct run_bin {
     const uintptr_t *limit; /* slot that is not to be filled */
 };
 
+/* What malloc and free touch on a hit of larger blocks. */
+struct far_bins {
+    struct run_bin shorts[RUN_SHORT + 2];     /* by units, the last always empty: short runs without accounts */
+    struct bin wide[CLASSES - FRONT_CLASSES]; /* the magazines of classes whose slab is wider than a unit */
+};
+
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
 
 enum heap_state { HEAP_FREE, HEAP_LIVE, HEAP_HELD }; /* held: free, while its pages go back */
 
 struct heap {
-    struct bin wide[CLASSES - FRONT_CLASSES]; /* the magazines of classes whose slab is wider than a unit */
+    struct far_bins far;
     struct magazine loaded[CLASSES];          /* the slots that bins point into; how many blocks the bin says */
     struct magazine spare[CLASSES];           /* the magazine behind it: empty, or it was full */
-    uintptr_t *slots, *slots_end;             /* mapped for further magazines */
+    uintptr_t *slots, *slots_end;             /* mapped for further magazines: behind the heap, then elsewhere */
     uint16_t capacity[CLASSES];               /* in force; taken from the knobs at a refill or spill */
+    uint8_t lent[CLASSES - FRONT_CLASSES];    /* blocks of longer classes in a row, modulo NEAR_MANY */
     uint8_t given[CLASSES];                   /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
     struct span *current[CLASSES];            /* the slab being carved */
     uint64_t run_bits;                        /* bit b: runs[b] is not empty */
-    struct run_bin shorts[RUN_SHORT + 2];     /* by units, the last always empty: short runs without accounts */
-    uintptr_t short_slots[RUN_SLOTS];         /* what tops and limits point into */
+    uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
     struct span *runs[RUN_BINS];              /* cached runs: free for this thread, pages kept */
     uint32_t colour;                          /* of the next run from the arena */
     size_t run_cached;                        /* bytes in them */
@@ -282,6 +295,9 @@ struct heap {
     const struct span *fresh;                 /* large run, untouched before, that was handed out last */
     int32_t thread;                           /* whose it is */
     size_t given_bytes;                       /* of all classes, since the last refill of one */
+    uint64_t given_ns;                        /* when it last gave much in a row, or a run */
+    uint8_t bursts[CLASSES];                  /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */
+    uint8_t peaks;                            /* ... of much of all classes, and of runs. Each doubles what it may keep */
     uint32_t run_given;                       /* runs given to the arena since one was taken from it */
     size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front; /* the thread's bins; read by observers */
@@ -290,6 +306,7 @@ struct heap {
     uint32_t helped;           /* part of a depot where another's magazine was found last */
     _Atomic uint32_t state;    /* enum heap_state */
     struct heap *next;         /* registry: heaps are never unmapped */
+    struct heap *in_row;       /* of those that are free, or of a row of those that have a front */
     _Atomic uint64_t *stats;   /* see stats.c */
     uint32_t refills[CLASSES]; /* of each class since the thread began, those apart that the spare magazine served: */
     uint32_t spills[CLASSES];  /* they are swaps, and cost no more than the call. Read by observers */
@@ -309,7 +326,7 @@ struct front {
     struct bin bins[FRONT_CLASSES]; /* 1424 bytes; bins[0] is always empty and full */
     const struct owners *owners;    /* for code inlined into programs */
     struct heap *heap;
-    struct run_bin *shorts; /* the heap's; without one, bins that hold none and keep none */
+    struct far_bins *far; /* the heap's; without one, bins that hold none and keep none */
     uint32_t state;         /* enum front_state */
     uint32_t early_frees;   /* served before the thread had a heap */
 };

@@ -1,6 +1,7 @@
 /* Promise 12: a block that is freed twice, or resized when it is free, is not handed out twice, wherever it lies by then,
  * and though nobody has written to it: that a program writes is no help to the allocator here. */
 #include "../serve.h"
+#include <malloc.h>
 
 enum { TAKEN = 12000 };
 
@@ -46,6 +47,43 @@ static void has_one_owner_after(enum crime crime) {
 
 PROMISE(is_not_handed_out_twice) { has_one_owner_after(FREE_AGAIN); }
 PROMISE(is_not_resized_where_it_lies) { has_one_owner_after(RESIZE); }
+
+/* A free of a block that nobody has: of one whose slab went back and serves anew, or, `fresh`, of one behind all that
+ * were handed out. 0: every block has one owner, who writes to it. */
+static int free_nobodys(size_t size, int fresh) {
+    static char *taken[TAKEN];
+    char *block = NULL;
+    for (int i = 0; i < TAKEN; i++) taken[i] = malloc(size);
+    char *victim = taken[TAKEN / 40];
+    for (int i = 0; i < TAKEN; i++) free(taken[i]);
+    malloc_trim(0);
+    for (int i = 0; i < 10; i++) {
+        taken[i] = malloc(size);
+        if (block == NULL || taken[i] > block) block = taken[i];
+    }
+    size_t step = malloc_usable_size(block);
+    free(fresh ? block + step * (4 * KIB / step + 1) : victim);
+    for (int i = 10; i < TAKEN; i++) memset(taken[i] = malloc(size), 'A', size);
+    qsort(taken, TAKEN, sizeof *taken, by_address);
+    for (int i = 1; i < TAKEN; i++)
+        if (taken[i - 1] == taken[i]) return 1;
+    return 0;
+}
+
+PROMISE(a_free_of_nobodys_block_makes_no_two_owners) {
+    for (size_t size = 100; size <= 20000; size *= 5)
+        for (int fresh = 0; fresh < 2; fresh++) {
+            pid_t child = fork();
+            HOLDS(child >= 0);
+            if (child == 0) {
+                dup2(open("/dev/null", O_WRONLY), 2);
+                _exit(free_nobodys(size, fresh));
+            }
+            int status;
+            HOLDS(waitpid(child, &status, 0) == child);
+            HOLDS(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+        }
+}
 
 static int by_word(const void *one, const void *two) {
     uintptr_t a = **(uintptr_t *const *)one, b = **(uintptr_t *const *)two;

@@ -443,6 +443,55 @@ PROMISE(peaks_go_back_after_locked_memory_was_freed) {
     }
 }
 
+/* However many small ones are locked when the rest is looked at. */
+PROMISE(large_blocks_go_back_beside_many_locked_small_ones) {
+    enum { SMALL = 128, COUNT = 60000, ROWS = 100, SIZE = 1 * MIB };
+    static char *small[COUNT];
+    uintptr_t row = 0;
+    int rows = 0;
+    for (size_t i = 0; i < COUNT; i++) memset(small[i] = malloc(SMALL), 1, SMALL);
+    for (size_t i = 0; i < PEAK / SIZE; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    for (size_t i = 0; i < COUNT; i++) { /* the first one of each row stays, and its neighbours' pages */
+        if ((uintptr_t)small[i] / (64 * KIB) == row) continue;
+        row = (uintptr_t)small[i] / (64 * KIB);
+        if (rows++ < ROWS && mlock((void *)(row * 64 * KIB), 64 * KIB) != 0) UNTRIED("no memory may be locked here");
+        small[i] = NULL;
+    }
+    for (size_t i = 0; i < COUNT; i++) free(small[i]);
+    usleep(300000);
+    for (size_t i = 0; i < PEAK / SIZE; i++) free(blocks[i]);
+    expect_given_back(0);
+}
+
+/* Threads whose magazines need more room than is usual leave none of it behind. */
+static void *use_wide_magazines(void *unused) {
+    enum { COUNT = 1200 };
+    static __thread char *held[COUNT];
+    for (size_t size = 16; size <= 32 * KIB; size += size < 1 * KIB ? 16 : size / 8) {
+        for (int i = 0; i < COUNT; i++) held[i] = malloc(size);
+        for (int i = 0; i < COUNT; i++) free(held[i]);
+    }
+    return unused;
+}
+
+STEP(threads_with_wide_magazines_come_and_go) {
+    enum { THREADS = 24 };
+    long before = 0;
+    for (int i = 0; i < THREADS; i++) {
+        pthread_t thread;
+        HOLDS(pthread_create(&thread, NULL, use_wide_magazines, NULL) == 0);
+        pthread_join(thread, NULL);
+        malloc_trim(0);
+        if (i == THREADS / 3) before = resident_bytes();
+    }
+    HOLDS(resident_bytes() - before < 4 * MIB);
+}
+
+PROMISE(threads_leave_no_room_of_magazines_behind) {
+    setenv("HAKMEM_MAGAZINE_BYTES", "16M", 1);
+    keep_in_new_process("threads_with_wide_magazines_come_and_go", NULL, environ);
+}
+
 /* Then what is mapped is resident, so no more is mapped than is needed. */
 PROMISE(locked_memory_is_no_more_than_is_used) {
     enum { COUNT = 20, SIZE = 300 * KIB };

@@ -130,6 +130,26 @@ PROMISE(it_does_so_where_all_is_called_resident) {
     HOLDS(faults_of_lives(5, 60 * MIB) < 60 * MIB / 4096);
 }
 
+/* What a program has in a block looks at times like what a free one holds: to resize it takes no search, however many
+ * are free. Compared by the instructions they take (test_gates.py). */
+static void resize_a_block_that_begins_with(const char *word) {
+    enum { FREED = 3000, TIMES = 2000, SIZE = 64 };
+    static char *freed[FREED];
+    for (int i = 0; i < FREED; i++) freed[i] = memset(malloc(SIZE), 1, SIZE);
+    for (int i = 0; i < FREED; i++) free(freed[i]);
+    char *block = malloc(SIZE);
+    for (int i = 0; i < TIMES; i++) {
+        memcpy(block, word, 8);
+        HOLDS((block = realloc(block, SIZE - (size_t)i % 2)) != NULL);
+    }
+    free(block);
+}
+
+PROMISE(a_block_of_numbers_is_resized) { resize_a_block_that_begins_with("\0\0\0\0\0\0\xf8\x3f"); }
+PROMISE(a_block_of_zeros_is_resized) { resize_a_block_that_begins_with("\0\0\0\0\0\0\0\0"); }
+PROMISE(a_block_of_text_is_resized) { resize_a_block_that_begins_with("{\"a\": 1}"); }
+PROMISE(a_block_of_no_numbers_is_resized) { resize_a_block_that_begins_with("\0\0\0\0\0\0\xf8\x7f"); }
+
 PROMISE(a_vector_that_is_refilled_keeps_its_pages) {
     enum { SECONDS = 6 };
     struct rusage warm, after;
