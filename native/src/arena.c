@@ -416,7 +416,8 @@ static void refused_set(size_t units)
 static void refused_reuse(size_t units)
 {
     size_t refused = atomic_load_explicit(&refused_units, memory_order_relaxed);
-    if (UNLIKELY(refused != 0)) atomic_fetch_sub_explicit(&refused_units, size_min(refused, units), memory_order_relaxed);
+    if (UNLIKELY(refused != 0))
+        atomic_fetch_sub_explicit(&refused_units, size_min(refused, units), memory_order_relaxed);
 }
 
 /* The span leaves the arena. */

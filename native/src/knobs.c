@@ -12,7 +12,7 @@
 /*   name                   unit     default    minimum  maximum   learn start why */
 #define KNOBS(X)                                                                                                          \
     X(magazine_blocks,      "blocks",    512,       16,      512,  1, 0, "blocks a magazine holds at most: more saves exchanges, fewer save memory") \
-    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "bytes a magazine holds at most, 16 blocks excepted: bounds the cache of the larger classes") \
+    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "bytes a magazine holds at most, 16 blocks excepted; up to eight times as many, for 128 blocks, where a class comes and goes in bursts") \
     X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, 0, "bytes the shared depot of full magazines keeps before blocks go back to their slabs at once") \
     X(superslab_bytes,      "bytes",   2 * MIB, 1 * MIB, 2 * MIB,  1, 0, "region from which slabs are taken, a power of two: 2 MiB suits huge pages, 1 MiB suits small heaps") \
     X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs a thread may always keep, or three times what it uses up to eight times as many, and of each short length three quarters; less where there are more threads than cores") \

@@ -27,8 +27,8 @@ static uint32_t magazine_capacity(unsigned class)
     return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(fit, MAGAZINE_MIN));
 }
 
-/* The same for one thread: of a class that goes to the depot and comes back in bursts it holds more bytes, up to as many
- * blocks as make an exchange cost each of them little. */
+/* The same for one thread: of a class that goes to the depot and comes back in bursts it holds more bytes, up to as
+ * many blocks as make an exchange cost each of them little. */
 static uint32_t magazine_room(const struct heap *heap, unsigned class)
 {
     uint32_t capacity = magazine_capacity(class);

@@ -314,9 +314,9 @@ static NOINLINE void region_collapse(void)
 static bool runs_given_many(const struct heap *heap) { return heap->run_given >= RUN_GIVEN_MANY << heap->peaks; }
 
 /* Says how many bytes of runs the thread may keep beside the short ones: RUN_TIMES what its callers have, but always a
- * little, more where it works in bursts, and never RUN_MORE times that little, for an idle thread keeps them. Of runs that other threads freed it does
- * not know, so it has no more than there are. What it has in hand counts as its callers', who will soon ask for it,
- * unless it gives one after the other. */
+ * little, more where it works in bursts, and never RUN_MORE times that little, for an idle thread keeps them. Of runs
+ * that other threads freed it does not know, so it has no more than there are. What it has in hand counts as its
+ * callers', who will soon ask for it, unless it gives one after the other. */
 static void mid_allow(struct heap *heap)
 {
     size_t out = atomic_load_explicit(&run_units_out, memory_order_relaxed) << UNIT_SHIFT, shorts = 0;

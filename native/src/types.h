@@ -50,8 +50,8 @@
 #define RUN_STEPS 8u                                                      /* then 8 bins a doubling */
 #define RUN_BINS 64u                                                      /* up to 64 x 16 units = 64 MiB */
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
-#define RUN_SHORT 8u                         /* units; up to here a thread keeps a few runs without accounts */
-#define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length */
+#define RUN_SHORT 8u                                  /* units; up to here a thread keeps a few runs without accounts */
+#define RUN_SHORT_BYTES ((size_t)1536 << 10)          /* of each short length */
 #define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 of one unit */
 #define RUN_TIMES 3u       /* a thread keeps at most so many times what its callers have ... */
 #define RUN_MORE 8u        /* ... and so many times what it may always keep */
@@ -135,8 +135,8 @@ struct chain {
 
 /* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
 
-/* Beyond a slab's first unit its descriptors are SPAN_SLAB_INSIDE, and know the way back; of every other span's they are
- * SPAN_INSIDE. ORDER KIND: one mask tells a slab's units (slab_of in l2.c). */
+/* Beyond a slab's first unit its descriptors are SPAN_SLAB_INSIDE, and know the way back; of every other span's they
+ * are SPAN_INSIDE. ORDER KIND: one mask tells a slab's units (slab_of in l2.c). */
 enum span_kind { SPAN_INSIDE, SPAN_FREE, SPAN_SLAB, SPAN_SLAB_INSIDE, SPAN_RUN, SPAN_SUPERSLAB };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is looked into */
 enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, small pages, not yet freed */
@@ -276,31 +276,31 @@ enum heap_state { HEAP_FREE, HEAP_LIVE, HEAP_HELD }; /* held: free, while its pa
 
 struct heap {
     struct far_bins far;
-    struct magazine loaded[CLASSES];          /* the slots that bins point into; how many blocks the bin says */
-    struct magazine spare[CLASSES];           /* the magazine behind it: empty, or it was full */
-    uintptr_t *slots, *slots_end;             /* mapped for further magazines: behind the heap, then elsewhere */
-    uint16_t capacity[CLASSES];               /* in force; taken from the knobs at a refill or spill */
-    uint8_t lent[CLASSES - FRONT_CLASSES];    /* blocks of longer classes in a row, modulo NEAR_MANY */
-    uint8_t given[CLASSES];                   /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
-    struct span *current[CLASSES];            /* the slab being carved */
-    uint64_t run_bits;                        /* bit b: runs[b] is not empty */
+    struct magazine loaded[CLASSES];       /* the slots that bins point into; how many blocks the bin says */
+    struct magazine spare[CLASSES];        /* the magazine behind it: empty, or it was full */
+    uintptr_t *slots, *slots_end;          /* mapped for further magazines: behind the heap, then elsewhere */
+    uint16_t capacity[CLASSES];            /* in force; taken from the knobs at a refill or spill */
+    uint8_t lent[CLASSES - FRONT_CLASSES]; /* blocks of longer classes in a row, modulo NEAR_MANY */
+    uint8_t given[CLASSES];                /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
+    struct span *current[CLASSES];         /* the slab being carved */
+    uint64_t run_bits;                     /* bit b: runs[b] is not empty */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
-    struct span *runs[RUN_BINS];              /* cached runs: free for this thread, pages kept */
-    uint32_t colour;                          /* of the next run from the arena */
-    size_t run_cached;                        /* bytes in them */
-    size_t run_idle;                          /* fewest of them since the round began */
-    uint32_t run_round;                       /* runs freed with accounts since then */
-    size_t run_allowed;                       /* the most they may be */
-    size_t short_bytes;                       /* of short runs of a length that may be in hand */
-    const struct span *fresh;                 /* large run, untouched before, that was handed out last */
-    int32_t thread;                           /* whose it is */
-    size_t given_bytes;                       /* of all classes, since the last refill of one */
-    uint64_t given_ns;                        /* when it last gave much in a row, or a run */
-    uint8_t bursts[CLASSES];                  /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */
-    uint8_t peaks;                            /* ... of much of all classes, and of runs. Each doubles what it may keep */
-    uint32_t run_given;                       /* runs given to the arena since one was taken from it */
-    size_t run_held;     /* bytes of runs this thread took from the arena minus those it gave back */
-    struct front *front; /* the thread's bins; read by observers */
+    struct span *runs[RUN_BINS];                              /* cached runs: free for this thread, pages kept */
+    uint32_t colour;                                          /* of the next run from the arena */
+    size_t run_cached;                                        /* bytes in them */
+    size_t run_idle;                                          /* fewest of them since the round began */
+    uint32_t run_round;                                       /* runs freed with accounts since then */
+    size_t run_allowed;                                       /* the most they may be */
+    size_t short_bytes;                                       /* of short runs of a length that may be in hand */
+    const struct span *fresh; /* large run, untouched before, that was handed out last */
+    int32_t thread;           /* whose it is */
+    size_t given_bytes;       /* of all classes, since the last refill of one */
+    uint64_t given_ns;        /* when it last gave much in a row, or a run */
+    uint8_t bursts[CLASSES];  /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */
+    uint8_t peaks;            /* ... of much of all classes, and of runs. Each doubles what it may keep */
+    uint32_t run_given;       /* runs given to the arena since one was taken from it */
+    size_t run_held;          /* bytes of runs this thread took from the arena minus those it gave back */
+    struct front *front;      /* the thread's bins; read by observers */
     uint64_t random;
     uint32_t number;           /* 1, 2, ... */
     uint32_t helped;           /* part of a depot where another's magazine was found last */
@@ -327,8 +327,8 @@ struct front {
     const struct owners *owners;    /* for code inlined into programs */
     struct heap *heap;
     struct far_bins *far; /* the heap's; without one, bins that hold none and keep none */
-    uint32_t state;         /* enum front_state */
-    uint32_t early_frees;   /* served before the thread had a heap */
+    uint32_t state;       /* enum front_state */
+    uint32_t early_frees; /* served before the thread had a heap */
 };
 
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
