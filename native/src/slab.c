@@ -105,15 +105,15 @@ static void slab_inspect(const struct span *slab)
 /* A fresh slab of the class; NULL where memory ends. The first words of its blocks are 0, see slab_carve. */
 static struct span *slab_new(unsigned class)
 {
-    bool dirty;
     lock_take(&arena_lock);
-    struct span *slab = superslab_take(classes[class].slab_units, &dirty);
+    struct span *slab = superslab_take(classes[class].slab_units);
     if (slab != NULL) slab_begin(slab, class); /* before observers, who hold the lock, can see it */
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
     if (UNLIKELY(slabs_inspected)) slab_expect_empty(slab);
-    for (uint32_t i = 0; dirty && i < classes[class].slab_blocks; i++)
-        block_words(slab->address + (size_t)i * classes[class].size)[0] = 0;
+    for (size_t i = 0, size = classes[class].size;
+         i < classes[class].slab_blocks && i * size < slab->soiled * SOIL_STEP; i++)
+        block_words(slab->address + i * size)[0] = 0;
     size_t index = map_index(slab->address);
     if (class < FRONT_CLASSES && index != 0) owners.bin[index] = (uint16_t)(class * GRANULE); /* 0 is NULL's: no bin */
     return slab;
@@ -127,8 +127,10 @@ static void slab_delete(struct span *slab, uint64_t now)
         slab_empty(slab);
     }
     MUST(slab->kind == SPAN_SLAB && slab->returned == slab->carved && slab->place == SLAB_NOWHERE, slab->address);
+    size_t carved = (size_t)slab->carved * classes[slab->class].size;
+    slab->soiled = (uint8_t)size_max(slab->soiled, (carved + SOIL_STEP - 1) / SOIL_STEP);
     owners.bin[map_index(slab->address)] = 0;
-    atomic_fetch_sub_explicit(&carved_bytes, (size_t)slab->carved * classes[slab->class].size, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&carved_bytes, carved, memory_order_relaxed);
     lock_take(&arena_lock);
     if (slab->bare != 0) superslab_bare(slab, false);
     superslab_give(slab, now);

@@ -36,6 +36,7 @@
 #define L2_TABLE_SHIFT 7                      /* 128 bytes: the finest step of an L2 class */
 #define L2_SMALL_MAX 8192u                    /* bytes; up to here a slab is one unit */
 #define L2_SLAB_BYTES ((size_t)262144)        /* 256 KiB for blocks above that */
+#define SOIL_STEP ((size_t)4096)              /* bytes; 64 of them are the longest slab */
 #define SLAB_QUIET 2u                         /* rounds of tidying until parts of a slab are looked at */
 #define SLAB_STRIPPED (SLAB_QUIET + 1)        /* they were */
 #define SLABS_INLINE 64u                      /* slabs into which a thread looks in a round of its own, at most */
@@ -151,8 +152,11 @@ struct span {
         uint8_t class; /* slab: its class */
         uint8_t bin;   /* run: offset of the bin of short ones that it goes back to; 0: to none */
     };
-    uint8_t place;  /* enum slab_place, or enum run_place */
-    uint8_t zeroed; /* run, free span: never written since the kernel gave it */
+    uint8_t place; /* enum slab_place, or enum run_place */
+    union {
+        uint8_t zeroed; /* run, free span: never written since the kernel gave it */
+        uint8_t soiled; /* slab, free unit of a superslab: SOIL_STEPs from the start that may not read zero */
+    };
     uint32_t back;  /* units to the span's first one; kept in every unit of a slab, else in the last one */
     uint32_t units; /* length in units, in the first descriptor */
     union {
