@@ -237,7 +237,8 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
     if (UNLIKELY(!slab_has(slab, block))) fatal("free of no block's start", block);
     struct bin *bin = heap != NULL ? heap_bin(heap, class) : NULL;
     if (UNLIKELY(bin == NULL || !magazine_spill(heap, bin, class) || !bin_push(bin, block))) orphan_free(class, block);
-    if (UNLIKELY(heap != NULL && heap->given_bytes >= GIVEN_MUCH << heap->peaks)) heap_give_all(heap);
+    if (heap == NULL) return;
+    if (UNLIKELY(heap->given_bytes >= (GIVEN_MUCH << heap->peaks) / runs_share())) heap_give_all(heap);
 }
 
 /* What the thread's caches do not take. Of a thread that dies the damaged heap gets nothing back. */

@@ -492,6 +492,37 @@ PROMISE(threads_leave_no_room_of_magazines_behind) {
     keep_in_new_process("threads_with_wide_magazines_come_and_go", NULL, environ);
 }
 
+/* Many threads that rest after a peak of each keep little of it: who takes from them is nobody. */
+static pthread_barrier_t together;
+
+static void *peak_and_rest(void *unused) {
+    enum { SIZE = 3000, COUNT = MIB / SIZE };
+    char *held[COUNT];
+    for (int i = 0; i < COUNT; i++) memset(held[i] = malloc(SIZE), 1, SIZE);
+    pthread_barrier_wait(&together);
+    for (int first = 0; first < 3; first++)
+        for (int i = first; i < COUNT; i += 3) free(held[i]);
+    pthread_barrier_wait(&together);
+    pthread_barrier_wait(&together);
+    return unused;
+}
+
+PROMISE(a_peak_of_many_threads_that_rest_goes_back) {
+    enum { THREADS = 200 };
+    if (sysconf(_SC_NPROCESSORS_ONLN) > 8) UNTRIED("where few threads share a core each may keep more");
+    pthread_t threads[THREADS];
+    long before = resident_bytes();
+    pthread_barrier_init(&together, NULL, THREADS + 1);
+    for (int i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, peak_and_rest, NULL) == 0);
+    pthread_barrier_wait(&together);
+    long peak = resident_bytes() - before;
+    pthread_barrier_wait(&together);
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= peak / 4; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() - before < peak / 4);
+    pthread_barrier_wait(&together);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+}
+
 /* Then what is mapped is resident, so no more is mapped than is needed. */
 PROMISE(locked_memory_is_no_more_than_is_used) {
     enum { COUNT = 20, SIZE = 300 * KIB };
