@@ -4,4 +4,9 @@ import sys
 
 from .cli import main
 
-sys.exit(main())
+try:
+    sys.exit(main())
+except ModuleNotFoundError as error:
+    if str(error.name).startswith(__package__):
+        raise
+    sys.exit(f"hakmem: {error.name} is not installed here: make env, then . .venv/bin/activate")

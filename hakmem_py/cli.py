@@ -10,7 +10,7 @@ COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "run": ("runner", "measure what is missing of an experiment, then print its table"),
     "campaign": ("campaign", "the same on a dask cluster"),
     "check": ("check", "working tree against a commit: instructions, time, verdict"),
-    "ab": ("ab", "ACE off against on, on a workload or on any program"),
+    "ab": ("ab", "allocators, settings, ACE off and on: compared on a workload or on any program"),
     "toggle": (
         "turns",
         "two values of a knob, or ACE off and on, in turns within each process: differences of 1 percent",
@@ -44,11 +44,11 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] not in COMMANDS:
         return usage(argv)
-    args = parser([argv[0]]).parse_args(argv)
     try:
+        args = parser([argv[0]]).parse_args(argv)  # imports for seconds, in which a user may stop it too
         return args.run(args) or 0
     except KeyboardInterrupt:
-        kept = args.command in RESUMED
+        kept = argv[0] in RESUMED
         said = "; what was measured is kept, the same command goes on from there" if kept else ""
         print(f"hakmem: stopped{said}", file=sys.stderr)
         return 130
@@ -57,7 +57,7 @@ def main(argv=None):
         RuntimeError,
         ValueError,
     ) as error:  # a defect of ours keeps its trace
-        print(f"hakmem {args.command}: {error}", file=sys.stderr)
+        print(f"hakmem {argv[0]}: {error}", file=sys.stderr)
         return 1
 
 
