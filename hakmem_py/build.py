@@ -14,7 +14,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import sysconfig
 import tempfile
 import threading
@@ -401,4 +400,4 @@ def add_build(subparsers):
 def _run(args):
     for variant in args.variants:
         done = build(variant)
-        print(f"{variant:12} {done.hash}  {os.path.relpath(done.library, Path.cwd())}", file=sys.stdout)
+        print(f"{variant:12} {done.hash}  {done.library}")

@@ -44,7 +44,8 @@ def run(command, preload="", env=(), timeout_s=600.0):
         lines = said.read().decode(errors="replace").strip().splitlines()
     if child.returncode:
         name, last = Path(command[0]).name, lines[-1] if lines else ""
-        return {"status": "error", "error": f"{name} ended with status {child.returncode}: {last}"}
+        error = f"{name} ended with status {child.returncode}: {last}".rstrip(": ")
+        return {"status": "error", "error": error}
     refused = [line for line in lines if "cannot be preloaded" in line] + [refusal("\n".join(lines))]
     if refused[0]:
         return {"status": "error", "error": refused[0]}

@@ -6,6 +6,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from .spec import TRACE_SUFFIX
 
 # What the table of workloads would say of a trace; it has as many threads as the program had.
 REPLAY = {"threads": None, "backends": ("malloc", "direct")}
+RECORDS = 1 << 26  # 1 GiB: as many as one trace may have, unless the user says another number
+NO_SPACE = "no space is left on its disk, make room or choose another folder with --out"
 SHOWN = 10  # of the traces of one recording, the longest
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-builtin", "-pthread")
 _SOURCES = ("trace.c", "trace.h", "bench.h")
@@ -24,31 +27,35 @@ _HEADER = struct.Struct("<8sIIQQQII16s")  # struct trace_header of native/bench/
 
 @dataclass(frozen=True)
 class Trace:
-    """One process. records: calls that were recorded (a realloc is two); lost: calls that were not."""
+    """One process. records: calls that were recorded (a realloc is two); lost: calls that were not; limit:
+    records that there was room for, fewer than were allowed where the disk was full."""
 
     path: Path
     program: str
     records: int
     lost: int
+    limit: int
 
 
-def record(command: Sequence[str], folder: Path, records: int | None = None) -> tuple[int, list[Trace]]:
+def record(command: Sequence[str], folder: Path, records: int = RECORDS) -> tuple[int, list[Trace]]:
     """Runs a program under the recorder: its exit status, as a shell gives it, and the traces it and its
     children wrote, the longest first.
 
     `records` limits each trace (16 bytes a record); what comes after is counted as lost. The allocator
     underneath is the C library's, whatever was preloaded.
     """
-    if records is not None and records < 1:
+    if records < 1:
         raise ValueError(f"records must be at least 1, not {records}")
     find_program(command[0])
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.glob(f"*{TRACE_SUFFIX}"))
-    env = {**os.environ, "LD_PRELOAD": str(recorder()), "HAKMEM_TRACE_DIR": str(folder.resolve())}
-    if records:
-        env["HAKMEM_TRACE_RECORDS"] = str(records)
+    env = {"HAKMEM_TRACE_DIR": str(folder.resolve()), "HAKMEM_TRACE_RECORDS": str(records)}
+    env = {**os.environ, "LD_PRELOAD": str(recorder()), **env}
     status = subprocess.run(command, env=env).returncode
-    traces = map(read_header, set(folder.glob(f"*{TRACE_SUFFIX}")) - before)
+    new = set(folder.glob(f"*{TRACE_SUFFIX}")) - before
+    traces = [read_header(path) for path in new if path.stat().st_size]
+    if new and not traces:
+        raise ValueError(f"nothing was recorded in {folder}: {NO_SPACE}")
     status = status if status >= 0 else 128 - status  # killed by a signal
     return status, sorted(traces, key=lambda trace: trace.records, reverse=True)
 
@@ -88,7 +95,7 @@ def read_header(path: Path) -> Trace:
     if len(head) < _HEADER.size or not head.startswith(b"HAKTRACE"):
         raise ValueError(f"{path} is not a trace: record one with hakmem trace -- PROGRAM")
     _, _, _, drawn, limit, lost, _, _, program = _HEADER.unpack(head)
-    return Trace(path, program.rstrip(b"\0").decode(errors="replace"), min(drawn, limit), lost)
+    return Trace(path, program.rstrip(b"\0").decode(errors="replace"), min(drawn, limit), lost, limit)
 
 
 def digest(path: Path) -> str:
@@ -107,7 +114,9 @@ def add_trace(subparsers):
     sub.add_argument(
         "--out", type=Path, default=Path("traces"), help="folder of the traces, default ./traces"
     )
-    sub.add_argument("--records", type=int, help="at most so many a process, default 67108864 (1 GiB)")
+    sub.add_argument(
+        "--records", type=int, default=RECORDS, help=f"at most so many a process, default {RECORDS} (1 GiB)"
+    )
     sub.add_argument("program", nargs="+", help="the program and its arguments, after --")
     sub.set_defaults(run=_run)
     return sub
@@ -116,11 +125,18 @@ def add_trace(subparsers):
 def _run(args):
     status, traces = record(args.program, args.out, args.records)
     for trace in traces[:SHOWN]:
-        lost = f", {trace.lost} lost: raise --records" if trace.lost else ""
+        cure = NO_SPACE if trace.limit < args.records else "raise --records"
+        lost = f", {trace.lost} lost: {cure}" if trace.lost else ""
         print(f"{trace.path}: {trace.program}, {trace.records} records{lost}")
     if traces[SHOWN:]:
         print(f"and {len(traces) - SHOWN} shorter ones in {args.out}")
     if traces:
-        print(f"replay: {os.path.relpath(build().bench)} --replay {traces[0].path}")
-        return status
-    raise RuntimeError("nothing was recorded: a static or setuid program takes no preloaded library")
+        print(f"replay: {build().bench} --replay {traces[0].path}")
+    if status:
+        unseen = "" if traces else "; nothing was recorded"
+        print(f"hakmem trace: {args.program[0]} ended with status {status}{unseen}", file=sys.stderr)
+    elif not traces:
+        raise RuntimeError(
+            "nothing was recorded: the program allocates nothing, or is static or setuid and takes no library"
+        )
+    return status

@@ -89,7 +89,7 @@ def test_a_static_program_is_refused(tmp_path):
         (["--workload", "lifo", "--sides", "off", "on", "--fast-interval-ms", "1"], "little to learn"),
         ([], "--workload NAME"),
         (["--", "no-such-program"], "no-such-program"),
-        (["--sides", "off", "on", "--", "false"], "ended with status 1"),
+        (["--sides", "off", "on", "--", "false"], "ended with status 1\n"),
     ],
 )
 def test_ab_refuses_in_one_line(words, said, capsys):

@@ -328,8 +328,22 @@ def test_what_is_no_trace_is_refused(bench, tmp_path):
 
 def test_the_command_line_records_and_says_how_to_replay(bench, tmp_path, capfd):
     assert cli.main(["trace", "--out", str(tmp_path), "--", sys.executable, "-c", "raise SystemExit(3)"]) == 3
-    path = re.search(r"bench --replay (\S+)", capfd.readouterr().out)[1]
-    assert replay(bench, path)[0]["trace_events"] > 100
+    said = capfd.readouterr()
+    own, path = re.search(r"replay: (\S+) --replay (\S+)", said.out).groups()
+    assert Path(own).is_absolute() and replay(bench, path)[0]["trace_events"] > 100
+    assert said.err.endswith("ended with status 3\n")
+
+
+def test_a_full_disk_is_what_a_trace_lost_its_records_to(tmp_path, capfd):
+    """A limit on the size of files stands for the disk."""
+    program = ["bash", "-c", "trap '' XFSZ; ulimit -f 16; exec ls"]
+    assert cli.main(["trace", "--out", str(tmp_path), "--", *program]) == 0
+    assert re.search(r"ls, 0 records, \d+ lost: no space is left", capfd.readouterr().out)
+
+
+def test_a_program_that_failed_is_to_blame_for_its_empty_trace(tmp_path, capfd):
+    assert cli.main(["trace", "--out", str(tmp_path), "--", "false"]) == 1
+    assert capfd.readouterr().err == "hakmem trace: false ended with status 1; nothing was recorded\n"
 
 
 @pytest.mark.parametrize("command", ["trace", "ab"])
