@@ -134,8 +134,9 @@ def _run(args):
     if bool(args.workload) == bool(args.program):
         raise AbError("give a workload of the bench (--workload NAME) or a program (-- PROGRAM ARGUMENTS)")
     sides = [side(name, args.arm) for name in dict.fromkeys(args.sides)]
-    if len(sides) < 2 or args.blocks < 1:
-        raise AbError("an A/B needs two sides or more, and at least one block")
+    if len(sides) < 2:
+        raise AbError("an A/B needs two different sides or more; hakmem beside itself is --sides off hakmem")
+    runner.refuse_few(args.blocks)
     target = (
         program(*args.program) if args.program else chosen_workload(args, runner.workloads(build.build()))
     )

@@ -25,7 +25,7 @@ EQUIVALENT = 0.02  # of the time: capacities, and sides, that differ by less are
 ARMS = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
 SIDES = ("off", "on", "random", "fixed:64", "shuffled")
 PEERS = ("system", *peers.KNOWN)
-SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "settled"]
+SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "needs_n"]
 
 
 class AbError(RuntimeError):
@@ -371,8 +371,8 @@ def chosen_workload(args, known):
     )
 
 
-def show(target, samples, args):
-    """Prints what `judge` says of samples, and the errors of runs that failed."""
+def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
+    """Prints what `judge` says of samples, and the errors of runs that failed. memory: columns to show."""
     metric, baseline = f"{args.metric}_ns_per_op", samples.attrs["baseline"]
     table = judge(samples, metric)
     said = f"{args.metric} time of each side / that of {baseline}"
@@ -382,10 +382,10 @@ def show(target, samples, args):
     time_said = f"{base[metric]:.4g} ns an operation" if target.bench else f"{base[metric] / 1e6:.4g} ms"
     print(f"{target.label}: {said} ({time_said}, {peak}), ", end="")
     print(f"{args.blocks} blocks, seed {args.seed}")
-    print(
-        table[[*SHOWN, "firings", "peak_rss_mb", "cached_kb"]].to_string(
-            index=False, float_format="{:.4g}".format, na_rep="-"
-        )
-    )
+    learned = ["settled", "firings"] if any(samples.attrs["loops"].values()) else []
+    shown = table[[*SHOWN, *learned, *memory]].dropna(axis="columns", how="all")
+    print(shown.to_string(index=False, float_format="{:.4g}".format, na_rep="-"))
+    if note := stats.family_note(table):
+        print(note)
     for error, times in samples.loc[samples["status"] != "ok", "error"].value_counts().items():
         print(f"{times} runs failed: {error}", file=sys.stderr)

@@ -378,8 +378,17 @@ def add_choice(sub):
 
 
 def choice(args):
-    """What the options of add_choice ask for, as ensure's keywords."""
+    """What the options of add_choice ask for, as ensure's keywords. Raises ValueError for too few blocks."""
+    if args.blocks is not None:
+        refuse_few(args.blocks)
     return {key: getattr(args, key) for key in ("blocks", "sizes", "allocators", "workloads")}
+
+
+def refuse_few(blocks):
+    """Raises ValueError where no interval can come of so few blocks."""
+    if blocks < stats.MIN_PAIRS:
+        least = f"at least {stats.MIN_PAIRS} are needed for a 95 % interval"
+        raise ValueError(f"--blocks {blocks}: {least}")
 
 
 def _run(args):
@@ -393,5 +402,7 @@ def show(samples):
     table = stats.compare(samples, correction=samples.attrs["family"])
     for shown in (table[SHOWN], stats.geometric_mean(table)):
         print(shown.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    if note := stats.family_note(table):
+        print(note)
     for error, count in samples.loc[samples["status"] != "ok", "error"].value_counts().items():
         print(f"{count} runs failed: {error}", file=sys.stderr)

@@ -102,6 +102,19 @@ def compare(
     return table
 
 
+def family_note(table):
+    """Why rows of a `compare` table have no verdict though their interval excludes 1; "" where all have."""
+    beside = (table["low"] > 1) | (table["high"] < 1)
+    stuck = table[beside & (table["verdict"] == "UNDECIDED") & (table["p_adjusted"] > 1 - CONFIDENCE)]
+    if stuck.empty:
+        return ""
+    family, n = table["p"].notna().sum(), stuck["n"].max()
+    return (
+        f"UNDECIDED though the interval excludes 1: among {family} comparisons a p must be smaller than 5 %, "
+        f"and {n} blocks reach {0.5 ** (n - 1):.2g} at best; needs_n says how many would do"
+    )
+
+
 def by_layout(samples):
     """The samples of each layout, its number taken off the labels: "pgo, layout 2" is "pgo" there.
 

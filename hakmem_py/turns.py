@@ -61,7 +61,12 @@ def _refuse(knob, values, env):
     if values[0] == values[1]:
         raise contest.AbError(f"{knob}={values[0]},{values[1]}: the two values must differ")
     known = native.knobs()
-    if knob in known.index and known.at[knob, "at_start"]:
+    if knob not in known.index:
+        raise contest.AbError(f"there is no knob {knob!r}; allowed: {', '.join(known.index)}")
+    low, high = known.loc[knob, ["minimum", "maximum"]]
+    if not all(low <= value <= high for value in values):
+        raise contest.AbError(f"{knob}={values[0]},{values[1]}: allowed: {low} to {high}")
+    if known.at[knob, "at_start"]:
         raise contest.AbError(f"{knob} is read when a process starts: compare by `ab --sides {knob}=...`")
     if knob in BORN:
         raise contest.AbError(f"{knob} is read when a learner begins: compare by `ab --sides {knob}=...`")
@@ -176,10 +181,9 @@ def add_toggle(subparsers):
 def _run(args):
     knob, _, values = args.turns.partition("=")
     values = values.split(",")
-    if len(values) != 2 or not all(value.isdecimal() for value in values) or args.blocks < 1:
-        raise contest.AbError(
-            f"{args.turns}: must be KNOB=A,B, a knob and two whole numbers, and at least one block"
-        )
+    if len(values) != 2 or not all(value.isdecimal() for value in values):
+        raise contest.AbError(f"{args.turns}: must be KNOB=A,B, a knob and two whole numbers")
+    runner.refuse_few(args.blocks)
     if args.seconds is not None and args.scale is not None:
         raise contest.AbError("--scale and --seconds both say how long a run is: give one")
     target = contest.chosen_workload(args, runner.workloads(build.build()))
@@ -188,4 +192,4 @@ def _run(args):
     numbers = [int(value) for value in values]
     env = contest.intervals(args)
     samples = compare(target, knob, numbers, args.blocks, args.seed, env, args.allow_few)
-    contest.show(target, samples, args)
+    contest.show(target, samples, args, memory=["cached_kb"])  # both sides have one process, and its peak

@@ -10,7 +10,7 @@ import pytest
 
 from hakmem_py import ab, ceiling, cli, contest, peers, turns
 
-AB = ["ab", "--workload", "bursts", "--blocks", "2", "--sides", "off", "on", "fixed:64"]
+AB = ["ab", "--workload", "bursts", "--blocks", "6", "--sides", "off", "on", "fixed:64"]
 
 
 # ---------------------------------------------------------------- hakmem ab
@@ -19,7 +19,7 @@ AB = ["ab", "--workload", "bursts", "--blocks", "2", "--sides", "off", "on", "fi
 def test_ab_prints_intervals_verdicts_and_firings(capsys):
     assert cli.main([*AB, "--scale", "20", "--fast-interval-ms", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "2 blocks" in lines[0] and "firings" in lines[1]
+    assert "6 blocks" in lines[0] and "firings" in lines[1] and "needs_n" in lines[1]
     assert {line.split()[0] for line in lines[2:4]} == {"on", "fixed:64"}
 
 
@@ -33,7 +33,7 @@ def test_ab_refuses_what_has_not_learned(capsys):
 
 def test_ab_takes_any_program(capsys):
     code = "for _ in range(60): [str(i) for i in range(20000)]"
-    options = ["--blocks", "2", "--fast-interval-ms", "1", "--allow-few", "--sides", "off", "random"]
+    options = ["--blocks", "6", "--fast-interval-ms", "1", "--allow-few", "--sides", "off", "random"]
     assert cli.main(["ab", *options, "--", "env", "PYTHONMALLOC=malloc", sys.executable, "-c", code]) == 0
     assert capsys.readouterr().out.startswith("env: cpu time")
 
@@ -79,7 +79,7 @@ def test_a_static_program_is_refused(tmp_path):
         (["--workload", "nothing"], "random_mixed"),
         (["--workload", "bursts", "--sides", "off", "clever"], "ucb1-tuned"),
         (["--workload", "bursts", "--sides", "off", "fixed:65"], "fixed:64"),
-        (["--workload", "bursts", "--sides", "off"], "two sides"),
+        (["--workload", "bursts", "--sides", "hakmem", "hakmem"], "--sides off hakmem"),
         (["--workload", "bursts", "--sides", "off", "magazine_block=64"], "magazine_blocks"),
         (["--workload", "bursts", "--sides", "off", "magazine_blocks=9999"], "16 to 512"),
         (["--workload", "bursts", "--sides", "off", "ace_enabled=1,ace_policy=clever"], "ucb1-tuned"),
@@ -195,8 +195,8 @@ def test_phases_that_take_turns_are_compared_phase_by_phase():
     ("asked", "said"),
     [
         ("ace_enabled=1", "KNOB=A,B"),
-        ("magazine_block=16,32", "no such knob"),
-        ("magazine_blocks=16,1024", "out of the knob's range"),
+        ("magazine_block=16,32", "magazine_blocks"),
+        ("magazine_blocks=16,1024", "16 to 512"),
         ("magazine_blocks=64,64", "must differ"),
         ("ace_policy=0,1", "when a learner begins"),
         ("canaries=0,1", "when a process starts"),
@@ -213,10 +213,11 @@ def test_turns_are_refused_in_one_line(asked, said, capsys):
 
 
 def test_ace_takes_turns_with_itself(capsys):
-    words = ["toggle", "ace_enabled=0,1", "--workload", "frag", "--scale", "20", "--blocks", "2"]
+    words = ["toggle", "ace_enabled=0,1", "--workload", "frag", "--scale", "20", "--blocks", "6"]
     assert cli.main([*words, "--fast-interval-ms", "1"]) == 0
-    line = capsys.readouterr().out.splitlines()[2].split()
-    assert line[0] == "ace_enabled=1" and int(line[-3]) >= 100
+    head, line = capsys.readouterr().out.splitlines()[1:3]
+    assert line.split()[0] == "ace_enabled=1" and int(line.split()[-2]) >= 100
+    assert head.split()[-2:] == ["firings", "cached_kb"]
 
 
 def test_what_learns_is_a_policy():
@@ -229,8 +230,10 @@ def test_what_learns_is_a_policy():
 def test_a_run_is_as_long_as_was_asked(capsys):
     row, _ = ab.record(turns.lasting(2, ab.workload("frag")), ab.side("off"))
     assert 0.5e9 < row["elapsed_ns"] < 8e9
-    words = ["toggle", "idle_return=0,1", "--workload", "frag", "--blocks", "1", "--seconds"]
+    words = ["toggle", "idle_return=0,1", "--workload", "frag", "--blocks", "6", "--seconds"]
     assert cli.main([*words, "0.1"]) == 0
+    head = capsys.readouterr().out.splitlines()[1].split()
+    assert not {"settled", "firings", "cached_kb", "peak_rss_mb"} & set(head) and "n" in head
     for length, said in ((["0"], "above 0"), (["nan"], "above 0"), (["2", "--scale", "9"], "give one")):
         assert cli.main([*words, *length]) == 1
         assert said in capsys.readouterr().err

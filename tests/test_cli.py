@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,33 @@ def test_a_wrong_name_is_one_line():
     assert "04_patterns" in done.stderr
 
 
+def test_outside_the_environment_the_way_in_is_one_line(tmp_path):
+    (tmp_path / "pandas.py").write_text("raise ModuleNotFoundError(name='pandas')")
+    done = hakmem("run", "04_patterns", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == "hakmem: pandas is not installed here: make env, then . .venv/bin/activate\n"
+
+
+def test_stopping_it_while_it_starts_is_one_line(monkeypatch, capsys):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "import_module", stopped)
+    assert cli.main(["ab", "--help"]) == 130
+    assert capsys.readouterr().err == "hakmem: stopped\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["run", "04_patterns"], ["campaign", "04_patterns"], ["ab", "--workload", "lifo"],
+     ["toggle", "magazine_blocks=16,32", "--workload", "lifo"]],
+)  # fmt: skip
+def test_too_few_blocks_for_an_interval_start_nothing(words, capsys):
+    assert cli.main([*words, "--blocks", "5"]) == 1
+    said = f"hakmem {words[0]}: --blocks 5: at least 6 are needed for a 95 % interval\n"
+    assert capsys.readouterr().err == said
+
+
 def test_peers_are_listed():
     done = hakmem("peers")
     assert done.returncode == 0
@@ -54,8 +82,8 @@ def test_peers_are_listed():
 def test_a_build_is_named_with_its_hash():
     done = hakmem("build", "release")
     assert done.returncode == 0
-    library = ROOT / done.stdout.split()[-1]
-    assert library.name == "libhakmem.so" and library.exists()
+    library = Path(done.stdout.split()[-1])
+    assert library.name == "libhakmem.so" and library.is_absolute() and library.exists()
     assert json.loads((library.parent / "build.json").read_text())["hash"] in done.stdout
 
 

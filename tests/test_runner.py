@@ -225,7 +225,7 @@ def test_a_recorded_trace_is_a_case(tiny, tmp_path, capsys):
     assert measure("one/work.haktrace") == 8
     with pytest.raises(ValueError, match=r"none.haktrace: No such file.*hakmem trace"):
         measure("one/none.haktrace")
-    words = ["ab", "--sides", "off", "system", "--workload", str(first), "--blocks", "2"]
+    words = ["ab", "--sides", "off", "system", "--workload", str(first), "--blocks", "6"]
     assert cli.main(words) == 0 and capsys.readouterr().out.startswith("work: cpu time")
     assert cli.main([*words, "--size", "16"]) == 1 and "leave them out" in capsys.readouterr().err
 

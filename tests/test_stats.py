@@ -291,6 +291,13 @@ def test_compare_has_a_row_for_every_allocator_and_pairs_by_block():
     assert (table["p_adjusted"] >= table["p"]).all()
 
 
+def test_a_family_that_so_few_blocks_cannot_decide_is_told():
+    for blocks, said in ((6, "6 blocks reach 0.031 at best"), (20, "")):
+        table = stats.compare(samples({"hakmem": 0, "system": 0.5, "fast": -0.2}, blocks), "hakmem")
+        assert (table["verdict"] == "UNDECIDED").all() == bool(said)
+        assert said in stats.family_note(table) and bool(stats.family_note(table)) == bool(said)
+
+
 def test_failing_samples_are_counted_and_forbid_a_verdict():
     rows = samples({"hakmem": 0, "system": 0.5})
     rows.loc[[1, 5], ["status", "error", "cpu_ns_per_op"]] = ["crashed", "signal 11", np.nan]
