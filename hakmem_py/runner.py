@@ -126,7 +126,7 @@ def find_contenders(experiment, builds=None):
     unknown = sorted({case.workload for case in experiment.cases if not case.trace} - set(workloads(bench)))
     if unknown:
         known = ", ".join(workloads(bench))
-        raise SpecError(f"{experiment.name}: workload {unknown[0]!r} is unknown; the bench has {known}")
+        raise SpecError(f"workload {unknown[0]!r} of {experiment.name} is unknown; the bench has {known}")
     return {side.label: _contender(side, bench, builds[side.label]) for side in sides}
 
 

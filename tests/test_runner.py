@@ -197,7 +197,7 @@ def test_hakmem_itself_answers_when_preloaded_and_when_linked(tiny, tmp_path):
 
 
 def test_an_unknown_workload_names_those_there_are(tiny):
-    with pytest.raises(SpecError, match=r"'livo' is unknown.*lifo"):
+    with pytest.raises(SpecError, match=r"'livo' of tiny is unknown.*lifo"):
         runner.ensure(tiny('workload = "lifo"', 'workload = "livo"'))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hakmem_py import soak, store
+from hakmem_py import cli, soak, store
 
 WORKLOAD = "random_mixed"
 
@@ -45,6 +45,11 @@ def test_an_interrupted_soak_goes_on(table, folder):
     size = file.stat().st_size
     assert len(soak.soak(0.1, WORKLOAD, folder=folder, wait_s=300)) == len(resumed)
     assert file.stat().st_size == size  # complete: nothing was run
+
+
+def test_an_unknown_workload_is_named_once(capsys):
+    assert cli.main(["soak", "--workload", "nothing"]) == 1
+    assert capsys.readouterr().err.startswith("hakmem soak: workload 'nothing' of soak is unknown; the bench")
 
 
 def test_windows_in_which_one_side_stood_still_are_left_out():
