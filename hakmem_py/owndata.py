@@ -49,24 +49,25 @@ def run(args):
 def judge(costs, baseline=None, threshold=stats.RUN_THRESHOLD, margin=stats.MARGIN):
     """One answer (dict) for each variant but the baseline; costs: {name: array (n,)}, paired by position.
 
-    The ratio is baseline / variant: 1.02 is a gain of 2 % by the variant. Several are a family (Holm).
+    The ratio is variant / baseline, as everywhere: 0.98 costs 2 % less. Several are a family (Holm).
     """
     baseline = baseline or next(iter(costs))
     if baseline not in costs:
         raise DataError(f"there is no {baseline!r} to be the baseline; the file has {', '.join(costs)}")
-    estimates = {name: stats.ratio(costs[baseline], x) for name, x in costs.items() if name != baseline}
+    estimates = {name: stats.ratio(x, costs[baseline]) for name, x in costs.items() if name != baseline}
     adjusted = stats.adjust([e.p_value for e in estimates.values()])
     answers = []
     for (name, e), p_adjusted in zip(estimates.items(), adjusted, strict=True):
-        judged = stats.verdict(e, threshold, margin, p_adjusted=p_adjusted, family=len(estimates))
+        gain = stats.inverse(e)
+        judged = stats.verdict(gain, threshold, margin, p_adjusted=p_adjusted, family=len(estimates))
         answers.append({
-            "ratio_of": f"{baseline} / {name}", "reference": baseline, "candidate": name, "ratio": e.value,
+            "ratio_of": f"{name} / {baseline}", "reference": baseline, "candidate": name, "ratio": e.value,
             "low": e.low, "high": e.high, "confidence": e.confidence, "n": e.n,
             "wilcoxon_p": e.p_value, "adjusted_p": float(p_adjusted),
-            "tost_p": stats.tost(costs[baseline], costs[name], margin), "margin": margin,
+            "tost_p": stats.tost(costs[name], costs[baseline], margin), "margin": margin,
             "cliffs_delta": e.cliffs_delta, "noise_sd": e.noise_sd, "autocorrelation": e.autocorrelation,
-            "cv_reference": e.cv_a, "cv_candidate": e.cv_b,
-            "robust_cv_reference": e.robust_cv_a, "robust_cv_candidate": e.robust_cv_b,
+            "cv_reference": e.cv_b, "cv_candidate": e.cv_a,
+            "robust_cv_reference": e.robust_cv_b, "robust_cv_candidate": e.robust_cv_a,
             "threshold": threshold, "verdict": judged.kind, "needs_n": judged.needs_n, "text": judged.text,
         })  # fmt: skip
     return answers
@@ -74,7 +75,7 @@ def judge(costs, baseline=None, threshold=stats.RUN_THRESHOLD, margin=stats.MARG
 
 def describe(x):
     """The answer as a small table for people."""
-    faster = x["candidate"] if x["ratio"] > 1 else x["reference"]
+    faster = x["candidate"] if x["ratio"] < 1 else x["reference"]
     seen = f"{faster} is faster" if x["wilcoxon_p"] <= 1 - x["confidence"] else "no difference seen"
     interval = f"{x['ratio']:.4f} [{x['low']:.4f}, {x['high']:.4f}] at {x['confidence']:.0%}"
 
