@@ -51,7 +51,7 @@ with contextlib.suppress(NotImplementedError):  # 10^7 samples in two thirds of 
 
 
 class StoreError(OSError):
-    """Samples cannot be written; one line that says what to mend."""
+    """Samples cannot be written or read; one line that says what to mend."""
 
 
 def append(folder, rows):
@@ -88,6 +88,7 @@ def load(folder, columns=None):
 
     columns: only these are read; 10^7 samples are judged from a few. A file that cannot be read is moved
     aside as NAME.damaged, which is said on stderr: its runs count as not measured, the others are unharmed.
+    Reference samples are nobody's to move, and not measured again: StoreError says how to restore the file.
     """
     names = SCHEMA.names if columns is None else list(columns)
     samples = _of_all_files(Path(folder), lambda files: _frame(files, names))
@@ -213,6 +214,8 @@ def read_json(path):
 
 
 def _move_aside(path, reason):
+    if REFERENCE in path.parents:
+        raise StoreError(f"{path} is damaged ({reason}): restore it by git checkout -- {path}")
     aside = path.with_name(path.name + ".damaged")
     path.rename(aside)
     print(

@@ -157,6 +157,16 @@ def test_a_damaged_file_is_moved_aside_and_named(tmp_path, capfd, damage):
     assert capfd.readouterr().err == ""
 
 
+def test_a_damaged_reference_file_stays_and_is_named_with_its_cure(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "REFERENCE", tmp_path)
+    store.append(tmp_path / "tiny", [row(0)])
+    [broken] = (tmp_path / "tiny").iterdir()
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(store.StoreError, match=f"restore it by git checkout -- {broken}"):
+        store.load(tmp_path / "tiny")
+    assert broken.exists()
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(store.StoreError, match=r"file/samples.*run the same command again"):
