@@ -6,7 +6,8 @@ The declaration is the cell itself, one line a parameter:
     policy: str = "ucb1"   # one of ucb1 | thompson | fixed; who chooses the arm
     sizes: list[int] = [16, 32]  # 8..1024; block sizes in bytes
 
-A comment may open with a range or with the allowed words; in a list they hold for each element.
+A comment may open with a range or with the allowed words or numbers; in a list they hold for each element,
+and a list may be empty where it is so by default.
 """
 
 import ast
@@ -46,6 +47,8 @@ class Parameter:
         """The value with its declared type (text such as "[16, 32]" is read); raises ParameterError."""
         value = self._typed(value, self.type)
         if self.type == "list":
+            if self.default and not value:
+                raise self._error(value)
             value = [self._bounded(self._typed(item, self.element or "any")) for item in value]
         return value if self.type in ("list", "dict") else self._bounded(value)
 
@@ -64,13 +67,13 @@ class Parameter:
             value = ast.literal_eval({"true": "True", "false": "False"}.get(text.strip(), text))
             return list(value) if isinstance(value, tuple) else value  # 16,32
         except (ValueError, SyntaxError):
-            if kind == "list":  # hakmem,system
-                return [item.strip() for item in text.strip("[] ").split(",")]
+            if kind == "list" and not set(text) & set("[]"):  # hakmem,system
+                return [item.strip() for item in text.split(",")]
             raise self._error(text) from None
 
     def _bounded(self, value):
         outside = self.limits and not self.limits[0] <= value <= self.limits[1]
-        if outside or (self.words and value not in self.words):
+        if outside or (self.words and str(value) not in self.words):
             raise self._error(value)
         return value
 

@@ -55,11 +55,12 @@ class Run:
 
 
 def find(word):
-    """The notebook that a word names: a path, a stem ("04_patterns") or a number ("04")."""
+    """The notebook that a word names: a path, a stem ("04_patterns") or a number ("04" or "4")."""
     path = Path(word)
     if path.suffix == ".ipynb" and path.exists():
         return path.resolve()
-    found = sorted(NOTEBOOKS.glob(f"{path.stem}*.ipynb"))
+    stem = path.stem.zfill(2) if path.stem.isdecimal() else path.stem
+    found = sorted(NOTEBOOKS.glob(f"{stem}*.ipynb"))
     if len(found) != 1:
         names = ", ".join(p.stem for p in sorted(NOTEBOOKS.glob("*.ipynb")))
         raise ReportError(f"no single notebook is called {word!r}; there are {names}")

@@ -14,14 +14,16 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from hakmem_py import parameters, report
+from hakmem_py import notebook, parameters, report
 from hakmem_py.batch import execute
+from hakmem_py.spec import load_spec
 
 PARAMETERS = """\
 sizes: list[int] = [16, 32]  # 8..1024; bytes
 policy: str = "ucb1"  # one of ucb1 | fixed; who chooses
 rate: float = 0.5  # 0..1; x = y
-quick: bool = True  # few"""
+quick: bool = True  # few
+threads: list[int] = []  # one of 1 | 2 | 4; none: all"""
 GOOD = """\
 import hakmem_py as hp
 hp.parameters.settle(globals())
@@ -53,6 +55,8 @@ def run(*words):
     [
         ({"sizes": "[16, 64]"}, {"sizes": [16, 64]}),
         ({"sizes": "16,64"}, {"sizes": [16, 64]}),
+        ({"threads": "[]"}, {"threads": []}),
+        ({"threads": "[2, 4]"}, {"threads": [2, 4]}),
         ({"quick": "false"}, {"quick": False}),
         ({"rate": 1}, {"rate": 1.0}),
         ({"policy": "fixed"}, {"policy": "fixed"}),
@@ -65,10 +69,13 @@ def test_values_get_the_declared_type(given, read):
 @pytest.mark.parametrize(
     ("given", "allowed"),
     [
-        ({"sizs": [16]}, "allowed: sizes, policy, rate, quick"),
+        ({"sizs": [16]}, "allowed: sizes, policy, rate, quick, threads"),
         ({"sizes": 16}, "list[int] from 8 to 1024"),
         ({"sizes": [4]}, "list[int] from 8 to 1024"),
         ({"sizes": [16.5]}, "list[int] from 8 to 1024"),
+        ({"sizes": "[16"}, "list[int] from 8 to 1024"),
+        ({"sizes": "[]"}, "list[int] from 8 to 1024"),
+        ({"threads": [3]}, "list[int], one of 1, 2, 4"),
         ({"policy": "best"}, "one of ucb1, fixed"),
         ({"rate": 2.0}, "float from 0 to 1"),
         ({"quick": 1}, "bool"),
@@ -87,7 +94,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(given, allowed):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-p", "sizs=[16]"], "unknown parameter 'sizs'; allowed: sizes, policy, rate, quick"),
+        (["-p", "sizs=[16]"], "unknown parameter 'sizs'; allowed: sizes, policy, rate, quick, threads"),
         (["-p", "sizes=many"], "sizes = 'many' is not allowed"),
         (["-p", "rate=7"], "float from 0 to 1"),
         (["-p", "rate"], "write -p NAME=VALUE"),
@@ -97,6 +104,23 @@ def test_a_wrong_parameter_starts_nothing(tmp_path, words, said):
     done = run(write(tmp_path, "good", PARAMETERS, GOOD), *words, "--out", tmp_path / "out")
     assert done.returncode == 2 and said in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["04_patterns", "05_scorecard"])
+def test_an_experiments_labels_and_sizes_are_known_before_it_starts(name):
+    path = report.find(name)
+    known, experiment = report._declared(notebook.read(path)["cells"], path), load_spec(name)
+    assert known["allocators"].words == tuple(side.label for side in experiment.allocators)
+    if "sizes" in known:
+        assert known["sizes"].words == tuple(map(str, known["sizes"].default))
+        assert set(known["sizes"].default) == {case.size for case in experiment.cases}
+    with pytest.raises(report.ReportError, match="is not allowed; allowed: list"):
+        report.plan([name], ["allocators=nope"])
+
+
+def test_a_notebook_is_found_by_its_number():
+    assert report.find("8") == report.find("08") == report.find("08_ucb1")
+    assert report.find("1").stem == "01_ruler" and report.find("10").stem == "10_policies"
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
