@@ -159,11 +159,15 @@ def test_figures_take_the_colours_of_the_page(specimen, browser, scheme):
     ink = open_page.page.evaluate("getComputedStyle(document.body).color")
     text = open_page.page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
     assert text == ink
+    open_page.page.hover(".plotly")
+    bar = "getComputedStyle(document.querySelector('.modebar-group')).backgroundColor"
+    assert open_page.page.evaluate(bar) == "rgba(0, 0, 0, 0)", "it lies on the title"
 
 
 def test_a_phone_scrolls_in_one_direction_only(specimen, browser):
     open_page = visit(browser, specimen / "html" / "00_specimen.html", viewport={"width": 360, "height": 740})
     open_page.drawn()
+    assert open_page.page.locator(".modebar-btn").count() == 0
     assert open_page.page.evaluate("document.documentElement.scrollWidth") <= 360
     front = visit(browser, specimen / "index.html", viewport={"width": 360, "height": 740}).page
     assert front.evaluate("document.documentElement.scrollWidth") <= 360

@@ -18,6 +18,7 @@ function coloured(layout, light) {
     hoverlabel: {...base.hoverlabel, bgcolor: raised, bordercolor: line, font: {color: ink}},
     shapedefaults: {...base.shapedefaults, line: {...base.shapedefaults?.line, color: ink}},
     annotationdefaults: {...base.annotationdefaults, arrowcolor: ink},
+    modebar: {...base.modebar, bgcolor: 'rgba(0,0,0,0)', color: line, activecolor: ink}, // else half of the paper's black
   };
   return {...layout, template, ...(light ? {width: PRINT_WIDTH} : {})};
 }
@@ -53,6 +54,7 @@ async function draw(light = false) {
     const spec = figure.spec ??= JSON.parse(figure.querySelector('script').textContent);
     const canvas = figure.querySelector('.canvas');
     const config = {...spec.config, responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: ''};
+    if (canvas.clientWidth <= NARROW) config.displayModeBar = false; // it would lie on the title
     const shown = fitted({data: spec.data, layout: coloured(spec.layout, light)}, canvas.clientWidth);
     await Plotly.react(canvas, {...shown, config});
     if (spec.frames && !figure.dataset.drawn) await Plotly.addFrames(canvas, spec.frames);
