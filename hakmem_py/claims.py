@@ -84,18 +84,6 @@ def claims():
     )
 
 
-def uncovered():
-    """Rows of published.csv that are no side of any claim; empty, or something was left out in silence."""
-    rows, taken = figures(), {(*key, side) for claim in claims() for key, side in _sides(claim)}
-    keys = list(zip(rows["report"], rows["experiment"], rows["metric"], rows["subject"], strict=True))
-    return rows[[key not in taken for key in keys]]
-
-
-def _sides(claim):
-    *key, subject = claim.row
-    return [(tuple(key), side) for side in (subject, claim.group.get("against")) if side]
-
-
 def _claim(row, group, rows):
     """The claim that this group makes of this row, None where it is about others."""
     wanted = {key: group.get(key, row[key]) for key in ("report", "experiment", "subject", "metric")}

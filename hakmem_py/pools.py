@@ -201,18 +201,18 @@ def _claim(bench):
 # ---------------------------------------------------------------- what noise cannot touch
 
 
-def sweep(samples, workload="pool_sweep"):
+def sweep(samples):
     """Median time by number of objects, with its interval: slots, allocator, median_ns, low_ns, high_ns."""
-    rows = samples.query("workload == @workload and status == 'ok'")
+    rows = samples.query("workload == 'pool_sweep' and status == 'ok'")
     metric = samples.attrs.get("metric", "cpu_ns_per_op")
     groups = rows.groupby(["allocator", "slots"], sort=False)[metric]
     table = [(*key, *median(values)) for key, values in groups]
     return pd.DataFrame(table, columns=["allocator", "slots", "median_ns", "low_ns", "high_ns"])
 
 
-def memory(samples, workload="pool_sweep"):
+def memory(samples):
     """Resident bytes an object takes beyond its own, at the peak of the sweep's largest pool."""
-    rows = samples.query("workload == @workload and status == 'ok'")
+    rows = samples.query("workload == 'pool_sweep' and status == 'ok'")
     rows = rows[rows["slots"] == rows["slots"].max()]
     grown = (rows["peak_rss_bytes"] - rows["rss_start_bytes"]) / rows["slots"] - rows["size_bytes"]
     table = rows.assign(overhead_bytes=grown, huge_share=rows["thp_bytes"] / rows["peak_rss_bytes"])
