@@ -230,9 +230,9 @@ static _Atomic size_t run_units_out; /* units of runs that the arena has given t
 
 /* Large blocks get huge pages where this program fills them, or blocks of which little is touched would cost 2 MiB
  * each. What is known goes by doublings of size, by log2. `large_filled`: blocks in a row that were seen without huge
- * pages and were filled, long ones counted as several, at most LARGE_SURE. Only those can tell, for one touch fills 2
- * MiB of the others; so some go without, to see, the more seldom the more were filled. `large_since`: blocks since the
- * last of them. A lost update is no matter. */
+ * pages and were filled, long ones counted as several, at most LARGE_SURE, or LARGE_SPARSE. Only those can tell, for
+ * one touch fills 2 MiB of the others; so some go without, to see, the more seldom the more were filled. `large_since`:
+ * blocks since the last of them. A lost update is no matter. */
 static uint8_t large_filled[64], large_since[64];
 
 /* A block from the threshold on goes back when it is freed. But where that is the highest, and one was asked for soon
@@ -242,12 +242,24 @@ static bool large_returns;
 
 static bool large_goes(size_t size) { return size >= (size_t)knob(KNOB_large_threshold); }
 
+/* A doubling of which nothing is known yet goes by the one beside it. */
+static void large_hint(unsigned doubling, uint8_t filled)
+{
+    if (PEEK(large_filled[doubling]) < size_min(filled, LARGE_FEW))
+        POKE(large_filled[doubling], (uint8_t)size_min(filled, LARGE_FEW));
+}
+
 static void large_learn(const struct span *run, size_t size, bool filled)
 {
-    uint8_t *row = &large_filled[log2_floor(size)], had = PEEK(*row);
-    size_t told = size_min(1 + size / LARGE_LONG, LARGE_FEW);
-    if (!filled) POKE(*row, 0);
-    else if (PEEK(run->place) == RUN_UNSETTLED) POKE(*row, (uint8_t)size_min(had + told, LARGE_SURE));
+    unsigned doubling = log2_floor(size);
+    uint8_t *row = &large_filled[doubling];
+    if (!filled) POKE(*row, LARGE_SPARSE);
+    else if (PEEK(run->place) == RUN_UNSETTLED) {
+        size_t told = size_min(1 + size / LARGE_LONG, LARGE_FEW), had = PEEK(*row) == LARGE_SPARSE ? 0 : PEEK(*row);
+        POKE(*row, (uint8_t)size_min(had + told, LARGE_SURE));
+        large_hint(doubling - 1, *row);
+        large_hint(doubling + 1, *row);
+    }
 }
 
 /* Looks at the large block that this thread took last from what nobody had touched. Whoever asks for one after the
@@ -282,7 +294,7 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
 {
     bool lives = large_look(heap);
     unsigned doubling = log2_floor(size), filled = PEEK(large_filled[doubling]), since = PEEK(large_since[doubling]);
-    bool sure = filled >= LARGE_FEW;
+    bool sure = filled >= LARGE_FEW && filled != LARGE_SPARSE;
     size_t weight = lives ? 1 : 1 + size / LARGE_LONG; /* of long ones that come and go, one at a time is on trust */
     size_t turn = sure ? size_min(weight << (filled - LARGE_FEW + 1), UINT8_MAX) : 0;
     bool huge = sure && (since + 1 < turn || os_dense((void *)run->address, size, 1));

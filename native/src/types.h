@@ -54,12 +54,13 @@
 #define RUN_SHORT 8u                                  /* units; up to here a thread keeps a few runs without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10)          /* of each short length */
 #define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 of one unit */
-#define RUN_TIMES 3u       /* a thread keeps at most so many times what its callers have ... */
-#define RUN_MORE 8u        /* ... and so many times what it may always keep */
-#define RUN_GIVEN_MANY 16u /* runs that go to the arena in a row until fewer short ones are kept */
-#define BURSTS_MAX 3u      /* doublings of what a thread may keep that soon takes again what it gave in a row */
-#define LARGE_FEW 3u       /* large blocks in a row that were filled until some of such a size get huge pages ... */
-#define LARGE_SURE 7u      /* ... and until no more than one of 32 live ones goes without */
+#define RUN_TIMES 3u           /* a thread keeps at most so many times what its callers have ... */
+#define RUN_MORE 8u            /* ... and so many times what it may always keep */
+#define RUN_GIVEN_MANY 16u     /* runs that go to the arena in a row until fewer short ones are kept */
+#define BURSTS_MAX 3u          /* doublings of what a thread may keep that soon takes again what it gave in a row */
+#define LARGE_FEW 2u           /* large blocks in a row that were filled until some of such a size get huge pages ... */
+#define LARGE_SURE 6u          /* ... and until no more than one of 32 live ones goes without */
+#define LARGE_SPARSE UINT8_MAX /* in place of that number: the last one that told was not filled */
 #define LARGE_LONG ((size_t)4 << 20) /* bytes; each of them tells as much as one more block, up to LARGE_FEW */
 #define RUN_ROUND 1024u              /* longer runs freed, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u              /* cache lines by which blocks of runs are staggered: a page */

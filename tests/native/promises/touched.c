@@ -172,6 +172,16 @@ PROMISE(filled_large_blocks_cost_few_faults) {
     for (int i = 0; i < COUNT; i++) free(blocks[i]);
 }
 
+/* What is known of a size goes for the next one, of which nothing is known. */
+PROMISE(filled_large_blocks_of_a_new_size_cost_few_faults) {
+    enum { KNOWN = 1536 * KIB, SIZE = 2560 * KIB, COUNT = 8 };
+    if (!huge_pages_come()) UNTRIED("the kernel gives no huge pages here");
+    long faults = 0;
+    for (int i = 0; i < 4; i++) memset(malloc(KNOWN), 1, KNOWN);
+    for (int i = 0; i < COUNT; i++) faults += faults_of_filling(malloc(SIZE), SIZE);
+    HOLDS(faults < COUNT * (SIZE / 4096) / 4);
+}
+
 PROMISE(filled_aligned_blocks_cost_few_faults) {
     enum { SIZE = 20 * MIB, COUNT = 20, FEW = COUNT * (SIZE / 4096) / 4 };
     if (!huge_pages_come()) UNTRIED("the kernel gives no huge pages here");
