@@ -243,22 +243,24 @@ static bool large_returns;
 static bool large_goes(size_t size) { return size >= (size_t)knob(KNOB_large_threshold); }
 
 /* A doubling of which nothing is known yet goes by the one beside it. */
-static void large_hint(unsigned doubling, uint8_t filled)
+static void large_hint(unsigned doubling, size_t filled)
 {
-    if (PEEK(large_filled[doubling]) < size_min(filled, LARGE_FEW))
-        POKE(large_filled[doubling], (uint8_t)size_min(filled, LARGE_FEW));
+    uint8_t *row = &large_filled[doubling], hint = (uint8_t)size_min(filled, LARGE_FEW);
+    if (PEEK(*row) < hint) POKE(*row, hint);
 }
 
 static void large_learn(const struct span *run, size_t size, bool filled)
 {
     unsigned doubling = log2_floor(size);
-    uint8_t *row = &large_filled[doubling];
-    if (!filled) POKE(*row, LARGE_SPARSE);
-    else if (PEEK(run->place) == RUN_UNSETTLED) {
-        size_t told = size_min(1 + size / LARGE_LONG, LARGE_FEW), had = PEEK(*row) == LARGE_SPARSE ? 0 : PEEK(*row);
-        POKE(*row, (uint8_t)size_min(had + told, LARGE_SURE));
-        large_hint(doubling - 1, *row);
-        large_hint(doubling + 1, *row);
+    uint8_t *row = &large_filled[doubling], had = PEEK(*row);
+    if (!filled) {
+        POKE(*row, LARGE_SPARSE);
+    } else if (PEEK(run->place) == RUN_UNSETTLED) {
+        size_t told = size_min(1 + size / LARGE_LONG, LARGE_FEW), before = had == LARGE_SPARSE ? 0 : had;
+        size_t now = size_min(before + told, LARGE_SURE);
+        POKE(*row, (uint8_t)now);
+        large_hint(doubling - 1, now);
+        large_hint(doubling + 1, now);
     }
 }
 
