@@ -1,7 +1,7 @@
 /* arena.c: ranges of addresses, cut into units, and the free spans in them.
  *
  * Owns the unit descriptors, the free spans, and one lock for all of them. Invariants under the lock:
- *   - the first descriptor of a span says what it is; every other unit of it is SPAN_INSIDE, as those that were never
+ *   - the first descriptor of a span says what it is; every other unit of it is inside, as those that were never
  * used are; the last one knows the way back;
  *   - free neighbours of one kind (dirty: may hold pages; clean: reads zero) are one span;
  *   - a clean span, and everything beyond `born`, costs no memory.

@@ -317,6 +317,14 @@ static size_t pending_bytes(size_t depots)
     return (units << UNIT_SHIFT) + depots;
 }
 
+/* Locked pages of one kind say nothing of the others: for those the kernel is asked again. Result: was it no use? */
+static bool refusals_renew(void)
+{
+    bool spent = refusals_left <= 0;
+    refusals_left = REFUSALS_MAX;
+    return spent;
+}
+
 /* Everything that has been free since `horizon` goes back to the kernel, and of live growth windows what lay bare since
  * the last round, or all that does now; of slabs in use, the parts that lay idle for some rounds, in at most so many
  * slabs. What the kernel refuses is asked for again when other memory is: where it took nothing of much, all is locked.
@@ -325,11 +333,12 @@ static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
 {
     round_begin();
     size_t bytes = heaps_empty() + slabs_strip(all, slabs);
-    refusals_left = REFUSALS_MAX; /* locked pages of one kind say nothing of the others */
+    bool spent = refusals_renew();
     bytes += superslab_purge(horizon) + windows_purge(horizon) + windows_trim(all);
-    refusals_left = REFUSALS_MAX;
+    spent |= refusals_renew();
     bytes += arena_purge(horizon, 0);
-    if (refusals_left == 0 && bytes == 0) refused_set(idle_units());
+    spent |= refusals_renew();
+    if (spent && bytes == 0) refused_set(idle_units());
     return bytes;
 }
 

@@ -102,7 +102,7 @@ static void slab_inspect(const struct span *slab)
     for (uintptr_t block = slab->list; block != LIST_END;) block = link_follow(block);
 }
 
-/* A fresh slab of the class; NULL where memory ends. The first words of its blocks are 0, see slab_carve. */
+/* A fresh slab of the class; NULL where memory ends. The first words of its blocks are 0, see slot_fill_new. */
 static struct span *slab_new(unsigned class)
 {
     lock_take(&arena_lock);

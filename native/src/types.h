@@ -75,7 +75,7 @@
 #define START_BOUND 65536 /* above start * offset of every block of a one-unit slab, below any other (sizeclass.c) */
 #define MAGAZINE_MIN 16u  /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
-#define MAGAZINE_BURST 128u
+#define MAGAZINE_BURST 128u             /* with more the exchange of a magazine costs each block hardly less */
 #define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */
 #define GIVEN_ALL (GIVEN_MANY + 1)      /* and much of all classes: then they are smaller still ... */
 #define NEAR_MANY 8u                    /* blocks of longer classes lent to one, until it gets one of its own */

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 
 /* 128 MiB of every kind come and go: whatever wakes a helper has happened. */
@@ -57,6 +58,20 @@ PROMISE(an_idle_helper_sleeps) {
     unsigned long before = of_other_threads(switches);
     sleep(1);
     HOLDS(of_other_threads(switches) - before <= 20);
+}
+
+/* Pages that the kernel does not take are not asked for for ever. */
+PROMISE(an_idle_helper_sleeps_though_all_is_locked) {
+    enum { BLOCKS = 300000, SIZE = 1000, STAYS = 650 }; /* blocks of ten slabs: rows of slabs between them */
+    static char *blocks[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    if (mlockall(MCL_CURRENT) != 0) UNTRIED("no memory may be locked here");
+    for (int i = 0; i < BLOCKS; i++)
+        if (i % STAYS != 0) free(blocks[i]);
+    sleep(4);
+    unsigned long before = of_other_threads(switches);
+    sleep(2);
+    HOLDS(of_other_threads(switches) - before <= 2);
 }
 
 PROMISE(a_child_has_no_helper_and_needs_none) {
