@@ -425,7 +425,6 @@ int hak_event_write(const char *path); /* appends what is new as CSV: rows, or -
 #endif
 #define HAK_INLINE_MAX 1024u
 #define HAK_INLINE_MASK (((size_t)1 << 22) - 1)
-#define HAK_INLINE_BOUND 65536u
 #define HAK_INLINE_BINS (HAK_SLAB_SHIFT >= 16 ? 89 : 65)
 
 struct hak_bin_t {
@@ -434,8 +433,8 @@ struct hak_bin_t {
 };
 
 struct hak_owners_t {
-    uint64_t start[HAK_INLINE_BINS][2];
-    uint16_t bin[HAK_INLINE_MASK + 1];
+    uint32_t start[HAK_INLINE_BINS];
+    uint32_t bound[HAK_INLINE_MASK + 1]; /* lowest byte: twice the class */
 };
 
 struct hak_front_t {
@@ -474,12 +473,12 @@ static inline void hak_free_inline(void *block)
 {
     struct hak_front_t *front = hak_front_inline();
     const struct hak_owners_t *owners = front->owners;
-    size_t offset = owners->bin[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
-    uint64_t start = *(const uint64_t *)((const char *)owners->start + offset);
-    struct hak_bin_t *bin = (struct hak_bin_t *)((char *)front->bins + offset);
+    size_t unit = ((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK;
+    uint32_t bound = __atomic_load_n(&owners->bound[unit], __ATOMIC_RELAXED), row = (bound & 255) / 2;
+    uint32_t offset = (uint32_t)((uintptr_t)block & (((size_t)1 << HAK_SLAB_SHIFT) - 1));
+    struct hak_bin_t *bin = &front->bins[row];
     uintptr_t *top = bin->top;
-    if (__builtin_expect(((uintptr_t)block & (((size_t)1 << HAK_SLAB_SHIFT) - 1)) * start >= HAK_INLINE_BOUND, 0) ||
-        __builtin_expect(top >= bin->limit, 0)) {
+    if (__builtin_expect(offset * owners->start[row] >= bound, 0) || __builtin_expect(top >= bin->limit, 0)) {
         hak_free(block);
         return;
     }

@@ -5,7 +5,7 @@
 /* Which of the two rows a class's bin lies in is chosen without a branch: no core foretells it where sizes vary. */
 static ALWAYS_INLINE struct bin *l2_bin(struct far_bins *far, unsigned class)
 {
-    struct bin *row = front_bin(0), *wide = far->wide - FRONT_CLASSES;
+    struct bin *row = front_bins(), *wide = far->wide - FRONT_CLASSES;
     if (class >= FRONT_CLASSES) row = wide;
     return row + class;
 }

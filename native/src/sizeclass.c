@@ -2,8 +2,12 @@
  *
  * Class numbers: 1 ... 64 tiny, 65 ... 104 L2. A class's blocks start at its slab's first byte and lie `size` apart, so
  * `offset mod size == 0` tells a block's start; that is tested without a division: with m = ceil(2^64 / size),
- * offset * m mod 2^64 < m exactly then, where offset * size < 2^64 (Lemire, Kaser, Kurz 2019, section 3.2). The product
- * is then below offset, so for a slab of one unit it is below START_BOUND. */
+ * offset * m mod 2^64 < m exactly then, where offset * size < 2^64 (Lemire, Kaser, Kurz 2019, section 3.2).
+ *
+ * In a slab of one unit 32 bits are enough, with a larger m: then the product of block k is k * e, e = m * size - 2^32,
+ * that of all else is m at least, and a bound that lies above (carved - 1) * e, and not above carved * e, tells blocks
+ * that were carved from those that were not, too. With e above BOUND_ROW one such bound has any lowest byte, and with e
+ * at most 2^16 none is above m. */
 
 static struct size_class classes[CLASSES];
 static struct owners owners;                         /* slab.c says which unit is whose */
@@ -29,14 +33,13 @@ static void class_define(unsigned class, size_t size, size_t slab_bytes)
 {
     classes[class].size = (uint32_t)size;
     classes[class].start = UINT64_MAX / size + 1;
-    if (class < FRONT_CLASSES) owners.start[class][0] = classes[class].start;
+    if (class < FRONT_CLASSES) owners.start[class] = (uint32_t)(((UINT64_C(1) << 32) + BOUND_ROW) / size + 1);
     classes[class].slab_units = (uint32_t)(slab_bytes / UNIT_BYTES);
     classes[class].slab_blocks = (uint32_t)(slab_bytes / size);
 }
 
 static void classes_init(void)
 {
-    owners.start[0][0] = UINT64_C(1) << 48; /* where a unit is no slab of the front's, only its first byte is a start */
     for (unsigned c = 1; c < TINY_CLASSES; c++) class_define(c, c * GRANULE, UNIT_BYTES);
     size_t step = TINY_MAX / L2_STEPS, size = TINY_MAX;
     unsigned at = 0;
@@ -46,6 +49,14 @@ static void classes_init(void)
         for (; at < size >> L2_TABLE_SHIFT; at++) l2_of_step[at] = (uint8_t)c;
         if (is_power_of_two(size)) step *= 2;
     }
+}
+
+/* The bound of a unit that is a slab of a class of the front's, with so many blocks carved. */
+static uint32_t class_bound(unsigned class, uint32_t carved)
+{
+    if (carved == 0) return 0;
+    uint32_t last = (carved - 1) * (owners.start[class] * classes[class].size), bound = (last & ~BOUND_ROW) | 2 * class;
+    return bound > last ? bound : bound + BOUND_ROW + 1;
 }
 
 /* Is this offset in a slab of the class the start of a block? */

@@ -102,7 +102,7 @@ static void slab_inspect(const struct span *slab)
     for (uintptr_t block = slab->list; block != LIST_END;) block = link_follow(block);
 }
 
-/* A fresh slab of the class; NULL where memory ends. The first words of its blocks are 0, see slot_fill_new. */
+/* A fresh slab of the class; NULL where memory ends. */
 static struct span *slab_new(unsigned class)
 {
     lock_take(&arena_lock);
@@ -111,11 +111,6 @@ static struct span *slab_new(unsigned class)
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
     if (UNLIKELY(slabs_inspected)) slab_expect_empty(slab);
-    for (size_t i = 0, size = classes[class].size;
-         i < classes[class].slab_blocks && i * size < slab->soiled * SOIL_STEP; i++)
-        block_words(slab->address + i * size)[0] = 0;
-    size_t index = map_index(slab->address);
-    if (class < FRONT_CLASSES && index != 0) owners.bin[index] = (uint16_t)(class * GRANULE); /* 0 is NULL's: no bin */
     return slab;
 }
 
@@ -128,8 +123,7 @@ static void slab_delete(struct span *slab, uint64_t now)
     }
     MUST(slab->kind == SPAN_SLAB && slab->returned == slab->carved && slab->place == SLAB_NOWHERE, slab->address);
     size_t carved = (size_t)slab->carved * classes[slab->class].size;
-    slab->soiled = (uint8_t)size_max(slab->soiled, (carved + SOIL_STEP - 1) / SOIL_STEP);
-    owners.bin[map_index(slab->address)] = 0;
+    POKE(owners.bound[map_index(slab->address)], 0);
     atomic_fetch_sub_explicit(&carved_bytes, carved, memory_order_relaxed);
     lock_take(&arena_lock);
     if (slab->bare != 0) superslab_bare(slab, false);
@@ -156,20 +150,6 @@ static bool block_is_of(unsigned class, uintptr_t block)
     return slab != NULL && slab->kind == SPAN_SLAB && slab->class == class && slab_has(slab, block);
 }
 
-/* A new block into a slot. Its first word is 0, or it was freed though nobody had it, and then it may have an owner;
- * the sum finds that out while it is written to, for a look first would be another fault of its page. */
-static ALWAYS_INLINE void slot_fill_new(uintptr_t *slot, uintptr_t block)
-{
-    uintptr_t word = (uintptr_t)(slot + 1), *first = block_words(block);
-#if defined(__x86_64__)
-    __asm__("addq %1, %0" : "+m"(*first) : "r"(word) : "cc");
-#else
-    *first += word;
-#endif
-    if (UNLIKELY(*first != word)) fatal("block freed, or written to, before it was handed out", block);
-    POKE(*slot, block);
-}
-
 /* Carves up to `wanted` new blocks into slots, the lowest address on top. By the slab's owner. */
 static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
@@ -178,9 +158,12 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
     uintptr_t block = slab->address + (size_t)(slab->carved + n) * size;
     for (uint32_t i = 0; i < n; i++) {
         block -= size;
-        slot_fill_new(&slots[i], block);
+        slot_fill(&slots[i], block);
     }
     POKE(slab->carved, slab->carved + n);
+    size_t index = map_index(slab->address);
+    if (slab->class < FRONT_CLASSES && index != 0) /* 0 is NULL's */
+        POKE(owners.bound[index], class_bound(slab->class, slab->carved));
     atomic_fetch_add_explicit(&carved_bytes, (size_t)n * size, memory_order_relaxed);
     return n;
 }

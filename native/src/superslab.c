@@ -3,7 +3,6 @@
  * A superslab lies aligned to its size, so that a huge page can back it. Free units remember whether they may hold
  * pages; a superslab that is free as a whole goes back to the arena. Everything is under arena_lock. */
 
-#define UNIT_SOIL ((uint32_t)(UNIT_BYTES / SOIL_STEP))
 static struct superslab *superslabs_free; /* those with a free unit; read without the lock as a hint */
 static _Atomic size_t superslab_bytes;    /* in all superslabs */
 static _Atomic size_t slab_dirty_units;   /* free units that may hold pages */
@@ -109,10 +108,7 @@ static struct superslab *superslab_new(void)
                                     .dirty_mask = dirty ? mask_of(0, units) : 0,
                                     .arena = arena};
     if (dirty) atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
-    for (uint32_t i = 0; i < units; i++) {
-        span_shape(arena, &span[i], SPAN_SUPERSLAB, 1);
-        span[i].soiled = dirty ? UNIT_SOIL : 0;
-    }
+    for (uint32_t i = 0; i < units; i++) span_shape(arena, &span[i], SPAN_SUPERSLAB, 1);
     size_t total = atomic_fetch_add_explicit(&superslab_bytes, bytes, memory_order_relaxed) + bytes;
     superslab->huge = superslab_is_huge(bytes, total);
     if (superslab->huge) os_huge((void *)span->address, bytes, true);
@@ -179,7 +175,6 @@ static struct span *superslab_take(uint32_t units)
     }
     struct span *span = &superslab->arena->spans[superslab->first + at];
     for (uint32_t i = 0; i < units; i++) {
-        if (span[i].soiled != 0) span->soiled = (uint8_t)(i * UNIT_SOIL + span[i].soiled);
         span[i].kind = i == 0 ? SPAN_SLAB : SPAN_SLAB_INSIDE;
         span[i].back = i;
     }
@@ -196,11 +191,7 @@ static void superslab_give(struct span *span, uint64_t now)
     uint32_t units = span->units;
     unit_mask mask = mask_of((uint32_t)(span - arena->spans) - superslab->first, units);
     MUST((superslab->free_mask & mask) == 0, span->address);
-    uint32_t soiled = span->soiled;
-    for (uint32_t i = 0; i < units; i++) {
-        span_shape(arena, &span[i], SPAN_SUPERSLAB, 1);
-        span[i].soiled = soiled > i * UNIT_SOIL ? (uint8_t)size_min(soiled - i * UNIT_SOIL, UNIT_SOIL) : 0;
-    }
+    for (uint32_t i = 0; i < units; i++) span_shape(arena, &span[i], SPAN_SUPERSLAB, 1);
     superslab->free_mask |= mask;
     superslab->dirty_mask |= mask;
     superslab->free_units += units;
@@ -252,7 +243,6 @@ static size_t superslab_purge(uint64_t horizon)
         lock_take(&arena_lock);
         if (gone) {
             bytes += length;
-            for (uint32_t i = at; i < at + units; i++) superslab->arena->spans[superslab->first + i].soiled = 0;
         } else {
             superslab->dirty_mask |= row;
             superslab->freed_ns = horizon + 1; /* not again in this round */

@@ -36,7 +36,6 @@
 #define L2_TABLE_SHIFT 7                      /* 128 bytes: the finest step of an L2 class */
 #define L2_SMALL_MAX 8192u                    /* bytes; up to here a slab is one unit */
 #define L2_SLAB_BYTES ((size_t)262144)        /* 256 KiB for blocks above that */
-#define SOIL_STEP ((size_t)4096)              /* bytes; 64 of them are the longest slab */
 #define SLAB_QUIET 2u                         /* rounds of tidying until parts of a slab are looked at */
 #define SLAB_STRIPPED (SLAB_QUIET + 1)        /* they were */
 #define SLABS_INLINE 64u                      /* slabs into which a thread looks in a round of its own, at most */
@@ -72,8 +71,8 @@
 #define GROWTH_UNITS RUN_UNITS_MAX                         /* address space given to a block that grows: 64 MiB */
 #define WINDOW_HUGE ((size_t)8 << 20)                      /* bytes of such a block from which it may get huge pages */
 
-#define START_BOUND 65536 /* above start * offset of every block of a one-unit slab, below any other (sizeclass.c) */
-#define MAGAZINE_MIN 16u  /* blocks; the arms of ACE are 16, 32, ... 512 */
+#define BOUND_ROW 255u   /* bits of a unit's bound that say its class: what blocks are apart is above (sizeclass.c) */
+#define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
 #define MAGAZINE_BURST 128u             /* with more the exchange of a magazine costs each block hardly less */
 #define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */
@@ -153,11 +152,8 @@ struct span {
         uint8_t class; /* slab: its class */
         uint8_t bin;   /* run: offset of the bin of short ones that it goes back to; 0: to none */
     };
-    uint8_t place; /* enum slab_place, or enum run_place */
-    union {
-        uint8_t zeroed; /* run, free span: never written since the kernel gave it */
-        uint8_t soiled; /* slab, free unit of a superslab: SOIL_STEPs from the start that may not read zero */
-    };
+    uint8_t place;  /* enum slab_place, or enum run_place */
+    uint8_t zeroed; /* run, free span: never written since the kernel gave it */
     uint32_t back;  /* units to the span's first one; kept in every unit of a slab, else in the last one */
     uint32_t units; /* length in units, in the first descriptor */
     union {
@@ -319,10 +315,11 @@ struct heap {
     int64_t moved[CLASSES]; /* blocks that came with refills minus those that went with spills */
 };
 
-/* What a free asks of an address. One base address reaches both tables, and one offset a class's start and its bin. */
+/* What a free asks of an address. One base address reaches both tables. */
 struct owners {
-    uint64_t start[FRONT_CLASSES][2]; /* [0]: start of struct size_class, [1]: 0 */
-    uint16_t bin[MAP_MASK + 1];       /* unit -> offset of its class's bin in the front; 0: it has none there */
+    uint32_t start[FRONT_CLASSES]; /* by class: what offsets are multiplied by */
+    uint32_t bound[MAP_MASK + 1];  /* by unit: above the products of the blocks that were carved, not above all others';
+                                    * its lowest byte is twice the class. 0: nothing of a slab of the front's */
 };
 
 enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
@@ -339,11 +336,11 @@ struct front {
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
                    sizeof(struct bin) == sizeof(struct hak_bin_t) &&
                    offsetof(struct front, owners) == offsetof(struct hak_front_t, owners) &&
-                   offsetof(struct owners, bin) == offsetof(struct hak_owners_t, bin) &&
-                   START_BOUND == HAK_INLINE_BOUND,
+                   offsetof(struct owners, bound) == offsetof(struct hak_owners_t, bound),
                "code inlined from the header sees the same front");
-_Static_assert(UNIT_BYTES <= START_BOUND && UINT64_MAX / L2_SMALL_MAX > START_BOUND,
-               "one comparison tells a block's start in a slab of one unit from all else");
+_Static_assert((FRONT_CLASSES - 1) * 2 <= BOUND_ROW, "a byte of a unit's bound says its class");
+_Static_assert((BOUND_ROW + 1 + L2_SMALL_MAX) * UNIT_BYTES <= UINT64_C(1) << 32,
+               "one comparison tells a block of a slab of one unit from all else");
 _Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of its bin");
 _Static_assert(RUN_SHORT * sizeof(struct run_bin) <= UINT8_MAX, "a descriptor's byte is the offset of its bin");
 _Static_assert(sizeof(struct front) <= 1472, "static TLS is scarce for libraries loaded late");

@@ -49,7 +49,7 @@ PROMISE(is_not_handed_out_twice) { has_one_owner_after(FREE_AGAIN); }
 PROMISE(is_not_resized_where_it_lies) { has_one_owner_after(RESIZE); }
 
 /* A free of a block that nobody has: of one whose slab went back and serves anew, or, `fresh`, of one behind all that
- * were handed out. 0: every block has one owner, who writes to it. */
+ * were handed out, which is told at once. 0: every block has one owner, whose block begins with zeros. */
 static int free_nobodys(size_t size, int fresh) {
     static char *taken[TAKEN];
     char *block = NULL;
@@ -63,7 +63,8 @@ static int free_nobodys(size_t size, int fresh) {
     }
     size_t step = malloc_usable_size(block);
     free(fresh ? block + step * (4 * KIB / step + 1) : victim);
-    for (int i = 10; i < TAKEN; i++) memset(taken[i] = malloc(size), 'A', size);
+    if (fresh) return 1;
+    for (int i = 10; i < TAKEN; i++) memset(taken[i] = malloc(size), 0, size);
     qsort(taken, TAKEN, sizeof *taken, by_address);
     for (int i = 1; i < TAKEN; i++)
         if (taken[i - 1] == taken[i]) return 1;
