@@ -251,18 +251,34 @@ static size_t depots_trim(uint64_t now, bool all)
     return bytes;
 }
 
-/* Before there are more superslabs, and after, once each: where depots hold much, what lies idle there goes home, for
- * its slabs may serve. */
-static void depots_relieve(void)
+/* Before memory grows: where depots hold much, what lies idle there goes home, for its slabs may serve, or whole
+ * superslabs do as runs. `relieved`: what was grown when that was done last, `has`: what is now. */
+static COLD void depots_relieve(size_t *relieved, size_t has)
+{
+    if (!lock_try(&round_lock)) return;
+    POKE(*relieved, has);
+    if (depots_trim(os_now_ns(), false) != 0) POKE(slabs_due, true);
+    lock_drop(&round_lock);
+}
+
+static bool depots_hold(size_t much) { return atomic_load_explicit(&depots_told, memory_order_relaxed) >= much; }
+
+/* Before there are more superslabs, and after, once each. */
+static void depots_relieve_slabs(void)
 {
     static size_t relieved;
     size_t bytes = atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
-    size_t much = size_max(bytes / 16, SUPERSLAB_SMALL), when = bytes | (PEEK(superslabs_free) == NULL);
-    if (LIKELY(PEEK(relieved) == when) || atomic_load_explicit(&depots_told, memory_order_relaxed) < much) return;
-    if (!lock_try(&round_lock)) return;
-    POKE(relieved, when);
-    if (depots_trim(os_now_ns(), false) != 0) POKE(slabs_due, true);
-    lock_drop(&round_lock);
+    size_t has = bytes | (PEEK(superslabs_free) == NULL);
+    if (UNLIKELY(PEEK(relieved) != has) && depots_hold(size_max(bytes / 16, SUPERSLAB_SMALL)))
+        depots_relieve(&relieved, has);
+}
+
+/* Before there are more runs with callers, `units` of them by now: each time they are more by a sixteenth, or fewer. */
+static void depots_relieve_runs(size_t units)
+{
+    static size_t relieved;
+    size_t had = PEEK(relieved), much = size_max(had / 16, SUPERSLAB_SMALL / UNIT_BYTES);
+    if (units - had + much > 2 * much && depots_hold(much << UNIT_SHIFT)) depots_relieve(&relieved, units);
 }
 
 /* --- the two verbs of a magazine ---------------------------------------------------------------------------------- */
@@ -367,7 +383,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class];
     struct chain full = depot_find(heap, class);
-    if (full.blocks == 0 && PEEK(class_slabs[class].partial) == NULL) depots_relieve();
+    if (full.blocks == 0 && PEEK(class_slabs[class].partial) == NULL) depots_relieve_slabs();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
     if (heap->given[class] == GIVEN_ALL) heap_regret(heap, &heap->peaks);

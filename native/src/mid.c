@@ -416,6 +416,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     lock_drop(&arena_lock);
     if (run == NULL) { /* no growth while pages lie idle here: together with what lies beside them they may do */
         if (heap->run_cached >= LARGE_MIN) mid_shrink(heap, 0, os_now_ns());
+        depots_relieve_runs(atomic_load_explicit(&run_units_out, memory_order_relaxed));
         if (giant) giant_relieve();
         lock_take(&arena_lock);
         run = arena_take(length, 1);

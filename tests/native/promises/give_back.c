@@ -70,6 +70,21 @@ PROMISE(sizes_that_drift_leave_little_behind) {
     for (size_t i = 0; i < LIVE / 300; i++) free(blocks[i]);
 }
 
+/* Buffers that grow side by side: what the shorter ones left serves the longer ones. */
+PROMISE(buffers_that_grow_leave_little_behind) {
+    enum { COUNT = 1500, LONGEST = 100000 };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes(), live = 0;
+    for (size_t size = 500, had = 0; had < LONGEST; had = size, size = 2 * size < LONGEST ? 2 * size : LONGEST)
+        for (size_t i = 0; i < COUNT; i++, live += (long)(size - had)) {
+            char *longer = memset(malloc(size), 1, size);
+            free(blocks[i]);
+            blocks[i] = longer;
+            HOLDS(resident_bytes() - before < live + live / 2 + 8 * MIB);
+        }
+    for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
+}
+
 static void frame(size_t size) { free(memset(malloc(size), 1, size)); }
 
 /* From the threshold on blocks go back when they are freed; but where one comes after the other, none is faulted in
