@@ -37,6 +37,12 @@ def test_code_inlined_into_programs_keeps_the_contract():
     keep("threads.c", "blocks_are_freed_by_other_threads", *inlined())
 
 
+def test_code_inlined_into_programs_tells_blocks_from_all_else():
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    keep("bounds.c", "every_place_in_a_slab_is_told_apart", *inlined())
+
+
 @pytest.mark.parametrize("promise", promises("threads.c"))
 def test_threads_live_with_an_early_helper(promise):
     """The lean profile starts the background thread after a few MiB: within all of these."""

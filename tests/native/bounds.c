@@ -1,0 +1,19 @@
+/* What the comparison of a free tells, here in the code that programs inline: blocks that were carved, and nothing else
+ * in their slab. */
+#include "promise.h"
+#include "../../native/include/hakmem.h"
+
+PROMISE(every_place_in_a_slab_is_told_apart) {
+    enum { UNIT = 1 << HAK_SLAB_SHIFT, LONGEST = 8192 };
+    const struct hak_owners_t *owners = hak_front.owners;
+    for (size_t size = 16; size <= LONGEST; size = hak_usable_size(hak_malloc(size)) + 1)
+        for (int more = 0; more < 3; more++) {
+            uintptr_t block = (uintptr_t)hak_malloc(size);
+            size_t step = hak_usable_size((void *)block), blocks = 0;
+            uint32_t bound = owners->bound[block / UNIT & HAK_INLINE_MASK];
+            uint32_t start = owners->start[(bound & 255) / 2];
+            for (uint32_t place = 0; place < UNIT; place++)
+                if (place * start < bound) HOLDS(place == blocks++ * step);
+            HOLDS(block % UNIT % step == 0 && block % UNIT / step < blocks && blocks <= UNIT / step);
+        }
+}
