@@ -238,7 +238,7 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
     struct bin *bin = heap != NULL ? heap_bin(heap, class) : NULL;
     if (UNLIKELY(bin == NULL || !magazine_spill(heap, bin, class) || !bin_push(bin, block))) orphan_free(class, block);
     if (heap == NULL) return;
-    if (UNLIKELY(heap->given_bytes >= (GIVEN_MUCH << heap->peaks) / runs_share())) heap_give_all(heap);
+    if (UNLIKELY(heap->given_bytes >= (GIVEN_MUCH << (heap->peaks != 0)) / runs_share())) heap_give_all(heap);
 }
 
 /* What the thread's caches do not take. Of a thread that dies the damaged heap gets nothing back. */
@@ -263,9 +263,9 @@ static NOINLINE void free_slow(struct heap *heap, struct span *span, uintptr_t b
  * after the last hook that could end a heap. So the first few frees of a thread, far more than those, need none. */
 static struct heap *heap_of_free(void)
 {
-    const uint32_t few = 64;
     if (front.heap != NULL) return front.heap;
-    if (front.state == FRONT_NEW && atomic_load_explicit(&started, memory_order_acquire) && front.early_frees < few) {
+    if (front.state == FRONT_NEW && atomic_load_explicit(&started, memory_order_acquire) &&
+        front.early_frees < EARLY_FREES) {
         front.early_frees++;
         return NULL;
     }
@@ -283,6 +283,7 @@ static NOINLINE void free_rest(void *p)
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
     if (LIKELY(heap != NULL && span != NULL)) {
+        if (span->kind == SPAN_SLAB && wide_free(front.far, span, block)) return; /* of another arena */
         uint32_t round = heap->run_round;
         if (run_is_live(span, block) && !large_goes(span->size) && mid_free(heap, span)) {
             if (UNLIKELY(heap->run_round < round)) helper_consider(); /* what lay idle has gone to the arena */

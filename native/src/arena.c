@@ -411,13 +411,13 @@ static void refused_set(size_t units)
     lock_drop(&arena_lock);
 }
 
-/* What the kernel refused may be among these, which are used again: it is asked anew when they are free. Under
- * arena_lock. */
+/* What the kernel refused may be among these, which are used again: it is asked anew when they are free. */
 static void refused_reuse(size_t units)
 {
     size_t refused = atomic_load_explicit(&refused_units, memory_order_relaxed);
-    if (UNLIKELY(refused != 0))
-        atomic_fetch_sub_explicit(&refused_units, size_min(refused, units), memory_order_relaxed);
+    while (UNLIKELY(refused != 0) &&
+           !atomic_compare_exchange_weak(&refused_units, &refused, refused - size_min(refused, units))) {
+    }
 }
 
 /* The span leaves the arena. */

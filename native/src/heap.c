@@ -4,7 +4,7 @@
  *
  * After its end hook ran, a thread that still frees or allocates (destructors of others) is served without a cache, so
  * nothing can be left behind. Only one that first allocates in the last round of them gets a heap and no hook: it is
- * buried later. */
+ * buried later. So the magazines of a thread, the first one's excepted, keep nothing in its first few slow calls. */
 
 #include <pthread.h>
 
@@ -44,6 +44,7 @@ static void heap_occupy(struct heap *heap)
     *row = heap;
     heap->front = &front;
     heap->thread = os_thread();
+    heap->early = heap->thread == getpid() ? 0 : EARLY_MISSES;
     atomic_store(&heap->state, HEAP_LIVE);
 }
 
@@ -91,7 +92,7 @@ static bool heap_retire(struct heap *heap)
 }
 
 /* The heap of a thread that ended unheard is free again. How much its front's magazines held went with the front, so
- * their few blocks are lost. Under heap_lock. */
+ * their blocks are lost, where it made more than a few calls. Under heap_lock. */
 static COLD void heap_bury(struct heap *heap)
 {
     uint64_t now = os_now_ns();
@@ -182,7 +183,7 @@ static void heap_flush(struct heap *heap, uint64_t now)
     heap_flush_blocks(heap, true, now);
     mid_shrink(heap, 0, now);
     memset(heap->bursts, 0, sizeof heap->bursts);
-    heap->peaks = 0;
+    heap->peaks = heap->gave_all = 0;
 }
 
 /* A thread that gave much, and took nothing, keeps few blocks of any class: each may hold back a page, and while it
@@ -190,6 +191,7 @@ static void heap_flush(struct heap *heap, uint64_t now)
 static NOINLINE void heap_give_all(struct heap *heap)
 {
     memset(heap->given, GIVEN_ALL, sizeof heap->given);
+    heap->gave_all = true;
     heap->given_ns = os_now_ns();
     heap_flush_blocks(heap, false, heap->given_ns);
     heap->given_bytes = 0;
@@ -325,10 +327,27 @@ static bool refusals_renew(void)
     return spent;
 }
 
+/* Is there free memory that is too young to go back, and so was not asked for? */
+static bool idle_is_young(uint64_t horizon)
+{
+    bool young = false;
+    lock_take(&arena_lock);
+    for (struct span *span = dirty_newest; span != NULL && !young; span = span->older)
+        young = span->freed_ns > horizon + 1;
+    for (struct superslab *superslab = superslabs_free; superslab != NULL && !young; superslab = superslab->next)
+        young = superslab->dirty_mask != 0 && superslab->freed_ns > horizon + 1;
+    for (struct span *window = windows; window != NULL && !young; window = window->next)
+        young = window->freed_ns > horizon;
+    lock_drop(&arena_lock);
+    return young;
+}
+
+static uint32_t rounds_vain; /* in a row, of asking for pages and getting none. Under round_lock */
+
 /* Everything that has been free since `horizon` goes back to the kernel, and of live growth windows what lay bare since
  * the last round, or all that does now; of slabs in use, the parts that lay idle for some rounds, in at most so many
- * slabs. What the kernel refuses is asked for again when other memory is: where it took nothing of much, all is locked.
- * Under round_lock. Result: bytes. */
+ * slabs. What the kernel refuses is asked for again when other memory is, and after a while: where it took nothing of
+ * much, all is locked. Under round_lock. Result: bytes. */
 static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
 {
     round_begin();
@@ -338,7 +357,9 @@ static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
     spent |= refusals_renew();
     bytes += arena_purge(horizon, 0);
     spent |= refusals_renew();
-    if (spent && bytes == 0) refused_set(idle_units());
+    if (spent && bytes == 0 && !idle_is_young(horizon)) refused_set(idle_units());
+    bool vain = bytes == 0 && atomic_load(&refused_units) != 0;
+    POKE(rounds_vain, vain ? (uint32_t)size_min(rounds_vain + 1, ROUNDS_VAIN_MAX) : 0);
     return bytes;
 }
 
@@ -354,18 +375,27 @@ static size_t give_all_back(uint64_t now)
     return bytes;
 }
 
+/* Nanoseconds between two rounds of tidying; `again`: that only ask again for what the kernel kept. */
+static uint64_t tidy_pause(bool again)
+{
+    uint64_t pause = (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u / 2 + 1000000u;
+    uint32_t doublings = again ? PEEK(rounds_vain) : 0;
+    return pause << doublings < AGAIN_NS ? pause << doublings : size_max(pause, AGAIN_NS);
+}
+
 /* A round of tidying, by whoever comes first, at most twice in a purge delay: magazines nobody asked for since the last
  * round go home, what is old goes back, of slabs in use from so many at most. Result: ns until the next. */
-static uint64_t tidy(uint64_t now, size_t slabs)
+static uint64_t tidy(uint64_t now, bool again, size_t slabs)
 {
-    uint64_t delay = (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u, pause = delay / 2 + 1000000u;
+    uint64_t delay = (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
     uint64_t last = atomic_load_explicit(&tidied_ns, memory_order_relaxed);
-    if (now >= last + pause && atomic_compare_exchange_strong(&tidied_ns, &last, now)) {
+    if (now >= last + tidy_pause(again) && atomic_compare_exchange_strong(&tidied_ns, &last, now)) {
         last = now;
         lock_take(&round_lock);
-        depots_trim(now, false);
+        if (!again) depots_trim(now, false);
         purge_aged(now > delay ? now - delay : 0, false, slabs);
         lock_drop(&round_lock);
     }
-    return last + pause - now;
+    uint64_t due = last + tidy_pause(again);
+    return due > now ? due - now : 1;
 }

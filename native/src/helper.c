@@ -28,10 +28,12 @@ static bool helper_has_work(void)
     return due && knob(KNOB_idle_return);
 }
 
-/* Nanoseconds until there is something to do; 0: until a poke. */
+/* Nanoseconds until there is something to do; 0: until a poke. What the kernel kept it is asked for again, ever more
+ * seldom. */
 static uint64_t helper_round(uint64_t now)
 {
-    uint64_t pause = helper_has_work() ? tidy(now, SIZE_MAX) : 0;
+    bool work = helper_has_work(), again = knob(KNOB_idle_return) && atomic_load(&refused_units) != 0;
+    uint64_t pause = work || again ? tidy(now, !work, SIZE_MAX) : 0;
     uint64_t ace = helper_ace != NULL ? helper_ace(now) : 0;
     return ace != 0 && (pause == 0 || ace < pause) ? ace : pause;
 }
@@ -39,17 +41,19 @@ static uint64_t helper_round(uint64_t now)
 static void *helper_main(void *unused)
 {
     (void)unused;
-    while (atomic_load(&heaps_alive) != 0) {
-        uint32_t seen = atomic_load_explicit(&helper_word, memory_order_acquire);
+    for (;;) {
+        uint32_t seen = atomic_load(&helper_word); /* first: who changes what is read below raises it afterwards */
+        if (atomic_load(&heaps_alive) == 0) break;
         uint64_t pause = helper_round(os_now_ns());
-        atomic_store(&helper_sleeps, pause == 0); /* who frees from here on sees it, or what he freed is seen below */
+        bool long_pause = pause == 0 || pause > tidy_pause(false);
+        atomic_store(&helper_sleeps, long_pause); /* who frees from here on sees it, or what he freed is seen below */
         atomic_thread_fence(memory_order_seq_cst);
         if (atomic_load(&main_has_left)) {
             heaps_bury();
             if (atomic_load(&heaps_alive) == 0) break;
             pause = pause != 0 && pause < HELPER_LOOKS_NS ? pause : HELPER_LOOKS_NS;
         }
-        if (pause != 0 || !helper_has_work()) os_futex_wait(&helper_word, seen, pause);
+        if (!long_pause || !helper_has_work()) os_futex_wait(&helper_word, seen, pause);
         atomic_store(&helper_sleeps, false);
     }
     atomic_store(&helper_state, HELPER_NONE);
@@ -137,7 +141,7 @@ static void helper_consider(void)
     atomic_thread_fence(memory_order_seq_cst); /* what was freed is told before it is asked whether the helper sleeps */
     if ((due || (much && knob(KNOB_idle_return))) && atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
         helper_poke();
-    if (!knob(KNOB_background) || !helper_is_there()) tidy(os_now_ns(), SLABS_INLINE);
+    if (!knob(KNOB_background) || !helper_is_there()) tidy(os_now_ns(), false, SLABS_INLINE);
     errno = saved;
 }
 

@@ -69,6 +69,7 @@ static ALWAYS_INLINE struct room window_room(const struct span *window)
 static void room_count(struct room had, struct room has)
 {
     window_count(had.spare, has.spare);
+    if (has.spare < had.spare) refused_reuse(had.spare - has.spare);
     uint32_t more = (uint32_t)has.roomy - had.roomy;
     if (more != 0) atomic_fetch_add_explicit(&windows_roomy, more, memory_order_relaxed);
 }

@@ -27,10 +27,11 @@ static uint32_t magazine_capacity(unsigned class)
     return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(fit, MAGAZINE_MIN));
 }
 
-/* The same for one thread: of a class that goes to the depot and comes back in bursts it holds more bytes, up to as
- * many blocks as make an exchange cost each of them little. */
+/* The same for one thread: none in its first few slow calls; and of a class that goes to the depot and comes back in
+ * bursts it holds more bytes, up to as many blocks as make an exchange cost each of them little. */
 static uint32_t magazine_room(const struct heap *heap, unsigned class)
 {
+    if (UNLIKELY(heap->early != 0)) return 0;
     uint32_t capacity = magazine_capacity(class);
     uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
     if (LIKELY(heap->bursts[class] == 0) || learnt != 0) return capacity;
@@ -300,12 +301,13 @@ static uint32_t magazine_limit(const struct heap *heap, unsigned class)
 }
 
 /* A thread that gives one after the other, memory that is freed after a peak, keeps little in the end. But one that
- * soon takes again what it gave works in bursts: from then on more must go in a row until it is a peak. */
-static COLD void heap_regret(const struct heap *heap, uint8_t *bursts)
+ * soon takes again what it gave works in bursts: from then on more must go in a row until it is a peak, until it takes
+ * nothing for a while. */
+static COLD void heap_regret(const struct heap *heap, uint8_t *bursts, uint8_t most)
 {
-    if (*bursts == BURSTS_MAX) return;
     bool soon = os_now_ns() - heap->given_ns < (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
-    if (soon) *bursts += 1;
+    if (!soon) *bursts = 0;
+    else if (*bursts < most) *bursts += 1;
 }
 
 /* Blocks in a bin. To an observer, who may see one half of a swap, any number. */
@@ -382,12 +384,15 @@ static uint32_t magazine_batch(const struct heap *heap, unsigned class)
 static bool magazine_fetch(struct heap *heap, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class];
-    struct chain full = depot_find(heap, class);
+    struct chain full = heap->early == 0 ? depot_find(heap, class) : (struct chain){0, 0};
     if (full.blocks == 0 && PEEK(class_slabs[class].partial) == NULL) depots_relieve_slabs();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
-    if (heap->given[class] == GIVEN_ALL) heap_regret(heap, &heap->peaks);
-    else if (heap->given[class] == GIVEN_MANY) heap_regret(heap, &heap->bursts[class]);
+    if (UNLIKELY(heap->gave_all)) {
+        heap_regret(heap, &heap->peaks, PEAKS_MAX);
+        heap->gave_all = false;
+    }
+    if (heap->given[class] == GIVEN_MANY) heap_regret(heap, &heap->bursts[class], BURSTS_MAX);
     heap->given[class] = 0;
     heap->given_bytes = 0;
     if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
@@ -408,6 +413,7 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
     if (UNLIKELY(bin->top[-1] != LIST_END)) fatal("free block overwritten, or freed twice,", bin->top[-1]);
     struct magazine *loaded = &heap->loaded[class];
     loaded->blocks = 0;
+    heap->early -= heap->early != 0;
     bool served = true;
     if (heap->spare[class].blocks != 0) {
         magazine_swap(heap, class);
@@ -441,6 +447,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     loaded->blocks = bin_length(bin, loaded);
+    heap->early -= heap->early != 0;
     uint32_t limit = magazine_limit(heap, class);
     bool wider = loaded->blocks < limit && magazine_widen(heap, loaded, loaded->blocks + 1);
     if (!wider && loaded->blocks != 0) {

@@ -425,7 +425,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
     shorts_bound(heap, shorts_bytes());
-    if (UNLIKELY(runs_given_many(heap))) heap_regret(heap, &heap->peaks);
+    if (UNLIKELY(runs_given_many(heap))) heap_regret(heap, &heap->peaks, PEAKS_MAX);
     heap->run_given = 0;
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
     POKE(run->place, RUN_SETTLED);

@@ -4,6 +4,7 @@
  * pages; a superslab that is free as a whole goes back to the arena. Everything is under arena_lock. */
 
 static struct superslab *superslabs_free; /* those with a free unit; read without the lock as a hint */
+static struct superslab *superslabs_last; /* of them: of these the kernel kept pages when it was last asked */
 static _Atomic size_t superslab_bytes;    /* in all superslabs */
 static _Atomic size_t slab_dirty_units;   /* free units that may hold pages */
 static _Atomic size_t carved_bytes;       /* of all slabs: what their blocks had once */
@@ -45,6 +46,7 @@ static void superslab_list(struct superslab *superslab)
     superslab->prev = NULL;
     superslab->next = superslabs_free;
     if (superslab->next != NULL) superslab->next->prev = superslab;
+    else superslabs_last = superslab;
     POKE(superslabs_free, superslab);
 }
 
@@ -52,8 +54,21 @@ static void superslab_unlist(struct superslab *superslab)
 {
     superslab->listed = false;
     if (superslab->next != NULL) superslab->next->prev = superslab->prev;
+    else superslabs_last = superslab->prev;
     if (superslab->prev != NULL) superslab->prev->next = superslab->next;
     else POKE(superslabs_free, superslab->next);
+}
+
+/* It comes last in the list. */
+static void superslab_defer(struct superslab *superslab)
+{
+    if (superslabs_last == superslab) return;
+    superslab_unlist(superslab);
+    superslab->listed = true;
+    superslab->next = NULL;
+    superslab->prev = superslabs_last;
+    superslab->prev->next = superslab;
+    superslabs_last = superslab;
 }
 
 /* The kernel fills every huge page that it may, however few of its pages are there: so it may not where some went back,
@@ -203,10 +218,12 @@ static void superslab_give(struct span *span, uint64_t now)
     if (superslab->free_units == superslab->units) superslab_return(superslab, now);
 }
 
-/* The first row of dirty free units worth a call of its own; 0 where there is none. */
-static unit_mask superslab_purgeable(const struct superslab *superslab, uint64_t horizon, size_t shortest)
+/* The first row of dirty free units worth a call of its own, but for those that the kernel kept in this round; 0 where
+ * there is none. */
+static unit_mask superslab_purgeable(const struct superslab *superslab, uint64_t horizon, size_t shortest,
+                                     unit_mask kept)
 {
-    unit_mask mask = superslab->freed_ns <= horizon ? superslab->dirty_mask : 0;
+    unit_mask mask = superslab->freed_ns <= horizon ? superslab->dirty_mask & ~kept : 0;
     while (mask != 0) {
         unsigned at = mask_lowest(mask);
         unit_mask above = ~(mask >> at);
@@ -218,16 +235,37 @@ static unit_mask superslab_purgeable(const struct superslab *superslab, uint64_t
     return 0;
 }
 
-/* Gives back the pages of free units whose superslab has been quiet since `horizon`. Result: bytes.
+/* Gives back the pages of a row of units that is nobody's. A locked page keeps what lies beside it, so of what the
+ * kernel refuses the halves are tried. Result: the units that it kept. */
+static unit_mask superslab_purge_row(const struct superslab *superslab, uint32_t at, uint32_t units)
+{
+    uintptr_t begin = superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT);
+    if (refusals_left > 0 && os_purge((void *)begin, (size_t)units << UNIT_SHIFT)) return 0;
+    if (refusals_left > 0) refusals_left--;
+    if (units == 1 || refusals_left == 0) return mask_of(at, units);
+    uint32_t half = units / 2;
+    return superslab_purge_row(superslab, at, half) | superslab_purge_row(superslab, at + half, units - half);
+}
+
+/* Gives back the pages of free units whose superslab has been quiet since `horizon`; those of which the kernel kept
+ * some are the last ones to be looked at in the next round. Result: bytes.
  * A row is taken out of the free units while the kernel works, so that nobody gets it meanwhile. */
 static size_t superslab_purge(uint64_t horizon)
 {
     size_t bytes = 0, shortest = (size_t)knob(KNOB_purge_range_bytes);
+    unit_mask kept = 0;
     lock_take(&arena_lock);
     for (struct superslab *superslab = superslabs_free; superslab != NULL;) {
-        unit_mask row = superslab_purgeable(superslab, horizon, shortest);
-        if (row == 0) {
-            superslab = superslab->next;
+        unit_mask row = superslab_purgeable(superslab, horizon, shortest, kept);
+        if (row == 0 || refusals_left == 0) { /* then memory is locked, and the next would be refused too */
+            struct superslab *next = superslab->next;
+            if (kept != 0) {
+                superslab->freed_ns = horizon + 1; /* not again in this round */
+                superslab_defer(superslab);
+            }
+            if (refusals_left == 0) break;
+            kept = 0;
+            superslab = next;
             continue;
         }
         uint32_t at = mask_lowest(row), units = mask_units(row);
@@ -237,25 +275,22 @@ static size_t superslab_purge(uint64_t horizon)
         superslab_sparse(superslab, true);
         atomic_fetch_sub_explicit(&slab_dirty_units, units, memory_order_relaxed);
         lock_drop(&arena_lock);
-        size_t length = (size_t)units << UNIT_SHIFT;
-        bool gone =
-            os_purge((void *)(superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT)), length);
+        unit_mask refused = superslab_purge_row(superslab, at, units);
         lock_take(&arena_lock);
-        if (gone) {
-            bytes += length;
-        } else {
-            superslab->dirty_mask |= row;
-            superslab->freed_ns = horizon + 1; /* not again in this round */
-            atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
-            atomic_fetch_add_explicit(&refused_units, units, memory_order_relaxed);
-            refusals_left--;
-        }
+        uint32_t stay = mask_units(refused);
+        bytes += (size_t)(units - stay) << UNIT_SHIFT;
+        kept |= refused;
+        superslab->dirty_mask |= refused;
+        atomic_fetch_add_explicit(&slab_dirty_units, stay, memory_order_relaxed);
+        atomic_fetch_add_explicit(&refused_units, stay, memory_order_relaxed);
         superslab->free_mask |= row;
         superslab->free_units += units;
         if (!superslab->listed) superslab_list(superslab);
         if (superslab->free_units == superslab->units) superslab_return(superslab, superslab->freed_ns);
-        if (refusals_left == 0) break; /* memory is locked: the next would be refused too */
-        if (!superslab->listed) superslab = superslabs_free;
+        if (!superslab->listed) {
+            kept = 0;
+            superslab = superslabs_free;
+        }
     }
     lock_drop(&arena_lock);
     return bytes;

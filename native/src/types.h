@@ -56,7 +56,8 @@
 #define RUN_TIMES 3u           /* a thread keeps at most so many times what its callers have ... */
 #define RUN_MORE 8u            /* ... and so many times what it may always keep */
 #define RUN_GIVEN_MANY 16u     /* runs that go to the arena in a row until fewer short ones are kept */
-#define BURSTS_MAX 3u          /* doublings of what a thread may keep that soon takes again what it gave in a row */
+#define BURSTS_MAX 3u          /* doublings of what a thread may keep that soon takes again what it gave in a row ... */
+#define PEAKS_MAX 2u           /* ... and of runs, if it gave much; of all classes together it is one */
 #define LARGE_FEW 2u           /* large blocks in a row that were filled until some of such a size get huge pages ... */
 #define LARGE_SURE 6u          /* ... and until no more than one of 32 live ones goes without */
 #define LARGE_SPARSE UINT8_MAX /* in place of that number: the last one that told was not filled */
@@ -81,15 +82,19 @@
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
 #define SLOTS_BYTES ((size_t)640 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define SLOTS_COUNT (SLOTS_BYTES / sizeof(uintptr_t))
+#define EARLY_FREES 64u   /* of a thread, more than those that come after its last hook: of libc, ... */
+#define EARLY_MISSES 32u  /* ... and of destructors in the last round */
 #define HEAP_FRONTS 1024u /* rows in which a heap is found by its front */
 #define DEPOT_PARTS 8u
 #define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
 #define ARENA_BYTES (WINDOW_BYTES / 4) /* 64 GiB: its range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
-#define FATAL_WAIT_S 10u /* who finds damage while another thread dies waits so long for the end */
-#define ARENA_FAR 16u    /* part of the address space that lies between an arena and what the kernel maps */
-#define REFUSALS_MAX 64  /* of the kernel to take pages, in a round: then all memory is locked */
+#define FATAL_WAIT_S 10u    /* who finds damage while another thread dies waits so long for the end */
+#define ARENA_FAR 16u       /* part of the address space that lies between an arena and what the kernel maps */
+#define REFUSALS_MAX 64     /* of the kernel to take pages, in a round: then all memory is locked */
+#define ROUNDS_VAIN_MAX 16u /* doublings of the time until it is asked again ... */
+#define AGAIN_NS UINT64_C(64000000000)   /* ... up to here */
 #define RECYCLED_MIN ((size_t)64 << 20)  /* bytes the arena hands out again before regions are looked at ... */
 #define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
 #define REGION_WAIT 4096                 /* runs taken from then on until the first one is moved */
@@ -295,10 +300,12 @@ struct heap {
     size_t short_bytes;                                       /* of short runs of a length that may be in hand */
     const struct span *fresh; /* large run, untouched before, that was handed out last */
     int32_t thread;           /* whose it is */
+    uint32_t early;           /* slow paths until magazines keep blocks: a thread may be one that ends unheard */
     size_t given_bytes;       /* of all classes, since the last refill of one */
+    bool gave_all;            /* much of all classes, and took nothing since */
     uint64_t given_ns;        /* when it last gave much in a row, or a run */
     uint8_t bursts[CLASSES];  /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */
-    uint8_t peaks;            /* ... of much of all classes, and of runs. Each doubles what it may keep */
+    uint8_t peaks;            /* ... of much of all classes, and of runs, up to PEAKS_MAX */
     uint32_t run_given;       /* runs given to the arena since one was taken from it */
     size_t run_held;          /* bytes of runs this thread took from the arena minus those it gave back */
     struct front *front;      /* the thread's bins; read by observers */
@@ -330,7 +337,7 @@ struct front {
     struct heap *heap;
     struct far_bins *far; /* the heap's; without one, bins that hold none and keep none */
     uint32_t state;       /* enum front_state */
-    uint32_t early_frees; /* served before the thread had a heap */
+    uint32_t early_frees; /* served before the thread had a heap, up to EARLY_FREES */
 };
 
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&

@@ -275,6 +275,30 @@ PROMISE(a_thread_may_allocate_first_in_its_last_round_of_destructors) {
     for (int i = 0; i < CROWD; i++) free(malloc(100));
 }
 
+static void allocate_all_sizes_late(void *round) {
+    if ((size_t)round < PTHREAD_DESTRUCTOR_ITERATIONS) pthread_setspecific(last_key, (char *)round + 1);
+    else for (size_t size = 16; size <= 8 * KIB; size *= 2) free(memset(malloc(size), 1, size));
+}
+
+static void *end_alone(void *argument) {
+    pthread_setspecific(last_key, (void *)1);
+    return argument;
+}
+
+/* Nor is what they had left behind. */
+PROMISE(threads_that_allocate_first_in_their_last_round_of_destructors_leave_nothing) {
+    alarm(DEADLOCK_S);
+    pthread_key_create(&last_key, allocate_all_sizes_late);
+    long resident = 0;
+    for (int i = 0; i < 3000; i++) {
+        pthread_t thread;
+        HOLDS(pthread_create(&thread, NULL, end_alone, NULL) == 0);
+        pthread_join(thread, NULL);
+        if (i == 600) resident = pages(1);
+    }
+    HOLDS((pages(1) - resident) * sysconf(_SC_PAGESIZE) < 16L * MIB);
+}
+
 static void *churn_forever(void *seed) {
     while (churn(seed) == NULL) {}
     return NULL;

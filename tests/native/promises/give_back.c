@@ -478,6 +478,90 @@ PROMISE(large_blocks_go_back_beside_many_locked_small_ones) {
     expect_given_back(0);
 }
 
+static void *free_locked_blocks(void *unlocked) {
+    enum { COUNT = 60, SIZE = 100 * 1000 };
+    static char *locked[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        memset(locked[i] = malloc(SIZE), 1, SIZE);
+        memset(malloc(SIZE), 1, SIZE); /* stays between them */
+        if (mlock(locked[i], SIZE) != 0) *(bool *)unlocked = true;
+    }
+    for (int i = 0; i < COUNT; i++) free(locked[i]);
+    return unlocked;
+}
+
+/* What was freed a moment before the kernel refused everything else is asked for when its time has come. */
+PROMISE(a_peak_goes_back_though_all_that_was_asked_for_before_was_locked) {
+    enum { SIZE = 300 * KIB };
+    bool unlocked = false;
+    pthread_t thread;
+    for (size_t i = 0; i < PEAK / SIZE; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    HOLDS(pthread_create(&thread, NULL, free_locked_blocks, &unlocked) == 0);
+    pthread_join(thread, NULL);
+    if (unlocked) UNTRIED("no memory may be locked here");
+    usleep(1500000);
+    for (size_t i = 0; i < PEAK / SIZE; i++) free(blocks[i]);
+    expect_given_back(0);
+}
+
+/* A block that was locked when it shrank, and is not any more when it is freed. */
+PROMISE(a_window_goes_back_that_was_locked_for_a_while) {
+    enum { MOST = 40 * MIB, LEFT = 1 * MIB };
+    long before = resident_bytes();
+    size_t size = 100 * KIB;
+    char *block = malloc(size);
+    for (; size < MOST; memset(block, 1, size)) block = realloc(block, size = size * 3 / 2);
+    if (mlock(block, size) != 0) UNTRIED("no memory may be locked here");
+    block = realloc(block, LEFT);
+    usleep(2500000); /* the rest is asked for, and refused */
+    munlock(block, size);
+    free(block);
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= MOST / 10; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() - before < MOST / 10);
+}
+
+/* In each 2 MiB a block that stays and a free one that is locked: the rest goes back, and the helper rests then. */
+PROMISE(small_blocks_go_back_beside_locked_ones) {
+    enum { SIZE = 8000, COUNT = 25600, REGION = 2 * MIB, REGIONS = 1024 };
+    static unsigned seen[REGIONS];
+    for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    for (size_t i = 0; i < COUNT; i++) {
+        unsigned *region = &seen[(uintptr_t)blocks[i] / REGION % REGIONS];
+        if (*region == 0 && mlock(blocks[i], SIZE) != 0) UNTRIED("no memory may be locked here");
+        if ((*region)++ != 200) free(blocks[i]);
+    }
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() >= COUNT * SIZE / 8; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() < COUNT * SIZE / 8);
+}
+
+static void peak_of_mib(size_t mib) {
+    size_t count = 0;
+    for (size_t bytes = 0, size; bytes < mib * MIB; bytes += size) {
+        size = 1000 + next_random() % 29000;
+        memset(blocks[count++] = malloc(size), 1, size);
+    }
+    for (size_t i = 0; i < count; i++) free(blocks[i]);
+}
+
+/* That something is taken again after one peak does not make the next one's blocks worth keeping; nor do bursts make
+ * much of them. */
+static void keep_little_after(int bursts) {
+    enum { LAST = 16 };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    peak_of_mib(40);
+    for (size_t size = 100; size < 400; size += 100)
+        for (int i = 0; i < 300; i++) free(malloc(size));
+    if (bursts == 0) sleep(2);
+    for (int i = 0; i < bursts; i++) peak_of_mib(LAST);
+    peak_of_mib(LAST);
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= LAST * MIB / 3; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() - before < LAST * MIB / 3);
+}
+
+PROMISE(the_peak_after_a_peak_goes_back) { keep_little_after(0); }
+PROMISE(the_last_of_many_peaks_goes_back) { keep_little_after(20); }
+
 /* Threads whose magazines need more room than is usual leave none of it behind. */
 static void *use_wide_magazines(void *unused) {
     enum { COUNT = 1200 };
