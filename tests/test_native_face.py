@@ -157,13 +157,6 @@ def test_magazines_hold_what_was_freed(lib):
     assert (table["loaded"] <= table["capacity"]).all()
 
 
-def grown(lib):
-    """A thread whose magazines keep what it frees: not so in its first few calls."""
-    thread = ThreadPoolExecutor(1)
-    thread.submit(lambda: [lib.hak_free(lib.hak_malloc(16 * i)) for i in range(1, 40)]).result()
-    return thread
-
-
 def test_what_a_thread_leaves_when_it_rests_or_ends_others_take(lib):
     def burst(rest=lambda: None):
         blocks = [lib.hak_malloc(672) for _ in range(900)]  # this size is this test's
@@ -172,10 +165,10 @@ def test_what_a_thread_leaves_when_it_rests_or_ends_others_take(lib):
         rest()
         return {address(block) for block in blocks}
 
-    with grown(lib) as one, grown(lib) as other:
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         left = one.submit(burst, lib.hak_thread_idle).result()
         assert len(other.submit(burst).result() & left) > 0.8 * len(left)
-    with grown(lib) as third, grown(lib) as fourth:
+    with ThreadPoolExecutor(1) as third, ThreadPoolExecutor(1) as fourth:
         assert len(third.submit(burst).result() & left) > 0.8 * len(left)
         assert fourth.submit(burst).result().isdisjoint(left)
 
@@ -192,7 +185,7 @@ def test_bursts_of_two_threads_do_not_mix_their_blocks(lib):
     delay = int(native.knobs().at["purge_delay_ms", "value"])
     native.set_knob("purge_delay_ms", 60_000)  # on a busy machine one rests so long that his go home
     try:
-        with grown(lib) as one, grown(lib) as other:
+        with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
             mine, yours = ([thread.submit(burst).result() for _ in range(20)] for thread in (one, other))
             assert not set.union(*mine) & set.union(*yours)
             assert one.submit(burst).result() <= set.union(*mine)
@@ -211,7 +204,7 @@ def test_a_thread_gets_its_own_magazines_back_and_others_before_new_memory(lib):
             lib.hak_free(block)
         return {address(block) for block in blocks}
 
-    with grown(lib) as one, grown(lib) as other, grown(lib) as third:
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other, ThreadPoolExecutor(1) as third:
         before = after = None
         for _ in range(3):  # the last to give is not the first to take
             held = [(thread, thread.submit(take, count).result()) for thread in (one, other)]

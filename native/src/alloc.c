@@ -236,7 +236,9 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
     unsigned class = slab->class;
     if (UNLIKELY(!slab_has(slab, block))) fatal("free of no block's start", block);
     struct bin *bin = heap != NULL ? heap_bin(heap, class) : NULL;
-    if (UNLIKELY(bin == NULL || !magazine_spill(heap, bin, class) || !bin_push(bin, block))) orphan_free(class, block);
+    bool kept = bin != NULL && (LIKELY(heap->early == 0) ? magazine_spill(heap, bin, class) && bin_push(bin, block)
+                                                         : magazine_collect(heap, class, block));
+    if (UNLIKELY(!kept)) orphan_free(class, block);
     if (heap == NULL) return;
     if (UNLIKELY(heap->given_bytes >= (GIVEN_MUCH << (heap->peaks != 0)) / runs_share())) heap_give_all(heap);
 }

@@ -4,7 +4,7 @@
  *
  * After its end hook ran, a thread that still frees or allocates (destructors of others) is served without a cache, so
  * nothing can be left behind. Only one that first allocates in the last round of them gets a heap and no hook: it is
- * buried later. So the magazines of a thread, the first one's excepted, keep nothing in its first few slow calls. */
+ * buried later (magazine_dole). */
 
 #include <pthread.h>
 
@@ -212,11 +212,11 @@ static void heap_end(void *argument)
     if (front.heap != heap) return;
     heap_flush(heap, os_now_ns());
     bool first = heap->thread == getpid();
-    lock_take(&heap_lock); /* when it is dropped, no observer looks at this thread's front any more */
+    lock_take(&heap_lock); /* when it is dropped, no observer looks at this thread's front any more, and it at none */
+    front_leave();
     bool last = heap_retire(heap);
     lock_drop(&heap_lock);
     if (first) atomic_store(&main_has_left, true);
-    front_leave();
     if (heap_gone != NULL) heap_gone(last);
 }
 
@@ -392,7 +392,10 @@ static uint64_t tidy(uint64_t now, bool again, size_t slabs)
     if (now >= last + tidy_pause(again) && atomic_compare_exchange_strong(&tidied_ns, &last, now)) {
         last = now;
         lock_take(&round_lock);
-        if (!again) depots_trim(now, false);
+        if (!again) {
+            depots_trim(now, false);
+            POKE(runs_relieved, atomic_load_explicit(&run_units_out, memory_order_relaxed));
+        }
         purge_aged(now > delay ? now - delay : 0, false, slabs);
         lock_drop(&round_lock);
     }

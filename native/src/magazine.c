@@ -27,11 +27,10 @@ static uint32_t magazine_capacity(unsigned class)
     return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(fit, MAGAZINE_MIN));
 }
 
-/* The same for one thread: none in its first few slow calls; and of a class that goes to the depot and comes back in
- * bursts it holds more bytes, up to as many blocks as make an exchange cost each of them little. */
+/* The same for one thread: of a class that goes to the depot and comes back in bursts it holds more bytes, up to as
+ * many blocks as make an exchange cost each of them little. */
 static uint32_t magazine_room(const struct heap *heap, unsigned class)
 {
-    if (UNLIKELY(heap->early != 0)) return 0;
     uint32_t capacity = magazine_capacity(class);
     uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
     if (LIKELY(heap->bursts[class] == 0) || learnt != 0) return capacity;
@@ -274,12 +273,13 @@ static void depots_relieve_slabs(void)
         depots_relieve(&relieved, has);
 }
 
-/* Before there are more runs with callers, `units` of them by now: each time they are more by a sixteenth, or fewer. */
+static size_t runs_relieved; /* units of runs that threads had; the most since the last round of tidying */
+
+/* Before there are more runs, `units` of them by now: each time they are more by a sixteenth than they ever were. */
 static void depots_relieve_runs(size_t units)
 {
-    static size_t relieved;
-    size_t had = PEEK(relieved), much = size_max(had / 16, SUPERSLAB_SMALL / UNIT_BYTES);
-    if (units - had + much > 2 * much && depots_hold(much << UNIT_SHIFT)) depots_relieve(&relieved, units);
+    size_t had = PEEK(runs_relieved), much = size_max(had / 16, SUPERSLAB_SMALL / UNIT_BYTES);
+    if (units > had + much && depots_hold(much << UNIT_SHIFT)) depots_relieve(&runs_relieved, units);
 }
 
 /* --- the two verbs of a magazine ---------------------------------------------------------------------------------- */
@@ -316,13 +316,14 @@ static uint32_t bin_length(const struct bin *bin, const struct magazine *loaded)
     return PEEK(bin->limit) != NO_SLOT ? (uint32_t)(PEEK(bin->top) - PEEK(loaded->slots)) - 1 : 0;
 }
 
-/* The bin works from the loaded magazine and its blocks, up to the limit, and the capacity is in force from now on. */
+/* The bin works from the loaded magazine and its blocks, up to the limit, and the capacity is in force from now on. It
+ * keeps none of a thread that may end unheard. */
 static void bin_load(struct heap *heap, struct bin *bin, unsigned class, uint32_t limit)
 {
     struct magazine *loaded = &heap->loaded[class];
     POKE(heap->capacity[class], (uint16_t)magazine_room(heap, class));
     POKE(bin->top, loaded->slots + 1 + loaded->blocks);
-    POKE(bin->limit, loaded->slots + 1 + size_min(limit, loaded->room));
+    POKE(bin->limit, loaded->slots + 1 + size_min(heap->early == 0 ? limit : 0, loaded->room));
 }
 
 /* Has a magazine room for so many blocks? Else it gets other slots, a power of two of them; those it had, fewer than
@@ -384,7 +385,7 @@ static uint32_t magazine_batch(const struct heap *heap, unsigned class)
 static bool magazine_fetch(struct heap *heap, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class];
-    struct chain full = heap->early == 0 ? depot_find(heap, class) : (struct chain){0, 0};
+    struct chain full = depot_find(heap, class);
     if (full.blocks == 0 && PEEK(class_slabs[class].partial) == NULL) depots_relieve_slabs();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
@@ -406,29 +407,6 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     return blocks != 0;
 }
 
-/* The loaded magazine is empty, or its uppermost block is not as it was left, which ends the program: take the spare,
- * or fetch blocks. False: no memory. */
-static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigned class)
-{
-    if (UNLIKELY(bin->top[-1] != LIST_END)) fatal("free block overwritten, or freed twice,", bin->top[-1]);
-    struct magazine *loaded = &heap->loaded[class];
-    loaded->blocks = 0;
-    heap->early -= heap->early != 0;
-    bool served = true;
-    if (heap->spare[class].blocks != 0) {
-        magazine_swap(heap, class);
-        POKE(heap->swaps[class], heap->swaps[class] + 1);
-    } else {
-        served = magazine_fetch(heap, class);
-    }
-    if (LIKELY(loaded->room != 0)) bin_load(heap, bin, class, magazine_room(heap, class)); /* its slots may be new */
-    if (UNLIKELY(!served)) return false;
-    stat_add(heap, STAT_refills, 1);
-    stat_add(heap, STAT_refilled_blocks, loaded->blocks);
-    POKE(heap->moved[class], heap->moved[class] + loaded->blocks);
-    return true;
-}
-
 /* A magazine's blocks leave the thread: to the depot, or to the slabs where the depot holds enough. */
 static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, bool keep)
 {
@@ -441,13 +419,66 @@ static void magazine_give(struct heap *heap, unsigned class, struct magazine *fu
     POKE(full->blocks, 0);
 }
 
+/* A thread may be one that ends unheard, and what is in its bins goes with it. So in its first few slow calls blocks
+ * come and go by way of the spare magazine, which is the heap's: of a loaded one all but one become the spare, ... */
+static COLD void magazine_dole(struct heap *heap, unsigned class)
+{
+    struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
+    heap->early--;
+    magazine_swap(heap, class);
+    if (!magazine_widen(heap, loaded, 1)) {
+        magazine_swap(heap, class);
+        return;
+    }
+    slot_expect_right(&spare->slots[spare->blocks]);
+    slot_fill(&loaded->slots[1], spare->slots[spare->blocks]);
+    POKE(spare->blocks, spare->blocks - 1);
+    loaded->blocks = 1;
+}
+
+/* ... and a block that is freed joins it. False: no memory for slots. */
+static COLD bool magazine_collect(struct heap *heap, unsigned class, uintptr_t block)
+{
+    struct magazine *spare = &heap->spare[class];
+    heap->early--;
+    if (spare->blocks >= magazine_room(heap, class)) magazine_give(heap, class, spare, false);
+    if (!magazine_widen(heap, spare, spare->blocks + 1)) return false;
+    slot_fill(&spare->slots[spare->blocks + 1], block);
+    POKE(spare->blocks, spare->blocks + 1);
+    POKE(heap->moved[class], heap->moved[class] - 1);
+    stat_add(heap, STAT_spilled_blocks, 1);
+    return true;
+}
+
+/* The loaded magazine is empty, or its uppermost block is not as it was left, which ends the program: take the spare,
+ * or fetch blocks. False: no memory. */
+static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigned class)
+{
+    if (UNLIKELY(bin->top[-1] != LIST_END)) fatal("free block overwritten, or freed twice,", bin->top[-1]);
+    struct magazine *loaded = &heap->loaded[class];
+    loaded->blocks = 0;
+    bool served = true;
+    if (heap->spare[class].blocks != 0) {
+        magazine_swap(heap, class);
+        POKE(heap->swaps[class], heap->swaps[class] + 1);
+    } else {
+        served = magazine_fetch(heap, class);
+    }
+    if (UNLIKELY(heap->early != 0) && served) magazine_dole(heap, class);
+    if (LIKELY(loaded->room != 0)) bin_load(heap, bin, class, magazine_room(heap, class)); /* its slots may be new */
+    if (UNLIKELY(!served)) return false;
+    stat_add(heap, STAT_refills, 1);
+    stat_add(heap, STAT_refilled_blocks, loaded->blocks);
+    POKE(heap->moved[class], heap->moved[class] + loaded->blocks);
+    return true;
+}
+
 /* The loaded magazine has no room: it gets more, up to its capacity, or it becomes the spare, and what the spare holds
  * goes to the depot. False: no memory for slots, and still no room. */
 static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     loaded->blocks = bin_length(bin, loaded);
-    heap->early -= heap->early != 0;
     uint32_t limit = magazine_limit(heap, class);
     bool wider = loaded->blocks < limit && magazine_widen(heap, loaded, loaded->blocks + 1);
     if (!wider && loaded->blocks != 0) {

@@ -48,8 +48,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         int64_t loaded = bin_blocks(heap, &bin, class);
         out -= loaded;
         held += loaded + spare_blocks(heap, class);
-        const uintptr_t *slots = PEEK(heap->loaded[class].slots);
-        if (slots != NULL) c.state = (c.state * 31 + (uintptr_t)loaded) * 31 + PEEK(slots[loaded]);
+        c.state = (c.state * 31 + (uintptr_t)loaded) * 31 + PEEK(bin.top[-1]);
         if (votes == 0) c.capacity = capacity; /* majority by Boyer and Moore's vote */
         votes += capacity == c.capacity ? 1 : -1;
     }
