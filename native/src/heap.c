@@ -342,7 +342,8 @@ static bool idle_is_young(uint64_t horizon)
     return young;
 }
 
-static uint32_t rounds_vain; /* in a row, of asking for pages and getting none. Under round_lock */
+static uint32_t
+    rounds_vain; /* in a row, that asked again for what the kernel had kept, and got none. Under round_lock */
 
 /* Everything that has been free since `horizon` goes back to the kernel, and of live growth windows what lay bare since
  * the last round, or all that does now; of slabs in use, the parts that lay idle for some rounds, in at most so many
@@ -358,8 +359,7 @@ static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
     bytes += arena_purge(horizon, 0);
     spent |= refusals_renew();
     if (spent && bytes == 0 && !idle_is_young(horizon)) refused_set(idle_units());
-    bool vain = bytes == 0 && atomic_load(&refused_units) != 0;
-    POKE(rounds_vain, vain ? (uint32_t)size_min(rounds_vain + 1, ROUNDS_VAIN_MAX) : 0);
+    if (bytes != 0 || atomic_load(&refused_units) == 0) POKE(rounds_vain, 0);
     return bytes;
 }
 
@@ -396,7 +396,8 @@ static uint64_t tidy(uint64_t now, bool again, size_t slabs)
             depots_trim(now, false);
             POKE(runs_relieved, atomic_load_explicit(&run_units_out, memory_order_relaxed));
         }
-        purge_aged(now > delay ? now - delay : 0, false, slabs);
+        size_t bytes = purge_aged(now > delay ? now - delay : 0, false, slabs);
+        if (again && bytes == 0) POKE(rounds_vain, (uint32_t)size_min(rounds_vain + 1, ROUNDS_VAIN_MAX));
         lock_drop(&round_lock);
     }
     uint64_t due = last + tidy_pause(again);

@@ -236,15 +236,17 @@ static unit_mask superslab_purgeable(const struct superslab *superslab, uint64_t
 }
 
 /* Gives back the pages of a row of units that is nobody's. A locked page keeps what lies beside it, so of what the
- * kernel refuses the halves are tried. Result: the units that it kept. */
-static unit_mask superslab_purge_row(const struct superslab *superslab, uint32_t at, uint32_t units)
+ * kernel refuses the halves are tried, if they are long enough to be asked for again. Result: the units that it kept.
+ */
+static unit_mask superslab_purge_row(const struct superslab *superslab, uint32_t at, uint32_t units, size_t shortest)
 {
     uintptr_t begin = superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT);
     if (refusals_left > 0 && os_purge((void *)begin, (size_t)units << UNIT_SHIFT)) return 0;
     if (refusals_left > 0) refusals_left--;
-    if (units == 1 || refusals_left == 0) return mask_of(at, units);
     uint32_t half = units / 2;
-    return superslab_purge_row(superslab, at, half) | superslab_purge_row(superslab, at + half, units - half);
+    if (half == 0 || (size_t)half << UNIT_SHIFT < shortest || refusals_left == 0) return mask_of(at, units);
+    return superslab_purge_row(superslab, at, half, shortest) |
+           superslab_purge_row(superslab, at + half, units - half, shortest);
 }
 
 /* Gives back the pages of free units whose superslab has been quiet since `horizon`; those of which the kernel kept
@@ -263,7 +265,7 @@ static size_t superslab_purge(uint64_t horizon)
                 atomic_fetch_add_explicit(&refused_units, mask_units(superslab->dirty_mask & ~kept),
                                           memory_order_relaxed);
             if (kept != 0) {
-                superslab->freed_ns = horizon + 1; /* not again in this round */
+                superslab->freed_ns = size_max(superslab->freed_ns, horizon + 1); /* not again in this round */
                 superslab_defer(superslab);
             }
             if (refusals_left == 0) break;
@@ -278,7 +280,7 @@ static size_t superslab_purge(uint64_t horizon)
         superslab_sparse(superslab, true);
         atomic_fetch_sub_explicit(&slab_dirty_units, units, memory_order_relaxed);
         lock_drop(&arena_lock);
-        unit_mask refused = superslab_purge_row(superslab, at, units);
+        unit_mask refused = superslab_purge_row(superslab, at, units, shortest);
         lock_take(&arena_lock);
         uint32_t stay = mask_units(refused);
         bytes += (size_t)(units - stay) << UNIT_SHIFT;

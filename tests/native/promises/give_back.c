@@ -504,6 +504,22 @@ PROMISE(a_peak_goes_back_though_all_that_was_asked_for_before_was_locked) {
     expect_given_back(0);
 }
 
+/* However often it was asked for in vain: it goes back when it can. */
+PROMISE(what_was_locked_goes_back_when_it_is_not_any_more) {
+    enum { SIZE = 300 * KIB, COUNT = 40 * MIB / SIZE };
+    long before = resident_bytes();
+    for (size_t i = 0; i < COUNT; i++) {
+        memset(blocks[i] = malloc(SIZE), 1, SIZE);
+        if (mlock(blocks[i], SIZE) != 0) UNTRIED("no memory may be locked here");
+    }
+    for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
+    for (int i = 0; i < 12; i++) malloc_trim(0);
+    usleep(700000);
+    munlockall();
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= COUNT * SIZE / 4; waited += 50) usleep(50000);
+    HOLDS(resident_bytes() - before < COUNT * SIZE / 4);
+}
+
 /* A block that was locked when it shrank, and is not any more when it is freed. */
 PROMISE(a_window_goes_back_that_was_locked_for_a_while) {
     enum { MOST = 40 * MIB, LEFT = 1 * MIB };
