@@ -342,8 +342,7 @@ static bool idle_is_young(uint64_t horizon)
     return young;
 }
 
-static uint32_t
-    rounds_vain; /* in a row, that asked again for what the kernel had kept, and got none. Under round_lock */
+static uint32_t rounds_vain; /* in a row, that asked again for what the kernel kept, and got none. Under round_lock */
 
 /* Everything that has been free since `horizon` goes back to the kernel, and of live growth windows what lay bare since
  * the last round, or all that does now; of slabs in use, the parts that lay idle for some rounds, in at most so many

@@ -236,8 +236,7 @@ static unit_mask superslab_purgeable(const struct superslab *superslab, uint64_t
 }
 
 /* Gives back the pages of a row of units that is nobody's. A locked page keeps what lies beside it, so of what the
- * kernel refuses the halves are tried, if they are long enough to be asked for again. Result: the units that it kept.
- */
+ * kernel refuses the halves are tried, if they are long enough to be asked for again. Result: those that it kept. */
 static unit_mask superslab_purge_row(const struct superslab *superslab, uint32_t at, uint32_t units, size_t shortest)
 {
     uintptr_t begin = superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT);
