@@ -51,10 +51,9 @@ static void classes_init(void)
     }
 }
 
-/* The bound of a unit that is a slab of a class of the front's, with so many blocks carved. */
+/* The bound of a unit that is a slab of a class of the front's, with so many blocks carved, one at least. */
 static uint32_t class_bound(unsigned class, uint32_t carved)
 {
-    if (carved == 0) return 0;
     uint32_t last = (carved - 1) * (owners.start[class] * classes[class].size), bound = (last & ~BOUND_ROW) | 2 * class;
     return bound > last ? bound : bound + BOUND_ROW + 1;
 }

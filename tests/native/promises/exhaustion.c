@@ -148,7 +148,7 @@ static void expect_most_for_blocks(int resource) {
     free(malloc(opaque(1)));
     HOLDS(setrlimit(resource, &(struct rlimit){100 * MIB, 100 * MIB}) == 0);
     most = 100 * MIB;
-    HOLDS(take_all(1 * MIB, &list) >= 70);
+    HOLDS(take_all(1 * MIB, &list) >= 72);
     free_all(list);
 }
 
