@@ -215,14 +215,14 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
     if (UNLIKELY(block != run_block(run))) fatal("free of no block's start", block);
     if (large_is_window(run)) {
         window_hold(run);
-        window_give(heap, run, os_now_ns());
+        window_give(heap, run, os_tick_ns());
         return;
     }
     if (UNLIKELY(PEEK(run->life) != run_mark(block))) fatal("block freed twice", block);
     bool giant = large_goes(run->size), goes = giant && !(PEEK(large_returns) && helper_is_there());
     if (run->place || (goes && run->size >= LARGE_MIN)) run_settle(run);
     if (heap != NULL && !giant && mid_free(heap, run)) return;
-    uint64_t now = os_now_ns();
+    uint64_t now = os_tick_ns();
     if (giant) POKE(large_gone_ns, now);
     size_t bytes = run_touched_bytes(run);
     POKE(run->life, RUN_FREE);

@@ -192,7 +192,7 @@ static NOINLINE void heap_give_all(struct heap *heap)
 {
     memset(heap->given, GIVEN_ALL, sizeof heap->given);
     heap->gave_all = true;
-    heap->given_ns = os_now_ns();
+    heap->given_ns = os_tick_ns();
     heap_flush_blocks(heap, false, heap->given_ns);
     heap->given_bytes = 0;
 }
@@ -251,7 +251,7 @@ static void orphan_free(unsigned class, uintptr_t block)
     uintptr_t slot;
     atomic_fetch_add_explicit(&orphan_stats[STAT_spilled_blocks], 1, memory_order_relaxed);
     slot_fill(&slot, block);
-    slabs_return(class, &slot, 1, os_now_ns());
+    slabs_return(class, &slot, 1, os_tick_ns());
 }
 
 /* A run at an alignment in units; NULL where memory ends. */

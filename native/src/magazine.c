@@ -305,7 +305,7 @@ static uint32_t magazine_limit(const struct heap *heap, unsigned class)
  * nothing for a while. */
 static COLD void heap_regret(const struct heap *heap, uint8_t *bursts, uint8_t most)
 {
-    bool soon = os_now_ns() - heap->given_ns < (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
+    bool soon = os_tick_ns() - heap->given_ns < (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
     if (!soon) *bursts = 0;
     else if (*bursts < most) *bursts += 1;
 }
@@ -413,7 +413,7 @@ static void magazine_give(struct heap *heap, unsigned class, struct magazine *fu
     if (LIKELY(keep || atomic_load_explicit(&depots_told, memory_order_relaxed) < (size_t)knob(KNOB_depot_bytes)))
         depot_push(depot_own(heap, class), class, chain_pack(class, full->slots + 1, full->blocks));
     else {
-        slabs_return(class, full->slots + 1, full->blocks, os_now_ns());
+        slabs_return(class, full->slots + 1, full->blocks, os_tick_ns());
         POKE(slabs_due, true);
     }
     POKE(full->blocks, 0);
@@ -497,7 +497,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned
         size_t units = (size_t)given * classes[class].size >> UNIT_SHIFT, more = given != 0 ? size_max(units, 1) : 0;
         if (heap->given[class] < GIVEN_MANY) {
             heap->given[class] = (uint8_t)size_min(heap->given[class] + more, GIVEN_MANY);
-            if (heap->given[class] == GIVEN_MANY) heap->given_ns = os_now_ns();
+            if (heap->given[class] == GIVEN_MANY) heap->given_ns = os_tick_ns();
         }
         heap->given_bytes += (size_t)given * classes[class].size;
         uint32_t *count = given != 0 ? &heap->spills[class] : &heap->swaps[class];

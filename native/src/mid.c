@@ -360,7 +360,7 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
 static void shorts_bound(struct heap *heap, size_t bytes)
 {
     if (heap->short_bytes == bytes) return;
-    uint64_t now = os_now_ns();
+    uint64_t now = os_tick_ns();
     shorts_limit(heap, bytes);
     for (unsigned length = 1; length <= RUN_SHORT; length++)
         while (heap->far.shorts[length].top > heap->far.shorts[length].limit)
@@ -408,14 +408,14 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     uint32_t length = (uint32_t)(bin < RUN_BINS ? run_bin_units(bin) : units);
     bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages), giant = large_goes(size);
     if (giant) {
-        bool soon = os_now_ns() - PEEK(large_gone_ns) < (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
+        bool soon = os_tick_ns() - PEEK(large_gone_ns) < (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
         POKE(large_returns, soon && (size_t)knob(KNOB_large_threshold) == LARGE_THRESHOLD_MAX);
     }
     lock_take(&arena_lock);
     struct span *run = arena_take_warm(length, 1);
     lock_drop(&arena_lock);
     if (run == NULL) { /* no growth while pages lie idle here: together with what lies beside them they may do */
-        if (heap->run_cached >= LARGE_MIN) mid_shrink(heap, 0, os_now_ns());
+        if (heap->run_cached >= LARGE_MIN) mid_shrink(heap, 0, os_tick_ns());
         depots_relieve_runs(atomic_load_explicit(&run_units_out, memory_order_relaxed));
         if (giant) giant_relieve();
         lock_take(&arena_lock);
@@ -442,7 +442,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
 static void mid_age(struct heap *heap)
 {
     if (++heap->run_round < RUN_ROUND) return;
-    mid_shrink(heap, size_max(runs_least(), heap->run_cached - heap->run_idle), os_now_ns());
+    mid_shrink(heap, size_max(runs_least(), heap->run_cached - heap->run_idle), os_tick_ns());
     heap->run_round = 0;
     heap->run_idle = heap->run_cached;
 }
