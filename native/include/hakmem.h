@@ -425,20 +425,24 @@ int hak_event_write(const char *path); /* appends what is new as CSV: rows, or -
 #endif
 #define HAK_INLINE_MAX 1024u
 #define HAK_INLINE_MASK (((size_t)1 << 22) - 1)
-#define HAK_INLINE_BINS (HAK_SLAB_SHIFT >= 16 ? 89 : 65)
+#define HAK_INLINE_BINS 105
 
 struct hak_bin_t {
     uintptr_t *top;
     const uintptr_t *limit;
 };
 
+struct hak_layout_t {
+    uint32_t within, start;
+};
+
 struct hak_owners_t {
-    uint32_t start[HAK_INLINE_BINS];
+    struct hak_layout_t layout[HAK_INLINE_BINS];
     uint32_t bound[HAK_INLINE_MASK + 1]; /* lowest byte: twice the class */
 };
 
 struct hak_front_t {
-    struct hak_bin_t bins[HAK_INLINE_BINS];
+    struct hak_bin_t *bins;
     const struct hak_owners_t *owners;
 };
 
@@ -449,20 +453,11 @@ struct hak_front_t {
 
 extern __thread struct hak_front_t hak_front __attribute__((tls_model("initial-exec")));
 
-/* The thread's front as a plain address: compilers would go to each of its fields by way of the segment register, and a
- * core does not forward a store to a load on that way without delay. */
-static inline struct hak_front_t *hak_front_inline(void)
-{
-    struct hak_front_t *front = &hak_front;
-    __asm__("" : "+r"(front));
-    return front;
-}
-
 static inline void *hak_malloc_inline(size_t size)
 {
     size_t rounded = (size + 15) & ~(size_t)15;
     if (__builtin_expect(rounded > HAK_INLINE_MAX, 0)) return hak_malloc(size);
-    struct hak_bin_t *bin = &hak_front_inline()->bins[rounded / 16];
+    struct hak_bin_t *bin = &hak_front.bins[rounded / 16];
     uintptr_t *top = bin->top, *block = (uintptr_t *)top[-1];
     if (__builtin_expect(*block != (uintptr_t)top, 0)) return hak_malloc(size); /* as malloc itself */
     bin->top = top - 1;
@@ -471,14 +466,14 @@ static inline void *hak_malloc_inline(size_t size)
 
 static inline void hak_free_inline(void *block)
 {
-    struct hak_front_t *front = hak_front_inline();
-    const struct hak_owners_t *owners = front->owners;
+    const struct hak_owners_t *owners = hak_front.owners;
     size_t unit = ((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK;
     uint32_t bound = __atomic_load_n(&owners->bound[unit], __ATOMIC_RELAXED), row = (bound & 255) / 2;
-    uint32_t offset = (uint32_t)((uintptr_t)block & (((size_t)1 << HAK_SLAB_SHIFT) - 1));
-    struct hak_bin_t *bin = &front->bins[row];
+    const struct hak_layout_t *layout = &owners->layout[row];
+    uint32_t product = ((uint32_t)(uintptr_t)block & layout->within) * layout->start;
+    struct hak_bin_t *bin = &hak_front.bins[row];
     uintptr_t *top = bin->top;
-    if (__builtin_expect(offset * owners->start[row] >= bound, 0) || __builtin_expect(top >= bin->limit, 0)) {
+    if (__builtin_expect(product >= bound, 0) || __builtin_expect(top >= bin->limit, 0)) {
         hak_free(block);
         return;
     }

@@ -72,11 +72,10 @@ static COLD void *refuse(void)
 static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
 {
     if (UNLIKELY(heap == NULL)) return orphan_allocate(class);
-    struct bin *bin = heap_bin(heap, class);
     for (int tries = 0; tries < 2; tries++) {
-        uintptr_t block = l2_allocate(&heap->far, class);
-        if (block == 0 && class >= FRONT_CLASSES) block = wide_allocate_near(heap, class);
-        if (block == 0 && magazine_refill(heap, bin, class)) block = l2_allocate(&heap->far, class);
+        uintptr_t block = bins_allocate(&heap->bins, class);
+        if (block == 0 && class >= WIDE_CLASS) block = wide_allocate_near(heap, class);
+        if (block == 0 && magazine_refill(heap, class)) block = bins_allocate(&heap->bins, class);
         if (block != 0) return block;
         scrape(heap);
     }
@@ -179,12 +178,12 @@ static ALWAYS_INLINE void *allocate_big(size_t size)
 {
     if (UNLIKELY(knob(KNOB_site_rules))) return allocate_routed(front.heap, size, __builtin_return_address(0));
     if (LIKELY(size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1))) {
-        uintptr_t block = short_allocate(front.far->shorts, size);
+        uintptr_t block = short_allocate(front.bins->shorts, size);
         if (LIKELY(block != 0)) return (void *)block;
         return allocate_near(front.heap, size);
     }
     if (size > L2_MAX) return front.heap != NULL ? allocate_run(front.heap, size) : allocate_slow(size);
-    uintptr_t block = l2_allocate(front.far, l2_class(size));
+    uintptr_t block = bins_allocate(front.bins, l2_class(size));
     return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
 }
 
@@ -193,7 +192,7 @@ static ALWAYS_INLINE void *allocate(size_t size)
     size_t rounded = tiny_round(size);
     if (UNLIKELY(rounded > TINY_MAX)) return allocate_big(size);
     uintptr_t block;
-    return LIKELY(bin_pop(front_bin(rounded), &block)) ? (void *)block : allocate_slow(size);
+    return LIKELY(bin_pop(bin_at(front.bins, rounded), &block)) ? (void *)block : allocate_slow(size);
 }
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------- */
@@ -235,10 +234,8 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
 {
     unsigned class = slab->class;
     if (UNLIKELY(!slab_has(slab, block))) fatal("free of no block's start", block);
-    struct bin *bin = heap != NULL ? heap_bin(heap, class) : NULL;
-    bool kept = bin != NULL && (LIKELY(heap->early == 0) ? magazine_spill(heap, bin, class) && bin_push(bin, block)
-                                                         : magazine_collect(heap, class, block));
-    if (UNLIKELY(!kept)) orphan_free(class, block);
+    if (UNLIKELY(heap == NULL || !magazine_spill(heap, class) || !bin_push(&heap->bins.small[class], block)))
+        orphan_free(class, block);
     if (heap == NULL) return;
     if (UNLIKELY(heap->given_bytes >= (GIVEN_MUCH << (heap->peaks != 0)) / runs_share())) heap_give_all(heap);
 }
@@ -285,7 +282,6 @@ static NOINLINE void free_rest(void *p)
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
     if (LIKELY(heap != NULL && span != NULL)) {
-        if (span->kind == SPAN_SLAB && wide_free(front.far, span, block)) return; /* of another arena */
         uint32_t round = heap->run_round;
         if (run_is_live(span, block) && !large_goes(span->size) && mid_free(heap, span)) {
             if (UNLIKELY(heap->run_round < round)) helper_consider(); /* what lay idle has gone to the arena */
@@ -306,12 +302,8 @@ static ALWAYS_INLINE void free_big(void *p)
 {
     uintptr_t block = (uintptr_t)p, offset = block - arenas[0].base;
     if (LIKELY(offset < PEEK(arenas[0].bytes))) {
-        struct span *unit = &arenas[0].spans[offset >> UNIT_SHIFT], *slab;
-        if (run_is_live(unit, block)) {
-            if (short_free(front.far->shorts, unit, block)) return;
-        } else if ((slab = slab_of(unit)) != NULL && wide_free(front.far, slab, block)) {
-            return;
-        }
+        struct span *unit = &arenas[0].spans[offset >> UNIT_SHIFT];
+        if (run_is_live(unit, block) && short_free(front.bins->shorts, unit, block)) return;
     }
     free_rest(p);
 }
@@ -437,7 +429,7 @@ static void *reallocate_by_copy(void *p, size_t had, size_t size)
 /* A freed block that was resized where it lies would have two owners. */
 static ALWAYS_INLINE void expect_live(struct heap *heap, unsigned class, uintptr_t block)
 {
-    if (UNLIKELY(block_seems_free(heap, class, block)) && block_is_free(heap, heap_bin(heap, class), class, block))
+    if (UNLIKELY(block_seems_free(heap, class, block)) && block_is_free(heap, class, block))
         fatal("realloc of a freed block", block);
 }
 

@@ -3,14 +3,14 @@
  * for the next thread. Heaps are never unmapped, so an observer may always follow the list.
  *
  * After its end hook ran, a thread that still frees or allocates (destructors of others) is served without a cache, so
- * nothing can be left behind. Only one that first allocates in the last round of them gets a heap and no hook: it is
- * buried later (magazine_dole). */
+ * nothing can be left behind. Only one that first allocates in the last round of them gets a heap and no hook: that
+ * heap is buried later. */
 
 #include <pthread.h>
 
 static struct heap *_Atomic heaps;   /* newest first */
 static void (*heap_gone)(bool last); /* called when a thread has gone */
-static struct lock heap_lock;        /* guards the list's head, reuse, and observers' look at fronts */
+static struct lock heap_lock;        /* guards the list's head, reuse, and observers' look at bins */
 static pthread_key_t heap_key;
 static _Atomic bool heap_key_made;
 
@@ -44,7 +44,6 @@ static void heap_occupy(struct heap *heap)
     *row = heap;
     heap->front = &front;
     heap->thread = os_thread();
-    heap->early = heap->thread == getpid() ? 0 : EARLY_MISSES;
     atomic_store(&heap->state, HEAP_LIVE);
 }
 
@@ -64,11 +63,6 @@ static struct heap *heap_map(void)
     heap->next = atomic_load(&heaps);
     heap->number = heap->next != NULL ? heap->next->number + 1 : 1;
     return heap;
-}
-
-static struct bin *heap_bin(struct heap *heap, unsigned class)
-{
-    return class < FRONT_CLASSES ? &heap->front->bins[class] : &heap->far.wide[class - FRONT_CLASSES];
 }
 
 static void heap_abandon(struct heap *heap, unsigned class, uint64_t now)
@@ -91,36 +85,36 @@ static bool heap_retire(struct heap *heap)
     return atomic_fetch_sub(&heaps_alive, 1) == 1;
 }
 
-/* The heap of a thread that ended unheard is free again. How much its front's magazines held went with the front, so
- * their blocks are lost, where it made more than a few calls. Under heap_lock. */
-static COLD void heap_bury(struct heap *heap)
+/* Is it some thread's? Under heap_lock. */
+static bool heap_is_owned(const struct heap *heap)
 {
-    uint64_t now = os_now_ns();
-    for (unsigned class = 1; class < CLASSES; class ++) {
-        if (class < FRONT_CLASSES) heap->moved[class] = heap->loaded[class].blocks = 0;
-        else magazine_flush(heap, &heap->far.wide[class - FRONT_CLASSES], class, true);
-        if (heap->spare[class].blocks != 0) magazine_give(heap, class, &heap->spare[class], true);
-        heap_abandon(heap, class, now);
-    }
-    mid_shrink(heap, 0, now);
-    heap_retire(heap);
+    return atomic_load_explicit(&heap->state, memory_order_acquire) == HEAP_LIVE && heap->front != NULL;
 }
 
-/* For an observer: the bins of so many classes as they stand. False where the heap is nobody's; one whose front went
- * with its thread is buried. Under heap_lock. */
-static bool heap_see(struct heap *heap, unsigned first, unsigned count, struct bin *bins)
+/* Every block goes where other threads can get it, and the slabs that are carved; `leaves`: as in magazine_flush. */
+static void heap_flush_blocks(struct heap *heap, bool leaves, uint64_t now)
 {
-    if (atomic_load_explicit(&heap->state, memory_order_acquire) != HEAP_LIVE || heap->front == NULL) return false;
-    unsigned fronts = first < FRONT_CLASSES ? (unsigned)size_min(count, FRONT_CLASSES - first) : 0;
-    if (fronts != 0 && !os_read(bins, &heap->front->bins[first], fronts * sizeof *bins)) {
-        heap_bury(heap);
-        return false;
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        magazine_flush(heap, class, leaves);
+        heap_abandon(heap, class, now);
     }
-    for (unsigned i = fronts; i < count; i++) {
-        const struct bin *bin = &heap->far.wide[first + i - FRONT_CLASSES];
-        bins[i] = (struct bin){PEEK(bin->top), PEEK(bin->limit)};
-    }
-    return true;
+    POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
+}
+
+/* And every run. */
+static void heap_flush(struct heap *heap, uint64_t now)
+{
+    heap_flush_blocks(heap, true, now);
+    mid_shrink(heap, 0, now);
+    memset(heap->bursts, 0, sizeof heap->bursts);
+    heap->peaks = heap->gave_all = 0;
+}
+
+/* The heap of a thread that ended unheard is free again. Under heap_lock. */
+static COLD void heap_bury(struct heap *heap)
+{
+    heap_flush(heap, os_now_ns());
+    heap_retire(heap);
 }
 
 /* Those of threads that ended unheard are free again. For a process that lives on after its first thread has left:
@@ -129,8 +123,7 @@ static COLD void heaps_bury(void)
 {
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         lock_take(&heap_lock);
-        if (atomic_load(&heap->state) == HEAP_LIVE && heap->front != NULL && os_has_ended(heap->thread))
-            heap_bury(heap);
+        if (heap_is_owned(heap) && os_has_ended(heap->thread)) heap_bury(heap);
         lock_drop(&heap_lock);
     }
 }
@@ -149,8 +142,7 @@ static struct heap *heap_begin(void)
             heap_bury(heap);
             heap = heap_find_free();
         }
-        for (unsigned class = FRONT_CLASSES; class < CLASSES; class ++)
-            heap->far.wide[class - FRONT_CLASSES] = (struct bin){NO_SLOT, NO_SLOT};
+        heap->bins = no_bins;
         heap_occupy(heap);
         if (fresh) atomic_store(&heaps, heap);
         if (fresh) atomic_store(&depot_parts, size_min(heap->number, DEPOT_PARTS));
@@ -160,30 +152,11 @@ static struct heap *heap_begin(void)
     if (heap == NULL) return NULL;
     shorts_begin(heap);
     front.heap = heap;
-    front.far = &heap->far;
+    front.bins = &heap->bins;
     front.state = FRONT_LIVE;
     stat_shared(STAT_threads_seen, 1);
     if (atomic_load_explicit(&heap_key_made, memory_order_acquire)) pthread_setspecific(heap_key, heap);
     return heap;
-}
-
-/* Every block goes where other threads can get it, and the slabs that are carved; `leaves`: as in magazine_flush. */
-static void heap_flush_blocks(struct heap *heap, bool leaves, uint64_t now)
-{
-    for (unsigned class = 1; class < CLASSES; class ++) {
-        magazine_flush(heap, heap_bin(heap, class), class, leaves);
-        heap_abandon(heap, class, now);
-    }
-    POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
-}
-
-/* And every run. */
-static void heap_flush(struct heap *heap, uint64_t now)
-{
-    heap_flush_blocks(heap, true, now);
-    mid_shrink(heap, 0, now);
-    memset(heap->bursts, 0, sizeof heap->bursts);
-    heap->peaks = heap->gave_all = 0;
 }
 
 /* A thread that gave much, and took nothing, keeps few blocks of any class: each may hold back a page, and while it
@@ -201,9 +174,8 @@ static NOINLINE void heap_give_all(struct heap *heap)
 static COLD void front_leave(void)
 {
     front.heap = NULL;
-    front.far = NO_FAR;
+    front.bins = NO_BINS;
     front.state = FRONT_EXITED;
-    for (unsigned class = 0; class < FRONT_CLASSES; class ++) front.bins[class] = (struct bin){NO_SLOT, NO_SLOT};
 }
 
 static void heap_end(void *argument)
@@ -212,7 +184,7 @@ static void heap_end(void *argument)
     if (front.heap != heap) return;
     heap_flush(heap, os_now_ns());
     bool first = heap->thread == getpid();
-    lock_take(&heap_lock); /* when it is dropped, no observer looks at this thread's front any more, and it at none */
+    lock_take(&heap_lock);
     front_leave();
     bool last = heap_retire(heap);
     lock_drop(&heap_lock);

@@ -311,19 +311,20 @@ static COLD void heap_regret(const struct heap *heap, uint8_t *bursts, uint8_t m
 }
 
 /* Blocks in a bin. To an observer, who may see one half of a swap, any number. */
-static uint32_t bin_length(const struct bin *bin, const struct magazine *loaded)
+static uint32_t bin_length(const struct heap *heap, unsigned class)
 {
-    return PEEK(bin->limit) != NO_SLOT ? (uint32_t)(PEEK(bin->top) - PEEK(loaded->slots)) - 1 : 0;
+    const struct bin *bin = &heap->bins.small[class];
+    return PEEK(bin->limit) != NO_SLOT ? (uint32_t)(PEEK(bin->top) - PEEK(heap->loaded[class].slots)) - 1 : 0;
 }
 
-/* The bin works from the loaded magazine and its blocks, up to the limit, and the capacity is in force from now on. It
- * keeps none of a thread that may end unheard. */
-static void bin_load(struct heap *heap, struct bin *bin, unsigned class, uint32_t limit)
+/* The bin works from the loaded magazine and its blocks, up to the limit, and the capacity is in force from now on. */
+static void bin_load(struct heap *heap, unsigned class, uint32_t limit)
 {
+    struct bin *bin = &heap->bins.small[class];
     struct magazine *loaded = &heap->loaded[class];
     POKE(heap->capacity[class], (uint16_t)magazine_room(heap, class));
     POKE(bin->top, loaded->slots + 1 + loaded->blocks);
-    POKE(bin->limit, loaded->slots + 1 + size_min(heap->early == 0 ? limit : 0, loaded->room));
+    POKE(bin->limit, loaded->slots + 1 + size_min(limit, loaded->room));
 }
 
 /* Has a magazine room for so many blocks? Else it gets other slots, a power of two of them; those it had, fewer than
@@ -419,42 +420,12 @@ static void magazine_give(struct heap *heap, unsigned class, struct magazine *fu
     POKE(full->blocks, 0);
 }
 
-/* A thread may be one that ends unheard, and what is in its bins goes with it. So in its first few slow calls blocks
- * come and go by way of the spare magazine, which is the heap's: of a loaded one all but one become the spare, ... */
-static COLD void magazine_dole(struct heap *heap, unsigned class)
-{
-    struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    heap->early--;
-    magazine_swap(heap, class);
-    if (!magazine_widen(heap, loaded, 1)) {
-        magazine_swap(heap, class);
-        return;
-    }
-    slot_expect_right(&spare->slots[spare->blocks]);
-    slot_fill(&loaded->slots[1], spare->slots[spare->blocks]);
-    POKE(spare->blocks, spare->blocks - 1);
-    loaded->blocks = 1;
-}
-
-/* ... and a block that is freed joins it. False: no memory for slots. */
-static COLD bool magazine_collect(struct heap *heap, unsigned class, uintptr_t block)
-{
-    struct magazine *spare = &heap->spare[class];
-    heap->early--;
-    if (spare->blocks >= magazine_room(heap, class)) magazine_give(heap, class, spare, false);
-    if (!magazine_widen(heap, spare, spare->blocks + 1)) return false;
-    slot_fill(&spare->slots[spare->blocks + 1], block);
-    POKE(spare->blocks, spare->blocks + 1);
-    POKE(heap->moved[class], heap->moved[class] - 1);
-    stat_add(heap, STAT_spilled_blocks, 1);
-    return true;
-}
-
 /* The loaded magazine is empty, or its uppermost block is not as it was left, which ends the program: take the spare,
  * or fetch blocks. False: no memory. */
-static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigned class)
+static NOINLINE bool magazine_refill(struct heap *heap, unsigned class)
 {
-    if (UNLIKELY(bin->top[-1] != LIST_END)) fatal("free block overwritten, or freed twice,", bin->top[-1]);
+    uintptr_t uppermost = heap->bins.small[class].top[-1];
+    if (UNLIKELY(uppermost != LIST_END)) fatal("free block overwritten, or freed twice,", uppermost);
     struct magazine *loaded = &heap->loaded[class];
     loaded->blocks = 0;
     bool served = true;
@@ -464,8 +435,7 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
     } else {
         served = magazine_fetch(heap, class);
     }
-    if (UNLIKELY(heap->early != 0) && served) magazine_dole(heap, class);
-    if (LIKELY(loaded->room != 0)) bin_load(heap, bin, class, magazine_room(heap, class)); /* its slots may be new */
+    if (LIKELY(loaded->room != 0)) bin_load(heap, class, magazine_room(heap, class)); /* its slots may be new */
     if (UNLIKELY(!served)) return false;
     stat_add(heap, STAT_refills, 1);
     stat_add(heap, STAT_refilled_blocks, loaded->blocks);
@@ -475,10 +445,10 @@ static NOINLINE bool magazine_refill(struct heap *heap, struct bin *bin, unsigne
 
 /* The loaded magazine has no room: it gets more, up to its capacity, or it becomes the spare, and what the spare holds
  * goes to the depot. False: no memory for slots, and still no room. */
-static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned class)
+static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    loaded->blocks = bin_length(bin, loaded);
+    loaded->blocks = bin_length(heap, class);
     uint32_t limit = magazine_limit(heap, class);
     bool wider = loaded->blocks < limit && magazine_widen(heap, loaded, loaded->blocks + 1);
     if (!wider && loaded->blocks != 0) {
@@ -504,21 +474,21 @@ static NOINLINE bool magazine_spill(struct heap *heap, struct bin *bin, unsigned
         POKE(*count, *count + 1);
     }
     if (UNLIKELY(loaded->room == 0)) return false;
-    bin_load(heap, bin, class, limit);
+    bin_load(heap, class, limit);
     return true;
 }
 
 /* Everything of one class goes to the depot; `leaves`: for a thread that ends, rests or purges, and so does not come
  * back. */
-static void magazine_flush(struct heap *heap, struct bin *bin, unsigned class, bool leaves)
+static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    loaded->blocks = bin_length(bin, loaded);
+    loaded->blocks = bin_length(heap, class);
     if (loaded->blocks != 0) {
         POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
         stat_add(heap, STAT_spilled_blocks, loaded->blocks);
         magazine_give(heap, class, loaded, leaves);
-        bin_load(heap, bin, class, magazine_limit(heap, class));
+        bin_load(heap, class, magazine_limit(heap, class));
     }
     if (spare->blocks != 0) magazine_give(heap, class, spare, leaves);
     if (leaves) POKE(depot_own(heap, class)->asked, 0);
@@ -594,10 +564,10 @@ static bool block_leads_on(unsigned class, uintptr_t block)
 
 /* Is the block free, in one of this thread's magazines, in a slab or in the depot? Those in other threads' magazines
  * and in parts without pages do not tell. What a program writes often looks like neither; else all are searched. */
-static NOINLINE bool block_is_free(const struct heap *heap, const struct bin *bin, unsigned class, uintptr_t block)
+static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
     const struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    if (magazine_holds(loaded, bin_length(bin, loaded), block) || magazine_holds(spare, spare->blocks, block))
+    if (magazine_holds(loaded, bin_length(heap, class), block) || magazine_holds(spare, spare->blocks, block))
         return true;
     if (LIKELY(!block_leads_on(class, block))) return false;
     if (slab_holds(span_of(block), block)) return true;

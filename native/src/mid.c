@@ -14,7 +14,7 @@ static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->a
 
 /* Blocks that all began on a unit would share a few sets of every cache, so each run has a colour: the cache line of
  * its first page on which the block begins (Bonwick, USENIX 1994, section 4.2). Steps of 5 of 63 spread any few of
- * them; the first line is left out, so that free sees at once that such a block is none of the front's. */
+ * them; the first line is left out, so that free sees at once that such a block is no slab's. */
 static void run_colour(struct heap *heap, struct span *run)
 {
     heap->colour = (heap->colour + 5) % (RUN_COLOURS - 1);
@@ -137,7 +137,7 @@ static ALWAYS_INLINE uintptr_t short_allocate_near(struct heap *heap, size_t siz
 {
     size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
     if (!run_is_near(next, units) || heap->runs[length - 1] != NULL) return 0;
-    return short_begin(short_pop(heap->far.shorts, short_bins[next]), size);
+    return short_begin(short_pop(heap->bins.shorts, short_bins[next]), size);
 }
 
 /* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
@@ -177,7 +177,7 @@ static void shorts_limit(struct heap *heap, size_t bytes)
 {
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
         size_t runs = (bytes + length * UNIT_BYTES - 1) / (length * UNIT_BYTES);
-        heap->far.shorts[length].limit = shorts_slots(heap, length) + size_min(runs, shorts_most(length));
+        heap->bins.shorts[length].limit = shorts_slots(heap, length) + size_min(runs, shorts_most(length));
     }
     heap->short_bytes = bytes;
 }
@@ -186,10 +186,9 @@ static void shorts_limit(struct heap *heap, size_t bytes)
 static void shorts_begin(struct heap *heap)
 {
     heap->run_allowed = runs_least();
-    heap->far.shorts[0] = heap->far.shorts[RUN_SHORT + 1] = no_far.shorts[0];
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
         uintptr_t *slots = shorts_slots(heap, length);
-        heap->far.shorts[length] = (struct run_bin){slots, slots};
+        heap->bins.shorts[length] = (struct run_bin){slots, slots};
     }
     shorts_limit(heap, shorts_bytes());
 }
@@ -198,7 +197,7 @@ static void shorts_begin(struct heap *heap)
 static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
     for (size_t length = units; length <= RUN_SHORT && run_is_near(length, units); length++) {
-        uintptr_t block = short_pop(heap->far.shorts, SHORT_BIN(length));
+        uintptr_t block = short_pop(heap->bins.shorts, SHORT_BIN(length));
         if (block != 0) return short_of(block);
     }
     unsigned bin = run_bin_ceil(units);
@@ -335,7 +334,7 @@ static void mid_allow(struct heap *heap)
 {
     size_t out = atomic_load_explicit(&run_units_out, memory_order_relaxed) << UNIT_SHIFT, shorts = 0;
     for (unsigned length = 1; runs_given_many(heap) && length <= RUN_SHORT; length++)
-        shorts += (size_t)(heap->far.shorts[length].top - shorts_slots(heap, length)) * length << UNIT_SHIFT;
+        shorts += (size_t)(heap->bins.shorts[length].top - shorts_slots(heap, length)) * length << UNIT_SHIFT;
     size_t held = size_min(heap->run_held, out), callers = held - size_min(held, shorts);
     size_t least = runs_least(), surplus = callers / (RUN_TIMES + 1) * RUN_TIMES;
     heap->run_allowed = size_max(least << heap->peaks, size_min(surplus, RUN_MORE * least));
@@ -363,15 +362,15 @@ static void shorts_bound(struct heap *heap, size_t bytes)
     uint64_t now = os_tick_ns();
     shorts_limit(heap, bytes);
     for (unsigned length = 1; length <= RUN_SHORT; length++)
-        while (heap->far.shorts[length].top > heap->far.shorts[length].limit)
-            mid_spill(heap, short_of(short_pop(heap->far.shorts, SHORT_BIN(length))), now);
+        while (heap->bins.shorts[length].top > heap->bins.shorts[length].limit)
+            mid_spill(heap, short_of(short_pop(heap->bins.shorts, SHORT_BIN(length))), now);
 }
 
 /* Spills cached runs, longest first, until `keep` bytes are left. */
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
-        for (uintptr_t block; (block = short_pop(heap->far.shorts, SHORT_BIN(length))) != 0;)
+        for (uintptr_t block; (block = short_pop(heap->bins.shorts, SHORT_BIN(length))) != 0;)
             mid_spill(heap, short_of(block), now);
     while (heap->run_bits != 0 && heap->run_cached > keep)
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
@@ -450,7 +449,7 @@ static void mid_age(struct heap *heap)
 /* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
 static bool mid_free(struct heap *heap, struct span *run)
 {
-    if (short_free(heap->far.shorts, run, run_block(run))) return true;
+    if (short_free(heap->bins.shorts, run, run_block(run))) return true;
     mid_age(heap);
     size_t cached = heap->run_cached + run_touched_bytes(run);
     if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > heap->run_allowed)) return false;

@@ -21,9 +21,9 @@ static uint32_t slab_out(const struct span *slab)
     return carved > returned ? carved - returned : 0;
 }
 
-static uint32_t bin_blocks(const struct heap *heap, const struct bin *bin, unsigned class)
+static uint32_t loaded_blocks(const struct heap *heap, unsigned class)
 {
-    uint32_t blocks = bin_length(bin, &heap->loaded[class]);
+    uint32_t blocks = bin_length(heap, class);
     return blocks <= MAGAZINE_MAX ? blocks : 0;
 }
 
@@ -51,15 +51,14 @@ static void level_span(const struct span *span, const struct arena *arena, void 
 
 static void level_heaps(uint64_t *value)
 {
-    struct bin bins[CLASSES];
     value[STAT_live_blocks] += orphan_stats[STAT_refilled_blocks] - orphan_stats[STAT_spilled_blocks];
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         value[STAT_live_blocks] +=
             heap->stats[STAT_refilled_blocks] - heap->stats[STAT_spilled_blocks]; /* of ended threads too */
-        if (!heap_see(heap, 0, CLASSES, bins)) continue;
+        if (!heap_is_owned(heap)) continue;
         value[STAT_heaps]++;
         for (unsigned class = 1; class < CLASSES; class ++) {
-            uint64_t loaded = bin_blocks(heap, &bins[class], class);
+            uint64_t loaded = loaded_blocks(heap, class);
             value[STAT_cached_bytes] += (loaded + spare_blocks(heap, class)) * classes[class].size;
             value[STAT_live_blocks] -= loaded;
         }
@@ -163,13 +162,12 @@ size_t hak_heap_walk(hak_span_t *spans, size_t capacity)
 
 size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
 {
-    struct bin bins[CLASSES];
     size_t seen = 0;
     lock_take(&heap_lock);
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
-        if (!heap_see(heap, 0, CLASSES, bins)) continue;
+        if (!heap_is_owned(heap)) continue;
         for (unsigned class = 1; class < CLASSES; class ++) {
-            uint32_t loaded = bin_blocks(heap, &bins[class], class), spare = spare_blocks(heap, class);
+            uint32_t loaded = loaded_blocks(heap, class), spare = spare_blocks(heap, class);
             uint32_t in_force = PEEK(heap->capacity[class]);
             if (in_force == 0 || seen++ >= capacity) continue;
             magazines[seen - 1] = (hak_magazine_t){

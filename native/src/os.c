@@ -198,18 +198,6 @@ static uint32_t os_cores(void)
     return sched_getaffinity(0, sizeof cores, &cores) == 0 ? (uint32_t)CPU_COUNT(&cores) : CPU_SETSIZE;
 }
 
-/* Copies what may not be mapped any more; false where it is not. Kernels that do not do it leave it to us. */
-static bool os_read(void *to, const void *from, size_t bytes)
-{
-    struct iovec here = {to, bytes}, there = {(void *)from, bytes};
-    int saved = errno;
-    ssize_t n = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
-    bool gone = n >= 0 ? (size_t)n != bytes : errno == EFAULT;
-    if (n < 0 && !gone) memcpy(to, from, bytes);
-    errno = saved;
-    return !gone;
-}
-
 extern char **environ;
 
 extern void *__libc_stack_end __attribute__((weak));

@@ -4,10 +4,10 @@
  * `offset mod size == 0` tells a block's start; that is tested without a division: with m = ceil(2^64 / size),
  * offset * m mod 2^64 < m exactly then, where offset * size < 2^64 (Lemire, Kaser, Kurz 2019, section 3.2).
  *
- * In a slab of one unit 32 bits are enough, with a larger m: then the product of block k is k * e, e = m * size - 2^32,
- * that of all else is m at least, and a bound that lies above (carved - 1) * e, and not above carved * e, tells blocks
- * that were carved from those that were not, too. With e above BOUND_ROW one such bound has any lowest byte, and with e
- * at most 2^16 none is above m. */
+ * In a slab 32 bits are enough, with a larger m: then the product of block k is k * e, e = m * size - 2^32, that of all
+ * else is m at least, and a bound that lies above (carved - 1) * e, and not above carved * e, tells blocks that were
+ * carved from those that were not, too. With e above BOUND_ROW one such bound has any lowest byte, and while all blocks
+ * together have less than m none is above it. */
 
 static struct size_class classes[CLASSES];
 static struct owners owners;                         /* slab.c says which unit is whose */
@@ -29,13 +29,18 @@ static ALWAYS_INLINE unsigned small_class(size_t size) /* size in 1 ... L2_MAX *
     return size <= TINY_MAX ? (unsigned)(tiny_round(size) / GRANULE) : l2_class(size);
 }
 
+/* What the products of neighbouring blocks are apart. */
+static uint32_t class_apart(unsigned class) { return owners.layout[class].start * classes[class].size; }
+
 static void class_define(unsigned class, size_t size, size_t slab_bytes)
 {
     classes[class].size = (uint32_t)size;
     classes[class].start = UINT64_MAX / size + 1;
-    if (class < FRONT_CLASSES) owners.start[class] = (uint32_t)(((UINT64_C(1) << 32) + BOUND_ROW) / size + 1);
     classes[class].slab_units = (uint32_t)(slab_bytes / UNIT_BYTES);
     classes[class].slab_blocks = (uint32_t)(slab_bytes / size);
+    owners.layout[class].within = (uint32_t)slab_bytes - 1;
+    owners.layout[class].start = (uint32_t)(((UINT64_C(1) << 32) + BOUND_ROW) / size + 1);
+    MUST((uint64_t)classes[class].slab_blocks * class_apart(class) < owners.layout[class].start, size);
 }
 
 static void classes_init(void)
@@ -51,10 +56,10 @@ static void classes_init(void)
     }
 }
 
-/* The bound of a unit that is a slab of a class of the front's, with so many blocks carved, one at least. */
+/* The bound of the units of a slab of the class with so many blocks carved, one at least. */
 static uint32_t class_bound(unsigned class, uint32_t carved)
 {
-    uint32_t last = (carved - 1) * (owners.start[class] * classes[class].size), bound = (last & ~BOUND_ROW) | 2 * class;
+    uint32_t last = (carved - 1) * class_apart(class), bound = (last & ~BOUND_ROW) | 2 * class;
     return bound > last ? bound : bound + BOUND_ROW + 1;
 }
 

@@ -1,4 +1,4 @@
-/* slab.c: a slab is one unit or four, cut into equal blocks of one class.
+/* slab.c: a slab is one unit or two, cut into equal blocks of one class.
  *
  * carved = handed out + in magazines + in the depot + returned. A heap carves its current slab without a lock; blocks
  * come back in any order from any thread, under the class lock, into `returned`. A slab that nobody carves and whose
@@ -102,6 +102,14 @@ static void slab_inspect(const struct span *slab)
     for (uintptr_t block = slab->list; block != LIST_END;) block = link_follow(block);
 }
 
+/* Says of all its units which blocks free may take. The first index is NULL's. */
+static void slab_bound(const struct span *slab, uint32_t bound)
+{
+    size_t first = map_index(slab->address);
+    for (size_t index = first; index < first + slab->units; index++)
+        if (index != 0) POKE(owners.bound[index], bound);
+}
+
 /* A fresh slab of the class; NULL where memory ends. */
 static struct span *slab_new(unsigned class)
 {
@@ -123,7 +131,7 @@ static void slab_delete(struct span *slab, uint64_t now)
     }
     MUST(slab->kind == SPAN_SLAB && slab->returned == slab->carved && slab->place == SLAB_NOWHERE, slab->address);
     size_t carved = (size_t)slab->carved * classes[slab->class].size;
-    POKE(owners.bound[map_index(slab->address)], 0);
+    slab_bound(slab, 0);
     atomic_fetch_sub_explicit(&carved_bytes, carved, memory_order_relaxed);
     lock_take(&arena_lock);
     if (slab->bare != 0) superslab_bare(slab, false);
@@ -161,9 +169,7 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
         slot_fill(&slots[i], block);
     }
     POKE(slab->carved, slab->carved + n);
-    size_t index = map_index(slab->address);
-    if (slab->class < FRONT_CLASSES && index != 0) /* 0 is NULL's */
-        POKE(owners.bound[index], class_bound(slab->class, slab->carved));
+    slab_bound(slab, class_bound(slab->class, slab->carved));
     atomic_fetch_add_explicit(&carved_bytes, (size_t)n * size, memory_order_relaxed);
     return n;
 }

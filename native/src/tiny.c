@@ -1,5 +1,6 @@
-/* tiny.c: blocks up to 1 KiB, one class every 16 bytes. Owns the thread's front; its hits are the hits of malloc and
- * free. The front also has the bins of the smaller L2 classes, so that a free need not ask which pool a block is of.
+/* tiny.c: blocks up to 1 KiB, one class every 16 bytes. Owns the thread's front, by which malloc and free get at the
+ * heap's bins; its hits are the hits of both. A free need not ask which pool a block is of: the bins of L2 are the next
+ * ones.
  *
  * A hit is thread-local: no lock, no atomic, no knob, no counter but the magazine's own top. Safety costs it seven
  * instructions a pair: a block must know its slot (slab.c) before it is handed out, so one that was overwritten, or is
@@ -7,21 +8,16 @@
  * another block while both are in a magazine, so none is to be had by overwriting one. Nothing is written to a block
  * that is handed out: a row of calls waits for nothing but the room in which a core keeps its stores.
  *
- * The compiler would spend several instructions more on the bin's address and its top, so on x86-64 these are written
- * down; everywhere else, and where a sanitizer watches, the same code is plain C. Bins are not reached through the
- * segment register, which would save two: a core does not forward a store to a load by way of it without delay. */
+ * The compiler would spend several instructions more on a bin's top, so on x86-64 some are written down; everywhere
+ * else, and where a sanitizer watches, the same code is plain C. */
 
 static const uintptr_t no_run[1];
 #define NO_RUN ((uintptr_t *)no_run + 1) /* top and limit of a bin that is empty and full */
-static const struct far_bins no_far = {.wide = {[0 ... CLASSES - FRONT_CLASSES - 1] = {NO_SLOT, NO_SLOT}},
-                                       .shorts = {[0 ... RUN_SHORT + 1] = {NO_RUN, NO_RUN}}};
-#define NO_FAR ((struct far_bins *)&no_far) /* never written, as nothing is taken out and nothing put in */
+static const struct bins no_bins = {.small = {[0 ... CLASSES - 1] = {NO_SLOT, NO_SLOT}},
+                                    .shorts = {[0 ... RUN_SHORT + 1] = {NO_RUN, NO_RUN}}};
+#define NO_BINS ((struct bins *)&no_bins) /* never written, as nothing is taken out and nothing put in */
 
-THREAD_LOCAL struct front front __attribute__((used, visibility("hidden"))) = {
-    .bins = {[0 ... FRONT_CLASSES - 1] = {NO_SLOT, NO_SLOT}},
-    .owners = &owners,
-    .far = NO_FAR,
-};
+THREAD_LOCAL struct front front __attribute__((used, visibility("hidden"))) = {.bins = NO_BINS, .owners = &owners};
 extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), visibility("default")));
 
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
@@ -30,33 +26,17 @@ extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), 
 #define FRONT_WRITTEN 0
 #endif
 
-/* The bin at an offset into the front: at a size that malloc has rounded. */
-static ALWAYS_INLINE struct bin *front_bin(size_t offset)
+/* The bin at an offset into the row: at a size that malloc has rounded, say. */
+static ALWAYS_INLINE struct bin *bin_at(struct bins *bins, size_t offset)
 {
-#if FRONT_WRITTEN /* rdx leaves rax to the result */
-    __asm__("add front@gottpoff(%%rip), %0\n\tadd %%fs:0, %0" : "+d"(offset) : : "cc");
-    return (struct bin *)offset;
-#else
-    return (struct bin *)((char *)front.bins + offset);
-#endif
-}
-
-static ALWAYS_INLINE struct bin *front_bins(void)
-{
-#if FRONT_WRITTEN
-    struct bin *bins;
-    __asm__("mov front@gottpoff(%%rip), %0\n\tadd %%fs:0, %0" : "=r"(bins) : : "cc");
-    return bins;
-#else
-    return front.bins;
-#endif
+    return (struct bin *)((char *)bins->small + offset);
 }
 
 /* The bin of a row, twice a class: found by base and index each time, an instruction less than once for all. */
-static ALWAYS_INLINE struct bin *front_at(struct bin *bins, size_t *row)
+static ALWAYS_INLINE struct bin *bin_of_row(struct bins *bins, size_t *row)
 {
     __asm__("" : "+r"(*row));
-    return (struct bin *)((char *)bins + *row * (sizeof *bins / 2));
+    return bin_at(bins, *row * (sizeof(struct bin) / 2));
 }
 
 /* Pops a block; false where the magazine is empty, or its uppermost block was overwritten or is in use. The top is read
@@ -88,7 +68,7 @@ static ALWAYS_INLINE bool bin_push(struct bin *bin, uintptr_t block)
     return true;
 }
 
-/* Has a slab of the front's a block here that was carved? `row`: twice its class. */
+/* Has a slab a block here that was carved? `row`: twice its class. */
 static ALWAYS_INLINE bool front_has(uintptr_t block, size_t *row)
 {
 #if FRONT_WRITTEN /* compared where it lies */
@@ -98,22 +78,22 @@ static ALWAYS_INLINE bool front_has(uintptr_t block, size_t *row)
     uint32_t read = PEEK(owners.bound[map_index(block)]), *bound = &read;
     *row = read & BOUND_ROW;
 #endif
-    uint32_t start = *(const uint32_t *)((const char *)owners.start + *row * (sizeof start / 2));
-    return (uint32_t)(block & (UNIT_BYTES - 1)) * start < *bound;
+    const struct layout *layout = (void *)((const char *)owners.layout + *row * (sizeof *layout / 2));
+    return ((uint32_t)block & layout->within) * layout->start < *bound;
 }
 
-/* Frees a block; false where its class is not the front's, it is no block's start, nobody was given it yet, or the
- * magazine has no room. As bin_push. */
+/* Frees a block; false where it is no block's start, nobody was given it yet, or the magazine has no room. As
+ * bin_push. */
 static ALWAYS_INLINE bool front_free(uintptr_t block)
 {
     size_t row;
     if (UNLIKELY(!front_has(block, &row))) return false;
     MUST(block_is_of((unsigned)row / 2, block), block);
-    struct bin *bins = front_bins();
-    uintptr_t *top = front_at(bins, &row)->top;
-    if (UNLIKELY(top >= front_at(bins, &row)->limit)) return false;
+    struct bins *bins = front.bins;
+    uintptr_t *top = bin_of_row(bins, &row)->top;
+    if (UNLIKELY(top >= bin_of_row(bins, &row)->limit)) return false;
     slot_fill(top, block);
-    POKE(front_at(bins, &row)->top, top + 1);
+    POKE(bin_of_row(bins, &row)->top, top + 1);
     return true;
 }
 
@@ -122,11 +102,4 @@ static ALWAYS_INLINE size_t tiny_size(uintptr_t block)
 {
     size_t row;
     return front_has(block, &row) && row < 2 * TINY_CLASSES ? row * (GRANULE / 2) : 0;
-}
-
-/* A block of a class of the front; 0 where its magazine is empty. */
-static ALWAYS_INLINE uintptr_t front_allocate(unsigned class)
-{
-    uintptr_t block;
-    return LIKELY(bin_pop(front_bin(class * GRANULE), &block)) ? block : 0;
 }

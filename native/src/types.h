@@ -5,7 +5,7 @@
  *   magazine   a bounded stack of free blocks' addresses, of one class, private to a thread; two a class: loaded and
  *              spare
  *   depot      full magazines of one class, shared by all threads
- *   slab       one unit (or four) of address space cut into equal blocks
+ *   slab       one unit (or two) of address space cut into equal blocks
  *   superslab  1 or 2 MiB from which slabs are taken
  *   run        a row of units that serves one block above 32 KiB
  *   arena      a range of addresses, cut into units; every unit has a descriptor outside it
@@ -35,12 +35,12 @@
 #define CLASSES (TINY_CLASSES + L2_CLASSES)   /* 105 */
 #define L2_TABLE_SHIFT 7                      /* 128 bytes: the finest step of an L2 class */
 #define L2_SMALL_MAX 8192u                    /* bytes; up to here a slab is one unit */
-#define L2_SLAB_BYTES ((size_t)262144)        /* 256 KiB for blocks above that */
+#define L2_SLAB_BYTES ((size_t)131072)        /* 128 KiB for blocks above that */
 #define SLAB_QUIET 2u                         /* rounds of tidying until parts of a slab are looked at */
 #define SLAB_STRIPPED (SLAB_QUIET + 1)        /* they were */
 #define SLABS_INLINE 64u                      /* slabs into which a thread looks in a round of its own, at most */
 #define SLAB_PARTS 16u                        /* of a slab: its pages go back in steps of so much, or of a page */
-#define FRONT_CLASSES (TINY_CLASSES + (UNIT_BYTES >= 65536 ? 3 * L2_STEPS : 0)) /* 89: those whose slab is one unit */
+#define WIDE_CLASS (TINY_CLASSES + 3 * L2_STEPS) /* 89: the first of blocks above L2_SMALL_MAX */
 
 #define SUPERSLAB_SMALL ((size_t)1 << 20)                  /* 1 MiB */
 #define SUPERSLAB_LARGE ((size_t)2 << 20)                  /* 2 MiB: what one huge page covers */
@@ -82,8 +82,7 @@
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
 #define SLOTS_BYTES ((size_t)640 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define SLOTS_COUNT (SLOTS_BYTES / sizeof(uintptr_t))
-#define EARLY_FREES 64u   /* of a thread, more than those that come after its last hook: of libc, ... */
-#define EARLY_MISSES 32u  /* ... and of destructors in the last round */
+#define EARLY_FREES 64u   /* of a thread, more than those that libc makes after its last hook */
 #define HEAP_FRONTS 1024u /* rows in which a heap is found by its front */
 #define DEPOT_PARTS 8u
 #define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
@@ -270,10 +269,10 @@ struct run_bin {
     const uintptr_t *limit; /* slot that is not to be filled */
 };
 
-/* What malloc and free touch on a hit of larger blocks. */
-struct far_bins {
-    struct run_bin shorts[RUN_SHORT + 2];     /* by units, the last always empty: short runs without accounts */
-    struct bin wide[CLASSES - FRONT_CLASSES]; /* the magazines of classes whose slab is wider than a unit */
+/* What malloc and free touch of a heap on a hit. */
+struct bins {
+    struct bin small[CLASSES];            /* the first is always empty and full */
+    struct run_bin shorts[RUN_SHORT + 2]; /* by units, the last always empty: short runs without accounts */
 };
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
@@ -281,12 +280,12 @@ struct far_bins {
 enum heap_state { HEAP_FREE, HEAP_LIVE, HEAP_HELD }; /* held: free, while its pages go back */
 
 struct heap {
-    struct far_bins far;
+    struct bins bins;
     struct magazine loaded[CLASSES];       /* the slots that bins point into; how many blocks the bin says */
     struct magazine spare[CLASSES];        /* the magazine behind it: empty, or it was full */
     uintptr_t *slots, *slots_end;          /* mapped for further magazines: behind the heap, then elsewhere */
     uint16_t capacity[CLASSES];            /* in force; taken from the knobs at a refill or spill */
-    uint8_t lent[CLASSES - FRONT_CLASSES]; /* blocks of longer classes in a row, modulo NEAR_MANY */
+    uint8_t lent[CLASSES - WIDE_CLASS];    /* blocks of longer classes in a row, modulo NEAR_MANY */
     uint8_t given[CLASSES];                /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
     struct span *current[CLASSES];         /* the slab being carved */
     uint64_t run_bits;                     /* bit b: runs[b] is not empty */
@@ -300,7 +299,6 @@ struct heap {
     size_t short_bytes;                                       /* of short runs of a length that may be in hand */
     const struct span *fresh; /* large run, untouched before, that was handed out last */
     int32_t thread;           /* whose it is */
-    uint32_t early;           /* slow paths until magazines keep blocks: a thread may be one that ends unheard */
     size_t given_bytes;       /* of all classes, since the last refill of one */
     bool gave_all;            /* much of all classes, and took nothing since */
     uint64_t given_ns;        /* when it last gave much in a row, or a run */
@@ -308,7 +306,7 @@ struct heap {
     uint8_t peaks;            /* ... of much of all classes, and of runs, up to PEAKS_MAX */
     uint32_t run_given;       /* runs given to the arena since one was taken from it */
     size_t run_held;          /* bytes of runs this thread took from the arena minus those it gave back */
-    struct front *front;      /* the thread's bins; read by observers */
+    const struct front *front; /* the thread's: who has one at that place later knows that this one's thread ended */
     uint64_t random;
     uint32_t number;           /* 1, 2, ... */
     uint32_t helped;           /* part of a depot where another's magazine was found last */
@@ -322,20 +320,25 @@ struct heap {
     int64_t moved[CLASSES]; /* blocks that came with refills minus those that went with spills */
 };
 
+/* How blocks lie in a slab of a class. */
+struct layout {
+    uint32_t within; /* the bits of an address that are its offset in the slab ... */
+    uint32_t start;  /* ... and what offsets are multiplied by */
+};
+
 /* What a free asks of an address. One base address reaches both tables. */
 struct owners {
-    uint32_t start[FRONT_CLASSES]; /* by class: what offsets are multiplied by */
-    uint32_t bound[MAP_MASK + 1];  /* by unit: above the products of the blocks that were carved, not above all others';
-                                    * its lowest byte is twice the class. 0: nothing of a slab of the front's */
+    struct layout layout[CLASSES];
+    uint32_t bound[MAP_MASK + 1]; /* by unit: above the products of the blocks that were carved, not above all others';
+                                   * its lowest byte is twice the class. 0: nothing of a slab */
 };
 
 enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
 
 struct front {
-    struct bin bins[FRONT_CLASSES]; /* 1424 bytes; bins[0] is always empty and full */
-    const struct owners *owners;    /* for code inlined into programs */
+    struct bins *bins;           /* the heap's; without one, bins that hold none and keep none */
+    const struct owners *owners; /* for code inlined into programs */
     struct heap *heap;
-    struct far_bins *far; /* the heap's; without one, bins that hold none and keep none */
     uint32_t state;       /* enum front_state */
     uint32_t early_frees; /* served before the thread had a heap, up to EARLY_FREES */
 };
@@ -343,14 +346,12 @@ struct front {
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
                    sizeof(struct bin) == sizeof(struct hak_bin_t) &&
                    offsetof(struct front, owners) == offsetof(struct hak_front_t, owners) &&
+                   sizeof(struct layout) == sizeof(struct hak_layout_t) &&
                    offsetof(struct owners, bound) == offsetof(struct hak_owners_t, bound),
                "code inlined from the header sees the same front");
-_Static_assert((FRONT_CLASSES - 1) * 2 <= BOUND_ROW, "a byte of a unit's bound says its class");
-_Static_assert((BOUND_ROW + 1 + L2_SMALL_MAX) * UNIT_BYTES <= UINT64_C(1) << 32,
-               "one comparison tells a block of a slab of one unit from all else");
+_Static_assert((CLASSES - 1) * 2 <= BOUND_ROW, "a byte of a unit's bound says its class");
 _Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of its bin");
 _Static_assert(RUN_SHORT * sizeof(struct run_bin) <= UINT8_MAX, "a descriptor's byte is the offset of its bin");
-_Static_assert(sizeof(struct front) <= 1472, "static TLS is scarce for libraries loaded late");
 _Static_assert(sizeof(struct span) == 64 && sizeof(struct depot) == 64, "one cache line each");
 
 /* --- stack pools -------------------------------------------------------------------------------------------------- */

@@ -34,7 +34,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
     struct class_counts c = {.window = {.end_ns = now, .cpu_ns = cpu_flow(os_now_ns())}};
     int64_t out = 0, held = 0, votes = 0;
     bool used = false;
-    lock_take(&heap_lock); /* while it is held no front goes away with its thread */
+    lock_take(&heap_lock); /* while it is held no heap changes hands */
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         uint32_t capacity = PEEK(heap->capacity[class]);
         if (capacity == 0) continue; /* never used there */
@@ -43,12 +43,11 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         c.window.spills += PEEK(heap->spills[class]);
         c.window.swaps += PEEK(heap->swaps[class]);
         out += PEEK(heap->moved[class]);
-        struct bin bin;
-        if (!heap_see(heap, class, 1, &bin)) continue;
-        int64_t loaded = bin_blocks(heap, &bin, class);
+        if (!heap_is_owned(heap)) continue;
+        int64_t loaded = loaded_blocks(heap, class);
         out -= loaded;
         held += loaded + spare_blocks(heap, class);
-        c.state = (c.state * 31 + (uintptr_t)loaded) * 31 + PEEK(bin.top[-1]);
+        c.state = (c.state * 31 + (uintptr_t)loaded) * 31 + PEEK(PEEK(heap->bins.small[class].top)[-1]);
         if (votes == 0) c.capacity = capacity; /* majority by Boyer and Moore's vote */
         votes += capacity == c.capacity ? 1 : -1;
     }
