@@ -73,10 +73,10 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
 {
     if (UNLIKELY(heap == NULL)) return orphan_allocate(class);
     for (int tries = 0; tries < 2; tries++) {
-        uintptr_t block = bins_allocate(&heap->bins, class);
-        if (block == 0 && class >= WIDE_CLASS) block = wide_allocate_near(heap, class);
-        if (block == 0 && magazine_refill(heap, class)) block = bins_allocate(&heap->bins, class);
-        if (block != 0) return block;
+        uintptr_t block;
+        if (bins_pop(&heap->bins, 2 * class, &block)) return block;
+        if (class >= WIDE_CLASS && (block = wide_allocate_near(heap, class)) != 0) return block;
+        if (magazine_refill(heap, class) && bins_pop(&heap->bins, 2 * class, &block)) return block;
         scrape(heap);
     }
     return orphan_allocate(class); /* memory for a block, if not for a magazine's slots */
@@ -162,8 +162,8 @@ static NOINLINE void *allocate_run(struct heap *heap, size_t size)
 static NOINLINE void *allocate_near(struct heap *heap, size_t size)
 {
     if (UNLIKELY(heap == NULL)) return allocate_slow(size);
-    uintptr_t block = short_allocate_near(heap, size);
-    return LIKELY(block != 0) ? (void *)block : allocate_run(heap, size);
+    uintptr_t block = short_take_near(heap, size);
+    return LIKELY(block != 0) ? short_begin(block, size) : allocate_run(heap, size);
 }
 
 static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)
@@ -178,21 +178,21 @@ static ALWAYS_INLINE void *allocate_big(size_t size)
 {
     if (UNLIKELY(knob(KNOB_site_rules))) return allocate_routed(front.heap, size, __builtin_return_address(0));
     if (LIKELY(size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1))) {
-        uintptr_t block = short_allocate(front.bins->shorts, size);
-        if (LIKELY(block != 0)) return (void *)block;
+        uintptr_t block = short_take(front.bins->shorts, size);
+        if (LIKELY(block != 0)) return short_begin(block, size);
         return allocate_near(front.heap, size);
     }
     if (size > L2_MAX) return front.heap != NULL ? allocate_run(front.heap, size) : allocate_slow(size);
-    uintptr_t block = bins_allocate(front.bins, l2_class(size));
-    return LIKELY(block != 0) ? (void *)block : allocate_slow(size);
+    uintptr_t block;
+    return LIKELY(bins_pop(front.bins, l2_row(size), &block)) ? (void *)block : allocate_slow(size);
 }
 
 static ALWAYS_INLINE void *allocate(size_t size)
 {
-    size_t rounded = tiny_round(size);
-    if (UNLIKELY(rounded > TINY_MAX)) return allocate_big(size);
+    if (UNLIKELY(size > TINY_MAX)) return allocate_big(size);
+    struct bins *bins = front.bins;
     uintptr_t block;
-    return LIKELY(bin_pop(bin_at(front.bins, rounded), &block)) ? (void *)block : allocate_slow(size);
+    return LIKELY(bins_pop(bins, bins->tiny_rows[size], &block)) ? (void *)block : allocate_slow(size);
 }
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------- */
@@ -303,7 +303,7 @@ static ALWAYS_INLINE void free_big(void *p)
     uintptr_t block = (uintptr_t)p, offset = block - arenas[0].base;
     if (LIKELY(offset < PEEK(arenas[0].bytes))) {
         struct span *unit = &arenas[0].spans[offset >> UNIT_SHIFT];
-        if (run_is_live(unit, block) && short_free(front.bins->shorts, unit, block)) return;
+        if (LIKELY(run_is_live(unit, block)) && LIKELY(short_free(front.bins->shorts, unit, block))) return;
     }
     free_rest(p);
 }

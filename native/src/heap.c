@@ -143,6 +143,8 @@ static struct heap *heap_begin(void)
             heap = heap_find_free();
         }
         heap->bins = no_bins;
+        for (unsigned size = 0; size <= TINY_MAX; size++)
+            heap->bins.tiny_rows[size] = (uint8_t)(2 * small_class(size_max(size, 1)));
         heap_occupy(heap);
         if (fresh) atomic_store(&heaps, heap);
         if (fresh) atomic_store(&depot_parts, size_min(heap->number, DEPOT_PARTS));

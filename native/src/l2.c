@@ -1,13 +1,6 @@
 /* l2.c: blocks above 1 KiB up to 32 KiB. The class comes from a table, without a branch; a slab keeps its free slots in
  * one word; nothing is ever cleared that nobody asked to be cleared. */
 
-/* A block of the class, of L2 or tiny; 0 where its magazine is empty. */
-static ALWAYS_INLINE uintptr_t bins_allocate(struct bins *bins, unsigned class)
-{
-    uintptr_t block;
-    return LIKELY(bin_pop(bin_at(bins, class * GRANULE), &block)) ? block : 0;
-}
-
 /* Does a block of this wide class serve so many bytes well enough: is it long enough, and longer by half at most? */
 static bool wide_is_near(unsigned class, size_t size)
 {
@@ -26,8 +19,8 @@ static NOINLINE uintptr_t wide_allocate_near(struct heap *heap, unsigned class)
     if (*lent == 0) return 0;
     bool ready = heap->spare[class].blocks != 0 || PEEK(depot_own(heap, class)->top) != 0 ||
                  PEEK(class_slabs[class].partial) != NULL;
-    uintptr_t block = 0;
-    for (class ++; !ready && block == 0 && class < CLASSES && wide_is_near(class, size); class ++)
-        if (classes[class].size % alignment == 0) block = bins_allocate(&heap->bins, class);
-    return block;
+    uintptr_t block;
+    for (class ++; !ready && class < CLASSES && wide_is_near(class, size); class ++)
+        if (classes[class].size % alignment == 0 && bins_pop(&heap->bins, 2 * class, &block)) return block;
+    return 0;
 }

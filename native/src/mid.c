@@ -97,55 +97,56 @@ static ALWAYS_INLINE struct span *short_of(uintptr_t block)
     return &arenas[0].spans[(block - arenas[0].base) >> UNIT_SHIFT];
 }
 
-static ALWAYS_INLINE struct run_bin *short_bin(struct run_bin *shorts, size_t offset)
+/* As bin_of_row. */
+static ALWAYS_INLINE struct run_bin *short_bin(struct run_bin *shorts, size_t *offset)
 {
-    return (struct run_bin *)((char *)shorts + offset);
+    __asm__("" : "+r"(*offset));
+    return (struct run_bin *)((char *)shorts + *offset);
 }
 
 /* Takes out the run that was kept last. Result: its block; 0 where there is none. */
 static ALWAYS_INLINE uintptr_t short_pop(struct run_bin *shorts, size_t offset)
 {
-    struct run_bin *bin = short_bin(shorts, offset);
-    uintptr_t block = bin->top[-1];
-    if (LIKELY(block != 0)) bin->top--;
+    uintptr_t *top = short_bin(shorts, &offset)->top, block = top[-1];
+    if (LIKELY(block != 0)) short_bin(shorts, &offset)->top = top - 1;
     return block;
 }
 
 /* Here and in short_free as few stores as can be: they wait behind those of the program to large blocks, each of which
  * misses a cache. All lengths take the same way, since which one comes next cannot be foretold. */
-static ALWAYS_INLINE uintptr_t short_begin(uintptr_t block, size_t size)
+static ALWAYS_INLINE void *short_begin(uintptr_t block, size_t size)
 {
-    if (UNLIKELY(block == 0)) return 0;
     struct span *run = short_of(block);
     MUST(run->kind == SPAN_RUN && run_units(size) <= run->units, block);
     if (UNLIKELY(PEEK(run->life) != RUN_FREE)) fatal("block freed twice", block); /* by two threads at a time */
     POKE(run->size, size);
     POKE(run->life, run_mark(block));
-    return block;
+    return (void *)block;
 }
 
-/* The block of a short run of the length for the size, taken and given without accounts; 0 where there is none. The
+/* Takes out a short run of the length for the size, without accounts. Result: its block; 0 where there is none. The
  * size is above L2_MAX and at most RUN_SHORT_MAX. */
-static ALWAYS_INLINE uintptr_t short_allocate(struct run_bin *shorts, size_t size)
+static ALWAYS_INLINE uintptr_t short_take(struct run_bin *shorts, size_t size)
 {
-    return short_begin(short_pop(shorts, short_bins[run_units(size)]), size);
+    return short_pop(shorts, short_bins[run_units(size)]);
 }
 
-/* Where there is none: the same of a run of the next length, if that is near and none of the first lies among the
- * others. */
-static ALWAYS_INLINE uintptr_t short_allocate_near(struct heap *heap, size_t size)
+/* Where there is none: one of the next length, if that is near and none of the first lies among the others. */
+static ALWAYS_INLINE uintptr_t short_take_near(struct heap *heap, size_t size)
 {
     size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
     if (!run_is_near(next, units) || heap->runs[length - 1] != NULL) return 0;
-    return short_begin(short_pop(heap->bins.shorts, short_bins[next]), size);
+    return short_pop(heap->bins.shorts, short_bins[next]);
 }
 
 /* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
 static ALWAYS_INLINE bool short_free(struct run_bin *shorts, struct span *run, uintptr_t block)
 {
-    struct run_bin *bin = short_bin(shorts, run->bin);
-    if (UNLIKELY(bin->top >= bin->limit)) return false;
-    *bin->top++ = block;
+    size_t offset = run->bin;
+    uintptr_t *top = short_bin(shorts, &offset)->top;
+    if (UNLIKELY(top >= short_bin(shorts, &offset)->limit)) return false;
+    *top = block;
+    short_bin(shorts, &offset)->top = top + 1;
     POKE(run->life, RUN_FREE);
     return true;
 }

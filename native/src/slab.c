@@ -1,4 +1,4 @@
-/* slab.c: a slab is one unit or two, cut into equal blocks of one class.
+/* slab.c: a slab is one unit or a few, cut into equal blocks of one class.
  *
  * carved = handed out + in magazines + in the depot + returned. A heap carves its current slab without a lock; blocks
  * come back in any order from any thread, under the class lock, into `returned`. A slab that nobody carves and whose

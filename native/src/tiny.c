@@ -1,6 +1,6 @@
-/* tiny.c: blocks up to 1 KiB, one class every 16 bytes. Owns the thread's front, by which malloc and free get at the
- * heap's bins; its hits are the hits of both. A free need not ask which pool a block is of: the bins of L2 are the next
- * ones.
+/* tiny.c: blocks up to 1 KiB, one class every 16 bytes, which a table of all sizes tells. Owns the thread's front, by
+ * which malloc and free get at the heap's bins; its hits are the hits of both. A free need not ask which pool a block
+ * is of: the bins of L2 are the next ones.
  *
  * A hit is thread-local: no lock, no atomic, no knob, no counter but the magazine's own top. Safety costs it seven
  * instructions a pair: a block must know its slot (slab.c) before it is handed out, so one that was overwritten, or is
@@ -26,33 +26,24 @@ extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), 
 #define FRONT_WRITTEN 0
 #endif
 
-/* The bin at an offset into the row: at a size that malloc has rounded, say. */
-static ALWAYS_INLINE struct bin *bin_at(struct bins *bins, size_t offset)
-{
-    return (struct bin *)((char *)bins->small + offset);
-}
-
 /* The bin of a row, twice a class: found by base and index each time, an instruction less than once for all. */
 static ALWAYS_INLINE struct bin *bin_of_row(struct bins *bins, size_t *row)
 {
     __asm__("" : "+r"(*row));
-    return bin_at(bins, *row * (sizeof(struct bin) / 2));
+    return (struct bin *)((char *)bins->small + *row * (sizeof(struct bin) / 2));
 }
 
 /* Pops a block; false where the magazine is empty, or its uppermost block was overwritten or is in use. The top is read
  * by observers in other threads, so elsewhere than on x86-64 it is an atomic without order. */
-static ALWAYS_INLINE bool bin_pop(struct bin *bin, uintptr_t *block)
+static ALWAYS_INLINE bool bins_pop(struct bins *bins, size_t row, uintptr_t *block)
 {
-    uintptr_t *top = bin->top;
-#if FRONT_WRITTEN
-    __asm__("" : "+c"(top)); /* rax is left to the result */
-#endif
+    uintptr_t *top = bin_of_row(bins, &row)->top;
     *block = top[-1];
     if (UNLIKELY(!slot_is_right(top - 1))) return false;
 #if FRONT_WRITTEN
-    __asm__("subq %1, %0" : "+m"(bin->top) : "i"(sizeof *top) : "cc");
+    __asm__("subq %1, %0" : "+m"(bin_of_row(bins, &row)->top) : "i"(sizeof *top) : "cc");
 #else
-    POKE(bin->top, top - 1);
+    POKE(bin_of_row(bins, &row)->top, top - 1);
 #endif
     return true;
 }

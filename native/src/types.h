@@ -5,7 +5,7 @@
  *   magazine   a bounded stack of free blocks' addresses, of one class, private to a thread; two a class: loaded and
  *              spare
  *   depot      full magazines of one class, shared by all threads
- *   slab       one unit (or two) of address space cut into equal blocks
+ *   slab       a unit (or a few) of address space cut into equal blocks
  *   superslab  1 or 2 MiB from which slabs are taken
  *   run        a row of units that serves one block above 32 KiB
  *   arena      a range of addresses, cut into units; every unit has a descriptor outside it
@@ -26,20 +26,20 @@
 #define MAP_MASK (((size_t)1 << MAP_BITS) - 1)
 #define WINDOW_BYTES (UNIT_BYTES << MAP_BITS) /* 256 GiB: heap addresses are unique modulo this */
 
-#define GRANULE 16u                           /* bytes; alignment of every block */
-#define TINY_MAX 1024u                        /* bytes; one class a granule */
-#define TINY_CLASSES (TINY_MAX / GRANULE + 1) /* 65: class c holds blocks of 16 c bytes, class 0 is empty */
-#define L2_MAX 32768u                         /* bytes */
-#define L2_STEPS 8u                           /* classes a doubling: 12.5 % worst internal waste */
-#define L2_CLASSES (5u * L2_STEPS)            /* 40: five doublings from 1 KiB */
-#define CLASSES (TINY_CLASSES + L2_CLASSES)   /* 105 */
-#define L2_TABLE_SHIFT 7                      /* 128 bytes: the finest step of an L2 class */
-#define L2_SMALL_MAX 8192u                    /* bytes; up to here a slab is one unit */
-#define L2_SLAB_BYTES ((size_t)131072)        /* 128 KiB for blocks above that */
-#define SLAB_QUIET 2u                         /* rounds of tidying until parts of a slab are looked at */
-#define SLAB_STRIPPED (SLAB_QUIET + 1)        /* they were */
-#define SLABS_INLINE 64u                      /* slabs into which a thread looks in a round of its own, at most */
-#define SLAB_PARTS 16u                        /* of a slab: its pages go back in steps of so much, or of a page */
+#define GRANULE 16u                              /* bytes; alignment of every block */
+#define TINY_MAX 1024u                           /* bytes; one class a granule */
+#define TINY_CLASSES (TINY_MAX / GRANULE + 1)    /* 65: class c holds blocks of 16 c bytes, class 0 is empty */
+#define L2_MAX 32768u                            /* bytes */
+#define L2_STEPS 8u                              /* classes a doubling: 12.5 % worst internal waste */
+#define L2_CLASSES (5u * L2_STEPS)               /* 40: five doublings from 1 KiB */
+#define CLASSES (TINY_CLASSES + L2_CLASSES)      /* 105 */
+#define L2_TABLE_SHIFT 7                         /* 128 bytes: the finest step of an L2 class */
+#define L2_SMALL_MAX 8192u                       /* bytes; up to here a slab is one unit */
+#define L2_SLAB_BYTES ((size_t)131072)           /* 128 KiB for blocks above that */
+#define SLAB_QUIET 2u                            /* rounds of tidying until parts of a slab are looked at */
+#define SLAB_STRIPPED (SLAB_QUIET + 1)           /* they were */
+#define SLABS_INLINE 64u                         /* slabs into which a thread looks in a round of its own, at most */
+#define SLAB_PARTS 16u                           /* of a slab: its pages go back in steps of so much, or of a page */
 #define WIDE_CLASS (TINY_CLASSES + 3 * L2_STEPS) /* 89: the first of blocks above L2_SMALL_MAX */
 
 #define SUPERSLAB_SMALL ((size_t)1 << 20)                  /* 1 MiB */
@@ -106,7 +106,7 @@
     (LINK_LEAST & ~(((uintptr_t)2 * MAGAZINE_MAX - 1) << POINTER_BITS)) /* words of magazines in depots */
 #define SLOTS_LONGEST ((MAGAZINE_MAX + 1) * sizeof(uintptr_t)) /* bytes from a magazine's slots to its highest top */
 
-_Static_assert(TINY_CLASSES == 65, "the thread's bins are sized for one class every 16 bytes up to 1 KiB");
+_Static_assert(TINY_CLASSES == 65, "code inlined from the header knows one class every 16 bytes up to 1 KiB");
 _Static_assert(L2_SLAB_BYTES / L2_SMALL_MAX <= 64 && UNIT_BYTES / TINY_MAX <= 64,
                "an L2 slab keeps its free slots in one 64-bit word");
 _Static_assert(RUN_UNITS_MAX <= (WINDOW_BYTES >> UNIT_SHIFT) / 64, "runs are small beside the window");
@@ -119,7 +119,7 @@ struct lock {
 
 /* --- the thread's front: what malloc and free touch on a hit ------------------------------------------------------ */
 
-/* A loaded magazine as the fast path sees it: 16 bytes, so that a rounded size is an offset into the array. */
+/* A loaded magazine as the fast path sees it. */
 struct bin {
     uintptr_t *top;         /* slot above the last block's; the lowest one is empty_block's */
     const uintptr_t *limit; /* slot that is not to be filled */
@@ -273,6 +273,7 @@ struct run_bin {
 struct bins {
     struct bin small[CLASSES];            /* the first is always empty and full */
     struct run_bin shorts[RUN_SHORT + 2]; /* by units, the last always empty: short runs without accounts */
+    uint8_t tiny_rows[TINY_MAX + 1];      /* size -> row, twice its class: an instruction less than rounding */
 };
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
@@ -281,14 +282,14 @@ enum heap_state { HEAP_FREE, HEAP_LIVE, HEAP_HELD }; /* held: free, while its pa
 
 struct heap {
     struct bins bins;
-    struct magazine loaded[CLASSES];       /* the slots that bins point into; how many blocks the bin says */
-    struct magazine spare[CLASSES];        /* the magazine behind it: empty, or it was full */
-    uintptr_t *slots, *slots_end;          /* mapped for further magazines: behind the heap, then elsewhere */
-    uint16_t capacity[CLASSES];            /* in force; taken from the knobs at a refill or spill */
-    uint8_t lent[CLASSES - WIDE_CLASS];    /* blocks of longer classes in a row, modulo NEAR_MANY */
-    uint8_t given[CLASSES];                /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
-    struct span *current[CLASSES];         /* the slab being carved */
-    uint64_t run_bits;                     /* bit b: runs[b] is not empty */
+    struct magazine loaded[CLASSES];    /* the slots that bins point into; how many blocks the bin says */
+    struct magazine spare[CLASSES];     /* the magazine behind it: empty, or it was full */
+    uintptr_t *slots, *slots_end;       /* mapped for further magazines: behind the heap, then elsewhere */
+    uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
+    uint8_t lent[CLASSES - WIDE_CLASS]; /* blocks of longer classes in a row, modulo NEAR_MANY */
+    uint8_t given[CLASSES];             /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
+    struct span *current[CLASSES];      /* the slab being carved */
+    uint64_t run_bits;                  /* bit b: runs[b] is not empty */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
     struct span *runs[RUN_BINS];                              /* cached runs: free for this thread, pages kept */
     uint32_t colour;                                          /* of the next run from the arena */
@@ -297,15 +298,15 @@ struct heap {
     uint32_t run_round;                                       /* runs freed with accounts since then */
     size_t run_allowed;                                       /* the most they may be */
     size_t short_bytes;                                       /* of short runs of a length that may be in hand */
-    const struct span *fresh; /* large run, untouched before, that was handed out last */
-    int32_t thread;           /* whose it is */
-    size_t given_bytes;       /* of all classes, since the last refill of one */
-    bool gave_all;            /* much of all classes, and took nothing since */
-    uint64_t given_ns;        /* when it last gave much in a row, or a run */
-    uint8_t bursts[CLASSES];  /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */
-    uint8_t peaks;            /* ... of much of all classes, and of runs, up to PEAKS_MAX */
-    uint32_t run_given;       /* runs given to the arena since one was taken from it */
-    size_t run_held;          /* bytes of runs this thread took from the arena minus those it gave back */
+    const struct span *fresh;  /* large run, untouched before, that was handed out last */
+    int32_t thread;            /* whose it is */
+    size_t given_bytes;        /* of all classes, since the last refill of one */
+    bool gave_all;             /* much of all classes, and took nothing since */
+    uint64_t given_ns;         /* when it last gave much in a row, or a run */
+    uint8_t bursts[CLASSES];   /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */
+    uint8_t peaks;             /* ... of much of all classes, and of runs, up to PEAKS_MAX */
+    uint32_t run_given;        /* runs given to the arena since one was taken from it */
+    size_t run_held;           /* bytes of runs this thread took from the arena minus those it gave back */
     const struct front *front; /* the thread's: who has one at that place later knows that this one's thread ended */
     uint64_t random;
     uint32_t number;           /* 1, 2, ... */
@@ -350,7 +351,6 @@ _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
                    offsetof(struct owners, bound) == offsetof(struct hak_owners_t, bound),
                "code inlined from the header sees the same front");
 _Static_assert((CLASSES - 1) * 2 <= BOUND_ROW, "a byte of a unit's bound says its class");
-_Static_assert(sizeof(struct bin) == GRANULE, "a rounded size is the offset of its bin");
 _Static_assert(RUN_SHORT * sizeof(struct run_bin) <= UINT8_MAX, "a descriptor's byte is the offset of its bin");
 _Static_assert(sizeof(struct span) == 64 && sizeof(struct depot) == 64, "one cache line each");
 

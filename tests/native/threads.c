@@ -277,7 +277,7 @@ PROMISE(a_thread_may_allocate_first_in_its_last_round_of_destructors) {
 
 static void allocate_all_sizes_late(void *round) {
     if ((size_t)round < PTHREAD_DESTRUCTOR_ITERATIONS) pthread_setspecific(last_key, (char *)round + 1);
-    else for (size_t size = 16; size <= 8 * KIB; size *= 2) free(memset(malloc(size), 1, size));
+    else for (size_t size = 16; size <= 32 * KIB; size += size / 4 / 16 * 16 + 16) free(memset(malloc(size), 1, size));
 }
 
 static void *end_alone(void *argument) {
