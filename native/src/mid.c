@@ -35,8 +35,11 @@ static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
 }
 
 /* Longer by half and a unit is near enough: the pages are there already. One unit, the most frequent length, takes no
- * other. */
-static ALWAYS_INLINE bool run_is_near(size_t length, size_t units) { return length <= units + units / 2 + (units > 1); }
+ * other. From half a MiB to one, where lengths lie closest, a quarter is enough to find one, and idles less memory. */
+static ALWAYS_INLINE bool run_is_near(size_t length, size_t units)
+{
+    return length <= units + units / (units > RUN_SHORT && units <= RUN_EXACT ? 4 : 2) + (units > 1);
+}
 
 /* The lengths of short runs, by the units that a block needs, as the offset of their bin in the row of them:
  * descriptors have it as it is, so nothing is multiplied on the way. There is none of 5 or 7 units: where there are
@@ -415,7 +418,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     struct span *run = arena_take_warm(length, 1);
     lock_drop(&arena_lock);
     if (run == NULL) { /* no growth while pages lie idle here: together with what lies beside them they may do */
-        if (heap->run_cached >= LARGE_MIN) mid_shrink(heap, 0, os_tick_ns());
+        if (heap->run_cached >= RUN_MUCH) mid_shrink(heap, 0, os_tick_ns());
         depots_relieve_runs(atomic_load_explicit(&run_units_out, memory_order_relaxed));
         if (giant) giant_relieve();
         lock_take(&arena_lock);

@@ -53,9 +53,10 @@
 #define RUN_SHORT 8u                                  /* units; up to here a thread keeps a few runs without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10)          /* of each short length */
 #define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 of one unit */
-#define RUN_TIMES 3u           /* a thread keeps at most so many times what its callers have ... */
-#define RUN_MORE 8u            /* ... and so many times what it may always keep */
-#define RUN_GIVEN_MANY 16u     /* runs that go to the arena in a row until fewer short ones are kept */
+#define RUN_TIMES 3u                 /* a thread keeps at most so many times what its callers have ... */
+#define RUN_MORE 8u                  /* ... and so many times what it may always keep */
+#define RUN_MUCH ((size_t)512 << 10) /* bytes of idle runs that a thread gives up before memory grows */
+#define RUN_GIVEN_MANY 16u           /* runs that go to the arena in a row until fewer short ones are kept */
 #define BURSTS_MAX 3u          /* doublings of what a thread may keep that soon takes again what it gave in a row ... */
 #define PEAKS_MAX 2u           /* ... and of runs, if it gave much; of all classes together it is one */
 #define LARGE_FEW 2u           /* large blocks in a row that were filled until some of such a size get huge pages ... */
