@@ -163,7 +163,7 @@ static NOINLINE void *allocate_near(struct heap *heap, size_t size)
 {
     if (UNLIKELY(heap == NULL)) return allocate_slow(size);
     uintptr_t block = short_take_near(heap, size);
-    return LIKELY(block != 0) ? short_begin(block, size) : allocate_run(heap, size);
+    return LIKELY(block != 0) ? short_begin(&heap->bins, block, size) : allocate_run(heap, size);
 }
 
 static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)
@@ -179,7 +179,7 @@ static ALWAYS_INLINE void *allocate_big(size_t size)
     if (UNLIKELY(knob(KNOB_site_rules))) return allocate_routed(front.heap, size, __builtin_return_address(0));
     if (LIKELY(size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1))) {
         uintptr_t block = short_take(front.bins->shorts, size);
-        if (LIKELY(block != 0)) return short_begin(block, size);
+        if (LIKELY(block != 0)) return short_begin(front.bins, block, size);
         return allocate_near(front.heap, size);
     }
     if (size > L2_MAX) return front.heap != NULL ? allocate_run(front.heap, size) : allocate_slow(size);
@@ -202,9 +202,9 @@ static ALWAYS_INLINE struct span *span_of_block(void *p, const char *crime)
 {
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
-    bool good = span != NULL && (span->kind == SPAN_SLAB ? slab_has(span, block)
-                                                         : span->kind == SPAN_RUN && PEEK(span->life) != RUN_FREE &&
-                                                               run_block(span) == block);
+    bool good = span != NULL &&
+                (span->kind == SPAN_SLAB ? slab_has(span, block)
+                                         : span->kind == SPAN_RUN && run_is_out(span) && run_block(span) == block);
     if (UNLIKELY(!good)) fatal(crime, block);
     return span;
 }
@@ -217,14 +217,14 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
         window_give(heap, run, os_tick_ns());
         return;
     }
-    if (UNLIKELY(PEEK(run->life) != run_mark(block))) fatal("block freed twice", block);
+    if (UNLIKELY(!run_is_live(run, block))) fatal("block freed twice", block);
     bool giant = large_goes(run->size), goes = giant && !(PEEK(large_returns) && helper_is_there());
     if (run->place || (goes && run->size >= LARGE_MIN)) run_settle(run);
     if (heap != NULL && !giant && mid_free(heap, run)) return;
     uint64_t now = os_tick_ns();
     if (giant) POKE(large_gone_ns, now);
     size_t bytes = run_touched_bytes(run);
-    POKE(run->life, RUN_FREE);
+    if (UNLIKELY(!run_end(run, block))) fatal("block freed twice", block);
     run->zeroed = 0;
     large_free(heap, run, goes, now);
     if (heap != NULL) mid_fall(heap, bytes, now);
@@ -303,7 +303,7 @@ static ALWAYS_INLINE void free_big(void *p)
     uintptr_t block = (uintptr_t)p, offset = block - arenas[0].base;
     if (LIKELY(offset < PEEK(arenas[0].bytes))) {
         struct span *unit = &arenas[0].spans[offset >> UNIT_SHIFT];
-        if (LIKELY(run_is_live(unit, block)) && LIKELY(short_free(front.bins->shorts, unit, block))) return;
+        if (LIKELY(run_is_live(unit, block)) && LIKELY(short_free(front.bins, unit, block))) return;
     }
     free_rest(p);
 }

@@ -143,6 +143,7 @@ static struct heap *heap_begin(void)
             heap = heap_find_free();
         }
         heap->bins = no_bins;
+        heap->bins.kept = heap->number * RUN_KEPT;
         for (unsigned size = 0; size <= TINY_MAX; size++)
             heap->bins.tiny_rows[size] = (uint8_t)(2 * small_class(size_max(size, 1)));
         heap_occupy(heap);

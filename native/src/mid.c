@@ -65,6 +65,9 @@ static ALWAYS_INLINE void run_sort(struct span *run)
     if (brief) POKE(run->touched, run->units);
 }
 
+/* Has a caller its block? */
+static ALWAYS_INLINE bool run_is_out(const struct span *run) { return PEEK(run->life) % RUN_KEPT != RUN_FREE; }
+
 /* The run goes to a caller. */
 static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
@@ -77,6 +80,13 @@ static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
     run_sort(run);
 }
 
+/* It comes back, to be given to the arena. False where another thread frees it, too. */
+static bool run_end(struct span *run, uintptr_t block)
+{
+    uint32_t live = run_mark(block);
+    return __atomic_compare_exchange_n(&run->life, &live, RUN_FREE, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
 /* The caller's block begins where the run does. */
 static void run_level(struct span *run)
 {
@@ -84,10 +94,17 @@ static void run_level(struct span *run)
     POKE(run->life, run_mark(run->address));
 }
 
+/* A run of this thread's: of two threads that freed a block at a time, each of which keeps it, one finds that it is the
+ * other's. */
+static ALWAYS_INLINE void run_expect_kept(const struct bins *bins, const struct span *run)
+{
+    if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != bins->kept)) fatal("block freed twice", run_block(run));
+}
+
 static struct span *run_pop(struct heap *heap, unsigned bin)
 {
     struct span *run = heap->runs[bin];
-    if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != RUN_FREE)) fatal("block freed twice", run_block(run));
+    run_expect_kept(&heap->bins, run);
     heap->runs[bin] = run->next;
     if (run->next == NULL) heap->run_bits &= ~(UINT64_C(1) << bin);
     POKE(heap->run_cached, heap->run_cached - run_touched_bytes(run));
@@ -117,11 +134,11 @@ static ALWAYS_INLINE uintptr_t short_pop(struct run_bin *shorts, size_t offset)
 
 /* Here and in short_free as few stores as can be: they wait behind those of the program to large blocks, each of which
  * misses a cache. All lengths take the same way, since which one comes next cannot be foretold. */
-static ALWAYS_INLINE void *short_begin(uintptr_t block, size_t size)
+static ALWAYS_INLINE void *short_begin(const struct bins *bins, uintptr_t block, size_t size)
 {
     struct span *run = short_of(block);
     MUST(run->kind == SPAN_RUN && run_units(size) <= run->units, block);
-    if (UNLIKELY(PEEK(run->life) != RUN_FREE)) fatal("block freed twice", block); /* by two threads at a time */
+    if (UNLIKELY(PEEK(run->life) != bins->kept)) fatal("block freed twice", block); /* as run_expect_kept */
     POKE(run->size, size);
     POKE(run->life, run_mark(block));
     return (void *)block;
@@ -143,14 +160,14 @@ static ALWAYS_INLINE uintptr_t short_take_near(struct heap *heap, size_t size)
 }
 
 /* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
-static ALWAYS_INLINE bool short_free(struct run_bin *shorts, struct span *run, uintptr_t block)
+static ALWAYS_INLINE bool short_free(struct bins *bins, struct span *run, uintptr_t block)
 {
     size_t offset = run->bin;
-    uintptr_t *top = short_bin(shorts, &offset)->top;
-    if (UNLIKELY(top >= short_bin(shorts, &offset)->limit)) return false;
+    uintptr_t *top = short_bin(bins->shorts, &offset)->top;
+    if (UNLIKELY(top >= short_bin(bins->shorts, &offset)->limit)) return false;
     *top = block;
-    short_bin(shorts, &offset)->top = top + 1;
-    POKE(run->life, RUN_FREE);
+    short_bin(bins->shorts, &offset)->top = top + 1;
+    POKE(run->life, bins->kept);
     return true;
 }
 
@@ -197,12 +214,21 @@ static void shorts_begin(struct heap *heap)
     shorts_limit(heap, shorts_bytes());
 }
 
+/* The short run that was kept last; NULL where there is none. */
+static struct span *short_run(struct heap *heap, size_t length)
+{
+    uintptr_t block = short_pop(heap->bins.shorts, SHORT_BIN(length));
+    if (block == 0) return NULL;
+    run_expect_kept(&heap->bins, short_of(block));
+    return short_of(block);
+}
+
 /* The cached run whose length is nearest, not shorter; NULL where none is near. */
 static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
 {
     for (size_t length = units; length <= RUN_SHORT && run_is_near(length, units); length++) {
-        uintptr_t block = short_pop(heap->bins.shorts, SHORT_BIN(length));
-        if (block != 0) return short_of(block);
+        struct span *run = short_run(heap, length);
+        if (run != NULL) return run;
     }
     unsigned bin = run_bin_ceil(units);
     uint64_t bits = bin < RUN_BINS ? heap->run_bits >> bin : 0;
@@ -344,8 +370,10 @@ static void mid_allow(struct heap *heap)
     heap->run_allowed = size_max(least << heap->peaks, size_min(surplus, RUN_MORE * least));
 }
 
+/* A run goes to the arena, unless another thread, that freed the block at the same time, has just put it elsewhere. */
 static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
 {
+    uint32_t life = PEEK(run->life);
     atomic_fetch_sub_explicit(&run_units_out, run->units, memory_order_relaxed);
     if (heap != NULL) {
         heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
@@ -354,6 +382,7 @@ static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
         mid_allow(heap);
     }
     lock_take(&arena_lock);
+    if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != life)) fatal("block freed twice", run_block(run));
     arena_give(run, run->touched != 0 ? run->units : 0, now); /* whole, or it would not serve such a size again */
     lock_drop(&arena_lock);
     stat_shared(STAT_spans_returned, 1);
@@ -367,15 +396,14 @@ static void shorts_bound(struct heap *heap, size_t bytes)
     shorts_limit(heap, bytes);
     for (unsigned length = 1; length <= RUN_SHORT; length++)
         while (heap->bins.shorts[length].top > heap->bins.shorts[length].limit)
-            mid_spill(heap, short_of(short_pop(heap->bins.shorts, SHORT_BIN(length))), now);
+            mid_spill(heap, short_run(heap, length), now);
 }
 
 /* Spills cached runs, longest first, until `keep` bytes are left. */
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
-        for (uintptr_t block; (block = short_pop(heap->bins.shorts, SHORT_BIN(length))) != 0;)
-            mid_spill(heap, short_of(block), now);
+        for (struct span *run; (run = short_run(heap, length)) != NULL;) mid_spill(heap, run, now);
     while (heap->run_bits != 0 && heap->run_cached > keep)
         mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
 }
@@ -453,12 +481,12 @@ static void mid_age(struct heap *heap)
 /* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
 static bool mid_free(struct heap *heap, struct span *run)
 {
-    if (short_free(heap->bins.shorts, run, run_block(run))) return true;
+    if (short_free(&heap->bins, run, run_block(run))) return true;
     mid_age(heap);
     size_t cached = heap->run_cached + run_touched_bytes(run);
     if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > heap->run_allowed)) return false;
     unsigned bin = run_bin_floor(run->units);
-    POKE(run->life, RUN_FREE);
+    POKE(run->life, heap->bins.kept);
     run->next = heap->runs[bin];
     heap->runs[bin] = run;
     heap->run_bits |= UINT64_C(1) << bin;

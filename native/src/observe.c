@@ -45,7 +45,7 @@ static void level_span(const struct span *span, const struct arena *arena, void 
         value[STAT_in_use_bytes] += (uint64_t)slab_out(span) * classes[span->class].size;
     } else if (span->kind == SPAN_RUN) {
         value[STAT_committed_bytes] += run_touched_bytes(span);
-        value[STAT_in_use_bytes] += PEEK(span->life) != RUN_FREE ? PEEK(span->size) : 0;
+        value[STAT_in_use_bytes] += run_is_out(span) ? PEEK(span->size) : 0;
     }
 }
 
@@ -147,7 +147,7 @@ static void walk_span(const struct span *span, const struct arena *arena, void *
         out->kind = large_is_window(span) ? DRAWN_GROWTH : DRAWN_RUN;
         out->block_size = (uint32_t)size_min(PEEK(span->size), UINT32_MAX);
         out->blocks = 1;
-        out->used = PEEK(span->life) != RUN_FREE;
+        out->used = run_is_out(span);
     } else if (span->kind == SPAN_FREE && span->zeroed) {
         out->kind = DRAWN_PURGED;
     }

@@ -147,9 +147,10 @@ enum span_kind { SPAN_INSIDE, SPAN_FREE, SPAN_SLAB, SPAN_SLAB_INSIDE, SPAN_RUN, 
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is looked into */
 enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, small pages, not yet freed */
 
-/* A run is with a caller, then its word of life is the mark of its block (mid.c), or it is not; a window is held for
- * the moment in which its owner grows it or its tail is purged. */
-enum run_life { RUN_FREE = 0, RUN_HELD = 2 };
+/* A run is with a caller, then its word of life is the mark of its block (mid.c), which is odd, or a thread keeps it,
+ * then that says which, or it is free; a window is held for the moment in which its owner grows it or its tail is
+ * purged. */
+enum run_life { RUN_FREE = 0, RUN_HELD = 2, RUN_KEPT = 4 /* times the number of the heap */ };
 
 struct span {
     uint8_t kind; /* enum span_kind; inside: see back */
@@ -274,6 +275,7 @@ struct run_bin {
 struct bins {
     struct bin small[CLASSES];            /* the first is always empty and full */
     struct run_bin shorts[RUN_SHORT + 2]; /* by units, the last always empty: short runs without accounts */
+    uint32_t kept;                        /* word of life of a run that is kept here */
     uint8_t tiny_rows[TINY_MAX + 1];      /* size -> row, twice its class: an instruction less than rounding */
 };
 

@@ -2,6 +2,7 @@
  * and though nobody has written to it: that a program writes is no help to the allocator here. */
 #include "../serve.h"
 #include <malloc.h>
+#include <pthread.h>
 
 enum { TAKEN = 12000 };
 
@@ -84,6 +85,57 @@ PROMISE(a_free_of_nobodys_block_makes_no_two_owners) {
             HOLDS(waitpid(child, &status, 0) == child);
             HOLDS(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
         }
+}
+
+/* Two threads free one block, once each, at the same time; both have done so before either allocates. */
+static _Atomic int racing, there, freed;
+static char *raced, *taken_there;
+static size_t raced_size;
+
+#define PLAIN __attribute__((optimize("O0"))) /* so the two meet more often */
+
+PLAIN static void free_and_take(int delay, char **taken) {
+    for (there++; there < 2;) {}
+    for (volatile int spin = 0; spin < delay; spin++) {}
+    free(raced);
+    for (freed++; freed < 2;) {}
+    *taken = malloc(raced_size);
+}
+
+PLAIN static void *free_there(void *delay) {
+    free(malloc(raced_size)); /* the thread has a cache by then */
+    for (racing = 1; racing != 2;) {}
+    free_and_take((int)(intptr_t)delay, &taken_there);
+    return NULL;
+}
+
+PLAIN static int race(size_t size, int delay_here, int delay_there) {
+    char *taken_here;
+    pthread_t there;
+    raced = malloc(raced_size = size);
+    alarm(20);
+    if (pthread_create(&there, NULL, free_there, (void *)(intptr_t)delay_there) != 0) return EXIT_UNTRIED;
+    while (racing != 1) {}
+    racing = 2;
+    free_and_take(delay_here, &taken_here);
+    pthread_join(there, NULL);
+    return taken_here == taken_there;
+}
+
+PROMISE(a_block_that_two_threads_free_at_a_time_has_one_owner) {
+    enum { ROUNDS = 1000 };
+    static const size_t sizes[] = {100, 50 * KIB, 100 * KIB, 300 * KIB};
+    for (int round = 0; round < ROUNDS; round++) {
+        pid_t child = fork();
+        HOLDS(child >= 0);
+        if (child == 0) {
+            dup2(open("/dev/null", O_WRONLY), 2);
+            _exit(race(sizes[round % 4], round / 4 % 60, round / 240 % 10));
+        }
+        int status;
+        HOLDS(waitpid(child, &status, 0) == child);
+        HOLDS(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    }
 }
 
 static int by_word(const void *one, const void *two) {
