@@ -4,8 +4,6 @@ callgrind counts the instructions of one thread; the difference of two runs that
 leaves out all that happens once.
 """
 
-import json
-import os
 import re
 import shutil
 import subprocess
@@ -18,7 +16,7 @@ from hakmem_py import build, instructions
 FROZEN = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_FROZEN": "1", "HAKMEM_ACE_FAST_INTERVAL_MS": "20"}
 LIFO_PAIR_MAX = 45  # instructions of malloc and free of a hit, and of the loop around them
 OVER_FLOOR_MAX = 12.1  # of them, beyond what a bare list with neither checks nor classes takes
-STEADY = {  # iterations after which nothing new is asked of the kernel, and as many again and more
+STEADY = {  # iterations after which nothing is asked of the kernel, and as many again and more
     "random_mixed": (400_000, 4_000_000),
     "large_ws": (800_000, 3_000_000),
     "json_var": (60_000, 600_000),
@@ -90,26 +88,23 @@ def told(stderr):
     return {call: int(times) for call, times in re.findall(r"(\w+)=(\d+)", stderr) if call in KERNEL_CALLS}
 
 
-def traced(command, env, log):
-    """Of all threads, {call: times} as the kernel's tracer counts them and as the library says at the end."""
+def strace(command, env, log, *options):
+    """The tracer's lines, of all threads of the command, and what the command says to stderr."""
     add = [word for pair in env.items() for word in ("-E", "=".join(pair))]
-    trace = ["strace", "-f", "-c", "-o", str(log), "-e", f"trace={','.join(KERNEL_CALLS)}"]
-    done = subprocess.run([*trace, *add, *command], capture_output=True, text=True)
+    trace = ["strace", "-f", "-o", str(log), *options, *add]
+    done = subprocess.run([*trace, *command], capture_output=True, text=True)
     if "ptrace" in done.stderr:
         pytest.skip("tracing is not allowed here: run it with the capability CAP_SYS_PTRACE")
     assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in log.read_text().splitlines()]
+    return log.read_text().splitlines(), done.stderr
+
+
+def traced(command, env, log):
+    """{call: times} as the kernel's tracer counts them and as the library says at the end."""
+    lines, stderr = strace(command, env, log, "-c", "-e", f"trace={','.join(KERNEL_CALLS)}")
+    rows = [line.split() for line in lines]
     seen = {row[-1]: int(row[3]) for row in rows if row and row[-1] in KERNEL_CALLS}
-    return dict.fromkeys(KERNEL_CALLS, 0) | seen, told(done.stderr)
-
-
-def kernel_calls_counted(command, env):
-    done = subprocess.run(
-        command, env={**os.environ, **env, "HAKMEM_SS_OS_STATS": "1"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["malloc_from"].endswith("libhakmem.so")
-    return told(done.stderr)
+    return dict.fromkeys(KERNEL_CALLS, 0) | seen, told(stderr)
 
 
 @needs_strace
@@ -128,9 +123,11 @@ def test_calls_of_the_kernel_are_counted(tmp_path):
 @needs_strace
 @pytest.mark.parametrize("workload", STEADY)
 def test_a_steady_program_asks_nothing_of_the_kernel(workload, tmp_path):
-    warmup, more = STEADY[workload]
-    runs = [bench(workload, iterations, warmup) for iterations in (1, more)]
-    seen = [traced(run, preloaded(), tmp_path / "strace")[0] for run in runs]
-    assert seen[0] == seen[1]
-    counted = [kernel_calls_counted(run, preloaded()) for run in runs]
-    assert counted[0] == counted[1] and counted[0].keys() == set(KERNEL_CALLS)
+    """The bench asks for its usage where its measured part begins and where it ends."""
+    log, (warmup, more) = tmp_path / "strace", STEADY[workload]
+    watched = "trace=" + ",".join(("getrusage", *KERNEL_CALLS))
+    lines, _ = strace(bench(workload, more, warmup), preloaded(), log, "-e", watched)
+    calls = [re.match(r"\d+ +(\w+)", line)[1] for line in lines if re.match(r"\d+ +\w+\(", line)]
+    begin, end = (at for at, call in enumerate(calls) if call == "getrusage")
+    assert calls[begin + 1 : end] == []
+    assert begin > 0 and set(calls[:begin]) == set(KERNEL_CALLS)

@@ -446,9 +446,10 @@ struct hak_front_t {
     const struct hak_owners_t *owners;
 };
 
-/* Its name carries the shift, so a program compiled for another one does not start, instead of going astray. */
+/* Its name carries the number of this layout and the shift, so a program compiled for others does not start, instead of
+ * going astray. */
 #define HAK_PASTE(a, b) a##b
-#define HAK_FRONT(shift) HAK_PASTE(hak_front, shift)
+#define HAK_FRONT(shift) HAK_PASTE(hak_front2_, shift)
 #define hak_front HAK_FRONT(HAK_SLAB_SHIFT)
 
 extern __thread struct hak_front_t hak_front __attribute__((tls_model("initial-exec")));

@@ -1,4 +1,4 @@
-/* alloc.c: the front door. malloc and free hold the hits: of the front's magazines, and of the short runs that a thread
+/* alloc.c: the front door. malloc and free hold the hits: of the heap's magazines, and of the short runs that a thread
  * has in hand. All else is one call: sizes are checked, heaps made, pools asked, refusals turned into NULL and ENOMEM,
  * damage into one fatal line. errno survives a free. */
 
@@ -86,14 +86,14 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
 static struct span *run_fetch(struct heap *heap, size_t size, uint32_t alignment)
 {
     if (size > SIZE_LIMIT) return NULL;
-    size_t cached = heap != NULL ? heap->run_cached : 0;
+    size_t cached = heap != NULL ? PEEK(heap->kept.bytes) : 0;
     bool own = heap != NULL && alignment == 1;
     struct span *run = own ? mid_refill(heap, size) : orphan_run(size, alignment);
     if (run == NULL) {
         scrape(heap);
         run = own ? mid_refill(heap, size) : orphan_run(size, alignment);
     }
-    if (heap != NULL && heap->run_cached < cached) helper_consider(); /* what it kept has gone to the arena */
+    if (heap != NULL && PEEK(heap->kept.bytes) < cached) helper_consider(); /* what it kept has gone to the arena */
     return run;
 }
 
@@ -217,14 +217,13 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
         window_give(heap, run, os_tick_ns());
         return;
     }
-    if (UNLIKELY(!run_is_live(run, block))) fatal("block freed twice", block);
+    if (UNLIKELY(!run_end(run, block))) fatal("block freed twice", block);
     bool giant = large_goes(run->size), goes = giant && !(PEEK(large_returns) && helper_is_there());
     if (run->place || (goes && run->size >= LARGE_MIN)) run_settle(run);
     if (heap != NULL && !giant && mid_free(heap, run)) return;
     uint64_t now = os_tick_ns();
     if (giant) POKE(large_gone_ns, now);
     size_t bytes = run_touched_bytes(run);
-    if (UNLIKELY(!run_end(run, block))) fatal("block freed twice", block);
     run->zeroed = 0;
     large_free(heap, run, goes, now);
     if (heap != NULL) mid_fall(heap, bytes, now);
@@ -250,7 +249,9 @@ static NOINLINE void free_slow(struct heap *heap, struct span *span, uintptr_t b
     if (UNLIKELY(heap == NULL && is_dying())) return;
     int saved = errno;
     if (UNLIKELY(span == NULL)) fatal("free of an address that is not ours,", block);
-    if (UNLIKELY(mode == MODE_GUARDED)) guard_free(span_of_block((void *)block, "free of no block"), block);
+    bool gone = span->kind == SPAN_RUN && run_block(span) == block && !run_is_out(span);
+    if (UNLIKELY(mode == MODE_GUARDED))
+        guard_free(span_of_block((void *)block, gone ? "block freed twice" : "free of no block"), block);
     else if (span->kind == SPAN_SLAB) small_free(heap, span, block);
     else if (span->kind == SPAN_RUN) run_free(heap, span, block);
     else fatal("free of memory that is free,", block);
@@ -283,8 +284,10 @@ static NOINLINE void free_rest(void *p)
     struct span *span = span_of(block);
     if (LIKELY(heap != NULL && span != NULL)) {
         uint32_t round = heap->run_round;
+        size_t told = PEEK(heap->kept.told);
         if (run_is_live(span, block) && !large_goes(span->size) && mid_free(heap, span)) {
-            if (UNLIKELY(heap->run_round < round)) helper_consider(); /* what lay idle has gone to the arena */
+            if (UNLIKELY(heap->run_round < round || PEEK(heap->kept.told) > told))
+                helper_consider(); /* what lay idle has gone to the arena, or the thread keeps much */
             return;
         }
     } else {

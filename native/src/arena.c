@@ -95,8 +95,9 @@ static void free_unlink(struct span *span)
 {
     int state = span->zeroed ? CLEAN : DIRTY;
     unsigned bin = run_bin_floor(span->units);
-    MUST(span->kind == SPAN_FREE && (span->prev == NULL ? free_bins[state][bin] == span : span->prev->next == span),
-         span->address);
+    bool listed = span->prev == NULL ? free_bins[state][bin] == span : span->prev->next == span;
+    if (UNLIKELY(span->kind != SPAN_FREE || !listed || (span->next != NULL && span->next->prev != span)))
+        fatal("block freed twice, by two threads at a time,", span->address);
     if (span->next != NULL) span->next->prev = span->prev;
     if (span->prev != NULL) span->prev->next = span->next;
     else if ((free_bins[state][bin] = span->next) == NULL) free_bits[state] &= ~(UINT64_C(1) << bin);
@@ -153,7 +154,7 @@ static void free_insert(struct arena *arena, struct span *span, uint32_t units, 
     }
     span_shape(arena, span, SPAN_FREE, units);
     span->zeroed = zeroed;
-    span->freed_ns = age.mean_ns;
+    span->freed_ns = age.mean_ns & ~UINT64_C(1);
     free_link(span, age.older);
 }
 

@@ -77,7 +77,7 @@ static void guard_release(uintptr_t block)
     struct span *span = span_of(block);
     guard_inspect(span, block);
     if (span->kind == SPAN_SLAB) orphan_free(span->class, block);
-    else mid_spill(NULL, span, os_now_ns());
+    else mid_spill(NULL, span, RUN_FREE, os_now_ns());
 }
 
 /* Frees a live guarded block: it is emptied and waits in the queue; a run costs no pages there. */
@@ -85,7 +85,7 @@ static void guard_free(struct span *span, uintptr_t block)
 {
     guard_size(span, block);
     if (span->kind == SPAN_RUN) {
-        POKE(span->life, RUN_FREE);
+        if (UNLIKELY(!run_end(span, block))) fatal("block freed twice", block);
         span->zeroed = 0;
         if (os_purge((void *)span->address, span_bytes(span))) POKE(span->touched, 1);
         else memset((void *)block, 0, run_touched_bytes(span));

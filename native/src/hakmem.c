@@ -24,6 +24,7 @@
 #include "poolchunk.c"  /* memory of stack pools */
 #include "poollane.c"   /* threads that share one */
 #include "stackpool.c"  /* objects of one size */
+#include "kept.c"       /* runs that threads keep */
 #include "slab.c"       /* equal blocks */
 #include "strip.c"      /* parts of slabs go back */
 #include "magazine.c"   /* thread caches and the depot */

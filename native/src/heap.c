@@ -8,7 +8,6 @@
 
 #include <pthread.h>
 
-static struct heap *_Atomic heaps;   /* newest first */
 static void (*heap_gone)(bool last); /* called when a thread has gone */
 static struct lock heap_lock;        /* guards the list's head, reuse, and observers' look at bins */
 static pthread_key_t heap_key;
@@ -42,7 +41,7 @@ static void heap_occupy(struct heap *heap)
     struct heap **row = heap_row(&front);
     heap->in_row = *row;
     *row = heap;
-    heap->front = &front;
+    POKE(heap->front, &front);
     heap->thread = os_thread();
     atomic_store(&heap->state, HEAP_LIVE);
 }
@@ -79,8 +78,8 @@ static bool heap_retire(struct heap *heap)
     *at = heap->in_row;
     heap->in_row = heaps_free;
     heaps_free = heap;
-    heap->run_held = 0;
-    heap->front = NULL;
+    heap->run_held = heap->kept.taken = 0;
+    POKE(heap->front, NULL);
     atomic_store(&heap->state, HEAP_FREE);
     return atomic_fetch_sub(&heaps_alive, 1) == 1;
 }
@@ -312,7 +311,7 @@ static bool idle_is_young(uint64_t horizon)
     for (struct superslab *superslab = superslabs_free; superslab != NULL && !young; superslab = superslab->next)
         young = superslab->dirty_mask != 0 && superslab->freed_ns > horizon + 1;
     for (struct span *window = windows; window != NULL && !young; window = window->next)
-        young = window->freed_ns > horizon;
+        young = window->idle_ns > horizon;
     lock_drop(&arena_lock);
     return young;
 }
@@ -344,6 +343,7 @@ static size_t give_all_back(uint64_t now)
 {
     lock_take(&round_lock);
     depots_trim(now, true);
+    runs_collect(now, true);
     size_t bytes = purge_aged(now + 1, true, SIZE_MAX);
     lock_drop(&round_lock);
     return bytes;
@@ -368,6 +368,7 @@ static uint64_t tidy(uint64_t now, bool again, size_t slabs)
         lock_take(&round_lock);
         if (!again) {
             depots_trim(now, false);
+            runs_collect(now, false);
             POKE(runs_relieved, atomic_load_explicit(&run_units_out, memory_order_relaxed));
         }
         size_t bytes = purge_aged(now > delay ? now - delay : 0, false, slabs);

@@ -24,7 +24,8 @@ static void helper_poke(void)
 
 static bool helper_has_work(void)
 {
-    bool due = PEEK(slabs_due) || pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8;
+    size_t pending = pending_bytes(depots_bytes()) + runs_bytes();
+    bool due = PEEK(slabs_due) || pending >= (size_t)knob(KNOB_purge_batch_bytes) / 8;
     return due && knob(KNOB_idle_return);
 }
 
@@ -41,9 +42,11 @@ static uint64_t helper_round(uint64_t now)
 static void *helper_main(void *unused)
 {
     (void)unused;
+    bool fences = os_fences_begin();
     for (;;) {
         uint32_t seen = atomic_load(&helper_word); /* first: who changes what is read below raises it afterwards */
         if (atomic_load(&heaps_alive) == 0) break;
+        POKE(runs_watched, fences && knob(KNOB_idle_return));
         uint64_t pause = helper_round(os_now_ns());
         bool long_pause = pause == 0 || pause > tidy_pause(false);
         atomic_store(&helper_sleeps, long_pause); /* who frees from here on sees it, or what he freed is seen below */
@@ -56,6 +59,7 @@ static void *helper_main(void *unused)
         if (!long_pause || !helper_has_work()) os_futex_wait(&helper_word, seen, pause);
         atomic_store(&helper_sleeps, false);
     }
+    POKE(runs_watched, false);
     atomic_store(&helper_state, HELPER_NONE);
     pthread_sigmask(SIG_SETMASK, &helper_mask, NULL); /* the last thread of all runs the program's exit handlers */
     return NULL;
@@ -70,6 +74,7 @@ static bool helper_is_there(void)
 /* In a child: its parent's helper stayed behind, and it has fetched no memory of its own. */
 static void helper_child(void)
 {
+    POKE(runs_watched, false);
     atomic_store(&helper_state, HELPER_NONE);
     atomic_store(&helper_due, false);
     atomic_store(&fetched_units, 0);
@@ -101,6 +106,7 @@ static void helper_start(void)
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, helper_stack(&attributes));
+    if (atomic_load(&heaps_alive) == 1) os_fences_begin(); /* it takes milliseconds once there are more threads */
     bool started = pthread_create(&thread, &attributes, helper_main, NULL) == 0;
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &helper_mask, NULL);
@@ -130,18 +136,20 @@ static void helper_offer(void)
  * caller holds no lock. */
 static void helper_consider(void)
 {
-    size_t pending = pending_bytes(atomic_load_explicit(&depots_told, memory_order_relaxed));
+    size_t free_bytes = pending_bytes(atomic_load_explicit(&depots_told, memory_order_relaxed));
+    size_t pending = free_bytes + runs_bytes(), batch = (size_t)knob(KNOB_purge_batch_bytes);
     bool much = knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes);
     if (UNLIKELY(much || atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
         atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE)
         atomic_store(&helper_due, true);
     bool due = PEEK(slabs_due) && knob(KNOB_idle_return);
-    if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes) && !due)) return;
+    if (LIKELY(pending < batch && !due)) return;
     int saved = errno;
     atomic_thread_fence(memory_order_seq_cst); /* what was freed is told before it is asked whether the helper sleeps */
     if ((due || (much && knob(KNOB_idle_return))) && atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
         helper_poke();
-    if (!knob(KNOB_background) || !helper_is_there()) tidy(os_now_ns(), false, SLABS_INLINE);
+    bool alone = !knob(KNOB_background) || !helper_is_there(); /* a round inline collects from no thread */
+    if (alone && (due || free_bytes >= batch)) tidy(os_now_ns(), false, SLABS_INLINE);
     errno = saved;
 }
 

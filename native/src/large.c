@@ -169,7 +169,7 @@ static void window_give(struct heap *heap, struct span *window, uint64_t now)
     *(window->prev != NULL ? &window->prev->next : &windows_live) = window->next;
     window->zeroed = 0;
     window_release(window, RUN_FREE);
-    window->freed_ns = now;
+    window->idle_ns = now;
     window->next = windows;
     POKE(windows, window);
     lock_drop(&arena_lock);
@@ -212,7 +212,7 @@ static size_t windows_purge(uint64_t horizon)
     lock_take(&arena_lock);
     for (struct span **at = &windows; *at != NULL;) {
         struct span *window = *at;
-        if (window->freed_ns > horizon) {
+        if (window->idle_ns > horizon) {
             at = &window->next;
             continue;
         }
@@ -247,7 +247,7 @@ static void large_free(struct heap *heap, struct span *run, bool goes, uint64_t 
         POKE(run->touched, 0);
         if (heap != NULL) heap->run_held -= size_min(heap->run_held, bytes);
     }
-    mid_spill(heap, run, now);
+    mid_spill(heap, run, RUN_FREE, now);
 }
 
 /* A block that became much shorter where it lies keeps no pages behind it. */

@@ -251,17 +251,30 @@ static size_t depots_trim(uint64_t now, bool all)
     return bytes;
 }
 
-/* Before memory grows: where depots hold much, what lies idle there goes home, for its slabs may serve, or whole
- * superslabs do as runs. `relieved`: what was grown when that was done last, `has`: what is now. */
+/* Before there are more runs: what other threads keep goes to the arena. */
+static COLD void runs_relieve(void)
+{
+    if (!lock_try(&round_lock)) return;
+    runs_collect(os_tick_ns(), true);
+    lock_drop(&round_lock);
+}
+
+/* Before memory grows: where depots hold much, or threads keep many runs, what lies idle there goes home, for its slabs
+ * may serve, or whole superslabs do as runs, and runs as superslabs. `relieved`: what was grown when that was done
+ * last, `has`: what is now. */
 static COLD void depots_relieve(size_t *relieved, size_t has)
 {
     if (!lock_try(&round_lock)) return;
     POKE(*relieved, has);
     if (depots_trim(os_now_ns(), false) != 0) POKE(slabs_due, true);
+    runs_collect(os_tick_ns(), true);
     lock_drop(&round_lock);
 }
 
-static bool depots_hold(size_t much) { return atomic_load_explicit(&depots_told, memory_order_relaxed) >= much; }
+static bool depots_hold(size_t much)
+{
+    return atomic_load_explicit(&depots_told, memory_order_relaxed) + runs_bytes() >= much;
+}
 
 /* Before there are more superslabs, and after, once each. */
 static void depots_relieve_slabs(void)
@@ -305,7 +318,7 @@ static uint32_t magazine_limit(const struct heap *heap, unsigned class)
  * nothing for a while. */
 static COLD void heap_regret(const struct heap *heap, uint8_t *bursts, uint8_t most)
 {
-    bool soon = os_tick_ns() - heap->given_ns < (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
+    bool soon = os_tick_ns() < heap->given_ns + (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u; /* it may be ahead */
     if (!soon) *bursts = 0;
     else if (*bursts < most) *bursts += 1;
 }

@@ -10,7 +10,6 @@ static ALWAYS_INLINE size_t run_units(size_t size)
 {
     return (size + (size < LARGE_MIN ? RUN_SLACK : 0) + UNIT_BYTES - 1) >> UNIT_SHIFT;
 }
-static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->address + run->start; }
 
 /* Blocks that all began on a unit would share a few sets of every cache, so each run has a colour: the cache line of
  * its first page on which the block begins (Bonwick, USENIX 1994, section 4.2). Steps of 5 of 63 spread any few of
@@ -21,11 +20,9 @@ static void run_colour(struct heap *heap, struct span *run)
     run->start = (1 + heap->colour) * CACHE_LINE;
 }
 static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
-static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
 
-/* The word of a live run: the lower half of its block's address and one. It is odd, and its lower 16 bits are a
- * colour's, so no other span has it in this place: a slab has 0 there, a free span the upper half of a pointer to a
- * descriptor. */
+/* The word of a live run: the lower half of its block's address and one. It is odd, so no other span has it in this
+ * place: a slab has 0 there, a free span an even number. */
 static ALWAYS_INLINE uint32_t run_mark(uintptr_t block) { return (uint32_t)block + 1; }
 
 /* Does a block that a caller has start here? Whatever the span is. */
@@ -35,7 +32,7 @@ static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
 }
 
 /* Longer by half and a unit is near enough: the pages are there already. One unit, the most frequent length, takes no
- * other. From half a MiB to one, where lengths lie closest, a quarter is enough to find one, and idles less memory. */
+ * other. Of nine to sixteen, where each length has a bin, a quarter is enough to find one, and idles less memory. */
 static ALWAYS_INLINE bool run_is_near(size_t length, size_t units)
 {
     return length <= units + units / (units > RUN_SHORT && units <= RUN_EXACT ? 4 : 2) + (units > 1);
@@ -94,24 +91,6 @@ static void run_level(struct span *run)
     POKE(run->life, run_mark(run->address));
 }
 
-/* A run of this thread's: of two threads that freed a block at a time, each of which keeps it, one finds that it is the
- * other's. */
-static ALWAYS_INLINE void run_expect_kept(const struct bins *bins, const struct span *run)
-{
-    if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != bins->kept)) fatal("block freed twice", run_block(run));
-}
-
-static struct span *run_pop(struct heap *heap, unsigned bin)
-{
-    struct span *run = heap->runs[bin];
-    run_expect_kept(&heap->bins, run);
-    heap->runs[bin] = run->next;
-    if (run->next == NULL) heap->run_bits &= ~(UINT64_C(1) << bin);
-    POKE(heap->run_cached, heap->run_cached - run_touched_bytes(run));
-    heap->run_idle = size_min(heap->run_idle, heap->run_cached);
-    return run;
-}
-
 static ALWAYS_INLINE struct span *short_of(uintptr_t block)
 {
     return &arenas[0].spans[(block - arenas[0].base) >> UNIT_SHIFT];
@@ -138,7 +117,7 @@ static ALWAYS_INLINE void *short_begin(const struct bins *bins, uintptr_t block,
 {
     struct span *run = short_of(block);
     MUST(run->kind == SPAN_RUN && run_units(size) <= run->units, block);
-    if (UNLIKELY(PEEK(run->life) != bins->kept)) fatal("block freed twice", block); /* as run_expect_kept */
+    run_expect_kept(bins, run);
     POKE(run->size, size);
     POKE(run->life, run_mark(block));
     return (void *)block;
@@ -155,7 +134,7 @@ static ALWAYS_INLINE uintptr_t short_take(struct run_bin *shorts, size_t size)
 static ALWAYS_INLINE uintptr_t short_take_near(struct heap *heap, size_t size)
 {
     size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
-    if (!run_is_near(next, units) || heap->runs[length - 1] != NULL) return 0;
+    if (!run_is_near(next, units) || PEEK(heap->kept.runs[length - 1]) != NULL) return 0;
     return short_pop(heap->bins.shorts, short_bins[next]);
 }
 
@@ -223,26 +202,37 @@ static struct span *short_run(struct heap *heap, size_t length)
     return short_of(block);
 }
 
-/* The cached run whose length is nearest, not shorter; NULL where none is near. */
-static NOINLINE struct span *run_pop_near(struct heap *heap, size_t units)
+/* The cached run whose length is nearest, not shorter; NULL where none is near. Its pages are not zero. The thread is
+ * at its lists, and leaves them. */
+static NOINLINE struct span *mid_allocate_near(struct heap *heap, size_t size)
 {
-    for (size_t length = units; length <= RUN_SHORT && run_is_near(length, units); length++) {
-        struct span *run = short_run(heap, length);
-        if (run != NULL) return run;
-    }
+    size_t units = run_units(size);
+    struct span *run = NULL;
+    for (size_t length = units; run == NULL && length <= RUN_SHORT && run_is_near(length, units); length++)
+        run = short_run(heap, length);
     unsigned bin = run_bin_ceil(units);
-    uint64_t bits = bin < RUN_BINS ? heap->run_bits >> bin : 0;
-    if (bits == 0 || !run_is_near(run_bin_units(bin + lowest_bit(bits)), units)) return NULL;
-    return run_pop(heap, bin + lowest_bit(bits));
+    uint64_t bits = run == NULL && bin < RUN_BINS ? heap->kept.bits >> bin : 0;
+    if (bits != 0 && run_is_near(run_bin_units(bin + lowest_bit(bits)), units))
+        run = kept_pop(&heap->kept, &heap->bins, bin + lowest_bit(bits));
+    else kept_leave(&heap->kept);
+    if (run != NULL) run_begin(run, size, units);
+    return run;
 }
 
-/* A cached run that is long enough and not much longer; NULL where there is none. Its pages are not zero. */
+static NOINLINE struct span *mid_allocate_later(struct heap *heap, size_t size)
+{
+    kept_enter(&heap->kept);
+    return mid_allocate_near(heap, size);
+}
+
+/* A cached run that is long enough and not much longer, at first one of the right length; NULL where there is none. */
 static struct span *mid_allocate(struct heap *heap, size_t size)
 {
     size_t units = run_units(size), length = run_length(units);
-    struct span *run;
-    if (length <= RUN_EXACT && heap->runs[length - 1] != NULL) run = run_pop(heap, (unsigned)length - 1);
-    else if ((run = run_pop_near(heap, units)) == NULL) return NULL;
+    struct kept *kept = &heap->kept;
+    if (UNLIKELY(!kept_try(kept))) return mid_allocate_later(heap, size);
+    if (length > RUN_EXACT || kept->runs[length - 1] == NULL) return mid_allocate_near(heap, size);
+    struct span *run = kept_pop(kept, &heap->bins, (unsigned)length - 1);
     run_begin(run, size, units);
     return run;
 }
@@ -254,8 +244,6 @@ static void run_huge(const struct span *run, bool wanted)
               end = align_up(run->address + span_bytes(run), SUPERSLAB_LARGE);
     os_huge((void *)begin, size_min(end, arena->base + PEEK(arena->writable)) - begin, wanted);
 }
-
-static _Atomic size_t run_units_out; /* units of runs that the arena has given to threads, windows left out */
 
 /* Large blocks get huge pages where this program fills them, or blocks of which little is touched would cost 2 MiB
  * each. What is known goes by doublings of size, by log2. `large_filled`: blocks in a row that were seen without huge
@@ -359,33 +347,30 @@ static bool runs_given_many(const struct heap *heap) { return heap->run_given >=
 /* Says how many bytes of runs the thread may keep beside the short ones: RUN_TIMES what its callers have, but always a
  * little, more where it works in bursts, and never RUN_MORE times that little, for an idle thread keeps them. Of runs
  * that other threads freed it does not know, so it has no more than there are. What it has in hand counts as its
- * callers', who will soon ask for it, unless it gives one after the other. */
+ * callers', who will soon ask for it, unless it gives one after the other. Where an idle thread's are collected it may
+ * keep all that it had, up to RUN_WATCHED times that little. */
 static void mid_allow(struct heap *heap)
 {
+    if (UNLIKELY(PEEK(heap->kept.taken) != 0)) heap->run_held -= size_min(heap->run_held, kept_learn(&heap->kept));
     size_t out = atomic_load_explicit(&run_units_out, memory_order_relaxed) << UNIT_SHIFT, shorts = 0;
     for (unsigned length = 1; runs_given_many(heap) && length <= RUN_SHORT; length++)
         shorts += (size_t)(heap->bins.shorts[length].top - shorts_slots(heap, length)) * length << UNIT_SHIFT;
     size_t held = size_min(heap->run_held, out), callers = held - size_min(held, shorts);
     size_t least = runs_least(), surplus = callers / (RUN_TIMES + 1) * RUN_TIMES;
     heap->run_allowed = size_max(least << heap->peaks, size_min(surplus, RUN_MORE * least));
+    if (PEEK(runs_watched)) heap->run_allowed = size_max(heap->run_allowed, size_min(held, RUN_WATCHED * least));
 }
 
-/* A run goes to the arena, unless another thread, that freed the block at the same time, has just put it elsewhere. */
-static void mid_spill(struct heap *heap, struct span *run, uint64_t now)
+/* The run, whose word of life is known, goes to the arena. */
+static void mid_spill(struct heap *heap, struct span *run, uint32_t life, uint64_t now)
 {
-    uint32_t life = PEEK(run->life);
-    atomic_fetch_sub_explicit(&run_units_out, run->units, memory_order_relaxed);
     if (heap != NULL) {
         heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
         heap->run_given++;
         heap->given_ns = now;
         mid_allow(heap);
     }
-    lock_take(&arena_lock);
-    if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != life)) fatal("block freed twice", run_block(run));
-    arena_give(run, run->touched != 0 ? run->units : 0, now); /* whole, or it would not serve such a size again */
-    lock_drop(&arena_lock);
-    stat_shared(STAT_spans_returned, 1);
+    run_give(run, life, now);
 }
 
 /* Bounds the bins; what they hold beyond that is spilled. */
@@ -396,16 +381,18 @@ static void shorts_bound(struct heap *heap, size_t bytes)
     shorts_limit(heap, bytes);
     for (unsigned length = 1; length <= RUN_SHORT; length++)
         while (heap->bins.shorts[length].top > heap->bins.shorts[length].limit)
-            mid_spill(heap, short_run(heap, length), now);
+            mid_spill(heap, short_run(heap, length), heap->bins.kept, now);
 }
 
 /* Spills cached runs, longest first, until `keep` bytes are left. */
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
-        for (struct span *run; (run = short_run(heap, length)) != NULL;) mid_spill(heap, run, now);
-    while (heap->run_bits != 0 && heap->run_cached > keep)
-        mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
+        for (struct span *run; (run = short_run(heap, length)) != NULL;) mid_spill(heap, run, heap->bins.kept, now);
+    for (struct span *run; (run = kept_longest(&heap->kept, &heap->bins, keep)) != NULL;)
+        mid_spill(heap, run, heap->bins.kept, now);
+    kept_enter(&heap->kept);
+    kept_leave_told(&heap->kept);
 }
 
 /* A run went to the arena since the thread had too much. What it keeps falls with what it may keep, which falls with
@@ -414,9 +401,10 @@ static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
 {
     if (runs_given_many(heap)) shorts_bound(heap, shorts_bytes() / 4);
-    size_t least = heap->run_cached - size_min(heap->run_cached, 2 * RUN_TIMES * bytes);
-    while (heap->run_bits != 0 && heap->run_cached > size_max(heap->run_allowed, least))
-        mid_spill(heap, run_pop(heap, log2_floor(heap->run_bits)), now);
+    size_t cached = PEEK(heap->kept.bytes), least = cached - size_min(cached, 2 * RUN_TIMES * bytes);
+    struct span *run;
+    while ((run = kept_longest(&heap->kept, &heap->bins, size_max(heap->run_allowed, least))) != NULL)
+        mid_spill(heap, run, heap->bins.kept, now);
 }
 
 /* One is asked for that no free memory with pages serves: what there is goes back first, if it is much, so that what
@@ -439,14 +427,15 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     uint32_t length = (uint32_t)(bin < RUN_BINS ? run_bin_units(bin) : units);
     bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages), giant = large_goes(size);
     if (giant) {
-        bool soon = os_tick_ns() - PEEK(large_gone_ns) < (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
+        bool soon = os_tick_ns() < PEEK(large_gone_ns) + (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
         POKE(large_returns, soon && (size_t)knob(KNOB_large_threshold) == LARGE_THRESHOLD_MAX);
     }
     lock_take(&arena_lock);
     struct span *run = arena_take_warm(length, 1);
     lock_drop(&arena_lock);
     if (run == NULL) { /* no growth while pages lie idle here: together with what lies beside them they may do */
-        if (heap->run_cached >= RUN_MUCH) mid_shrink(heap, 0, os_tick_ns());
+        if (PEEK(heap->kept.bytes) >= RUN_MUCH) mid_shrink(heap, 0, os_tick_ns());
+        if (runs_bytes() >= RUN_PORTION) runs_relieve();
         depots_relieve_runs(atomic_load_explicit(&run_units_out, memory_order_relaxed));
         if (giant) giant_relieve();
         lock_take(&arena_lock);
@@ -469,27 +458,36 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     return run;
 }
 
-/* What lay idle for a whole round goes back: a thread that needs less than it did keeps less. */
-static void mid_age(struct heap *heap)
+static NOINLINE bool mid_keep_later(struct heap *heap, struct span *run)
 {
-    if (++heap->run_round < RUN_ROUND) return;
-    mid_shrink(heap, size_max(runs_least(), heap->run_cached - heap->run_idle), os_tick_ns());
+    kept_enter(&heap->kept);
+    return kept_push(&heap->kept, run_bin_floor(run->units), run, run_touched_bytes(run));
+}
+
+static ALWAYS_INLINE bool mid_keep(struct heap *heap, struct span *run)
+{
+    struct kept *kept = &heap->kept;
+    size_t bytes = run_touched_bytes(run);
+    bool fits = PEEK(kept->bytes) + bytes <= heap->run_allowed;
+    if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || !fits)) return false;
+    POKE(run->life, heap->bins.kept);
+    if (UNLIKELY(!kept_try(kept))) return mid_keep_later(heap, run);
+    return kept_push(kept, run_bin_floor(run->units), run, bytes);
+}
+
+/* What lay idle for a whole round goes back: a thread that needs less than it did keeps less. */
+static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
+{
+    bool kept = mid_keep(heap, run);
+    mid_shrink(heap, size_max(runs_least(), kept_used(&heap->kept)), os_tick_ns());
     heap->run_round = 0;
-    heap->run_idle = heap->run_cached;
+    return kept;
 }
 
 /* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
 static bool mid_free(struct heap *heap, struct span *run)
 {
     if (short_free(&heap->bins, run, run_block(run))) return true;
-    mid_age(heap);
-    size_t cached = heap->run_cached + run_touched_bytes(run);
-    if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || cached > heap->run_allowed)) return false;
-    unsigned bin = run_bin_floor(run->units);
-    POKE(run->life, heap->bins.kept);
-    run->next = heap->runs[bin];
-    heap->runs[bin] = run;
-    heap->run_bits |= UINT64_C(1) << bin;
-    POKE(heap->run_cached, cached);
-    return true;
+    if (UNLIKELY(++heap->run_round >= RUN_ROUND)) return mid_keep_aged(heap, run);
+    return mid_keep(heap, run);
 }

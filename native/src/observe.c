@@ -62,8 +62,8 @@ static void level_heaps(uint64_t *value)
             value[STAT_cached_bytes] += (loaded + spare_blocks(heap, class)) * classes[class].size;
             value[STAT_live_blocks] -= loaded;
         }
-        value[STAT_live_bytes] += PEEK(heap->run_cached); /* in no block that is in use */
-        value[STAT_cached_bytes] += PEEK(heap->run_cached);
+        value[STAT_live_bytes] += PEEK(heap->kept.bytes); /* in no block that is in use */
+        value[STAT_cached_bytes] += PEEK(heap->kept.bytes);
     }
 }
 

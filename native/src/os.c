@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/auxv.h>
@@ -282,6 +283,26 @@ static int os_keep_open(int file)
     const int far = 200;
     int kept = fcntl(file, F_DUPFD_CLOEXEC, far);
     return kept >= 0 ? kept : file;
+}
+
+/* --- fences in other threads -------------------------------------------------------------------------------------- */
+
+/* From now on os_fence_all can be; false where the kernel has no such thing, or a filter forbids it. Keeps errno. */
+static bool os_fences_begin(void)
+{
+    int saved = errno;
+    bool there = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+    errno = saved;
+    return there;
+}
+
+/* Every thread of the process passes a full fence before this returns. Keeps errno. */
+static bool os_fence_all(void)
+{
+    int saved = errno;
+    bool passed = syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+    errno = saved;
+    return passed;
 }
 
 /* --- sleeping ----------------------------------------------------------------------------------------------------- */

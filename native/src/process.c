@@ -58,7 +58,7 @@ static void fork_child(void)
     uint32_t alive = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
         if (heap == front.heap) heap->thread = os_thread(), alive++;
-        else if (atomic_load(&heap->state) == HEAP_LIVE) heap->front = NULL;
+        else if (atomic_load(&heap->state) == HEAP_LIVE) POKE(heap->front, NULL);
     atomic_store(&heaps_alive, alive);
     atomic_store(&main_has_left, false);
     ace_child();

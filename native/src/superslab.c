@@ -1,4 +1,4 @@
-/* superslab.c: regions of 1 or 2 MiB from which slabs are taken, one unit or four at a time.
+/* superslab.c: regions of 1 or 2 MiB from which slabs are taken.
  *
  * A superslab lies aligned to its size, so that a huge page can back it. Free units remember whether they may hold
  * pages; a superslab that is free as a whole goes back to the arena. Everything is under arena_lock. */

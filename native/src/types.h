@@ -34,8 +34,8 @@
 #define L2_CLASSES (5u * L2_STEPS)               /* 40: five doublings from 1 KiB */
 #define CLASSES (TINY_CLASSES + L2_CLASSES)      /* 105 */
 #define L2_TABLE_SHIFT 7                         /* 128 bytes: the finest step of an L2 class */
-#define L2_SMALL_MAX 8192u                       /* bytes; up to here a slab is one unit */
-#define L2_SLAB_BYTES ((size_t)131072)           /* 128 KiB for blocks above that */
+#define L2_SMALL_MAX 8192u                       /* bytes; up to here a slab is 64 KiB */
+#define L2_SLAB_BYTES ((size_t)131072)           /* 128 KiB for blocks above that: times L2_MAX it fits 32 bits */
 #define SLAB_QUIET 2u                            /* rounds of tidying until parts of a slab are looked at */
 #define SLAB_STRIPPED (SLAB_QUIET + 1)           /* they were */
 #define SLABS_INLINE 64u                         /* slabs into which a thread looks in a round of its own, at most */
@@ -53,11 +53,13 @@
 #define RUN_SHORT 8u                                  /* units; up to here a thread keeps a few runs without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10)          /* of each short length */
 #define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 of one unit */
-#define RUN_TIMES 3u                 /* a thread keeps at most so many times what its callers have ... */
-#define RUN_MORE 8u                  /* ... and so many times what it may always keep */
-#define RUN_MUCH ((size_t)512 << 10) /* bytes of idle runs that a thread gives up before memory grows */
-#define RUN_GIVEN_MANY 16u           /* runs that go to the arena in a row until fewer short ones are kept */
-#define BURSTS_MAX 3u          /* doublings of what a thread may keep that soon takes again what it gave in a row ... */
+#define RUN_TIMES 3u                  /* a thread keeps at most so many times what its callers have ... */
+#define RUN_MORE 8u                   /* ... and so many times what it may always keep; all, where others can ... */
+#define RUN_WATCHED 64u               /* ... collect it, and so many times what it may always keep */
+#define RUN_PORTION ((size_t)4 << 20) /* bytes in which what threads keep is told */
+#define RUN_MUCH ((size_t)512 << 10)  /* bytes of idle runs that a thread gives up before memory grows */
+#define RUN_GIVEN_MANY 16u            /* runs that go to the arena in a row until fewer short ones are kept */
+#define BURSTS_MAX 5u          /* doublings of what a thread may keep that soon takes again what it gave in a row ... */
 #define PEAKS_MAX 2u           /* ... and of runs, if it gave much; of all classes together it is one */
 #define LARGE_FEW 2u           /* large blocks in a row that were filled until some of such a size get huge pages ... */
 #define LARGE_SURE 6u          /* ... and until no more than one of 32 live ones goes without */
@@ -98,8 +100,8 @@
 #define RECYCLED_MIN ((size_t)64 << 20)  /* bytes the arena hands out again before regions are looked at ... */
 #define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
 #define REGION_WAIT 4096                 /* runs taken from then on until the first one is moved */
-#define FRONTIER_STEP ((size_t)32 << 20) /* an arena becomes writable in steps of this */
-#define TABLES_STEP (8 * FRONTIER_STEP)  /* and gets descriptors in steps of this */
+#define FRONTIER_STEP ((size_t)64 << 20) /* an arena becomes writable in steps of this */
+#define TABLES_STEP (4 * FRONTIER_STEP)  /* and gets descriptors in steps of this */
 
 #define POINTER_BITS 48                               /* of a user address */
 #define LINK_LEAST (UINT64_C(0x7FFE) << POINTER_BITS) /* and 2^47 more: the keys that links are stored under */
@@ -142,7 +144,7 @@ struct chain {
 /* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
 
 /* Beyond a slab's first unit its descriptors are SPAN_SLAB_INSIDE, and know the way back; of every other span's they
- * are SPAN_INSIDE. ORDER KIND: one mask tells a slab's units (slab_of in l2.c). */
+ * are SPAN_INSIDE. */
 enum span_kind { SPAN_INSIDE, SPAN_FREE, SPAN_SLAB, SPAN_SLAB_INSIDE, SPAN_RUN, SPAN_SUPERSLAB };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is looked into */
 enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, small pages, not yet freed */
@@ -178,19 +180,22 @@ struct span {
                 uintptr_t list; /* tiny: returned blocks, linked through their first words */
                 uint64_t slots; /* L2: bit i set, block i is returned */
             };
-            uint32_t heap;     /* number of the heap that carves it, 0 none */
             uint32_t lifeless; /* 0, where a run has its life */
+            uint32_t heap;     /* number of the heap that carves it, 0 none */
         };
-        struct {             /* run */
-            size_t size;     /* bytes asked for */
+        struct { /* run */
+            union {
+                size_t size;      /* bytes asked for */
+                uint64_t idle_ns; /* growth window that is nobody's: since when */
+            };
             uint32_t site;   /* number of the site that asked for it, 0 unknown */
             uint32_t start;  /* bytes from the span to the block: its colour, below RUN_COLOURS lines */
-            uint32_t wanted; /* growth window: most units that its blocks have had since the last round of purging */
             uint32_t life;   /* the block's mark, or enum run_life */
+            uint32_t wanted; /* growth window: most units that its blocks have had since the last round of purging */
         };
         struct {                        /* free span */
-            uint64_t freed_ns;          /* when, the mean of its units */
             struct span *newer, *older; /* dirty ones by age */
+            uint64_t freed_ns; /* when, the mean of its units; even, so where a run has its life there is no mark */
         };
     };
     struct span *next; /* class list, run bin, or free bin */
@@ -281,6 +286,21 @@ struct bins {
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
 
+/* The runs that a thread keeps beside the short ones in hand: free for it, pages kept (kept.c). */
+struct kept {
+    bool busy;                   /* the thread is at these lists */
+    bool visited;                /* it was since somebody looked */
+    bool asked;                  /* somebody collects */
+    uint64_t bits;               /* bit b: runs[b] is not empty */
+    struct span *runs[RUN_BINS]; /* by length */
+    size_t bytes;                /* in them */
+    size_t idle;                 /* fewest of them since the round began (mid_age) */
+    size_t taken;                /* collected since the thread last knew */
+    size_t told;                 /* of the bytes, those in the sum over all threads */
+    struct lock lock;            /* held while somebody collects */
+    uint64_t seen_ns;            /* when somebody looked; under round_lock */
+};
+
 enum heap_state { HEAP_FREE, HEAP_LIVE, HEAP_HELD }; /* held: free, while its pages go back */
 
 struct heap {
@@ -292,14 +312,11 @@ struct heap {
     uint8_t lent[CLASSES - WIDE_CLASS]; /* blocks of longer classes in a row, modulo NEAR_MANY */
     uint8_t given[CLASSES];             /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
     struct span *current[CLASSES];      /* the slab being carved */
-    uint64_t run_bits;                  /* bit b: runs[b] is not empty */
+    struct kept kept;                   /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
-    struct span *runs[RUN_BINS];                              /* cached runs: free for this thread, pages kept */
     uint32_t colour;                                          /* of the next run from the arena */
-    size_t run_cached;                                        /* bytes in them */
-    size_t run_idle;                                          /* fewest of them since the round began */
-    uint32_t run_round;                                       /* runs freed with accounts since then */
-    size_t run_allowed;                                       /* the most they may be */
+    uint32_t run_round;                                       /* runs freed with accounts since it last aged */
+    size_t run_allowed;                                       /* bytes of runs that it may keep */
     size_t short_bytes;                                       /* of short runs of a length that may be in hand */
     const struct span *fresh;  /* large run, untouched before, that was handed out last */
     int32_t thread;            /* whose it is */

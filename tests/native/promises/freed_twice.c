@@ -138,6 +138,65 @@ PROMISE(a_block_that_two_threads_free_at_a_time_has_one_owner) {
     }
 }
 
+/* The same where one of them keeps all that it may, so that its run goes to the arena, while the other's word that it
+ * keeps the run waits behind stores to memory that is in no cache. 0: no block lies in another's. */
+enum { MANY = 200, COLD = 40, APART = 12 * KIB };
+static char cold[COLD * APART];
+
+PLAIN static void *free_behind_stores(void *unused) {
+    (void)unused;
+    free(malloc(raced_size));
+    taken_there = malloc(raced_size); /* it keeps none */
+#ifdef __x86_64__
+    for (size_t i = 0; i < COLD; i++) __builtin_ia32_clflush(cold + i * APART);
+    __builtin_ia32_mfence();
+#endif
+    for (there++; there < 2;) {}
+    for (size_t i = 0; i < COLD; i++) cold[i * 37 % COLD * APART] = 1;
+    free(raced);
+    for (freed++; freed < 2;) {}
+    taken_there = malloc(raced_size);
+    freed++;
+    return NULL;
+}
+
+PLAIN static int race_when_full(size_t size, int delay) {
+    static char *taken[2 * MANY];
+    pthread_t other;
+    memset(cold, 1, sizeof cold);
+    raced_size = size;
+    for (int i = 0; i < MANY; i++) taken[i] = malloc(size);
+    raced = taken[MANY * 8 / 10];
+    for (int i = 0; i < MANY * 9 / 10; i++)
+        if (taken[i] != raced) free(taken[i]);
+    alarm(20);
+    if (pthread_create(&other, NULL, free_behind_stores, NULL) != 0) return EXIT_UNTRIED;
+    for (there++; there < 2;) {}
+    for (volatile int spin = 0; spin < delay; spin++) {}
+    free(raced);
+    for (freed++; freed < 3;) {}
+    for (int i = 0; i < 2 * MANY; i++) {
+        char *block = malloc(size);
+        if (block < taken_there + size && taken_there < block + size) return 1;
+    }
+    return 0;
+}
+
+PROMISE(a_run_that_two_threads_free_at_a_time_has_one_owner_though_one_keeps_no_more) {
+    enum { ROUNDS = 1000 };
+    for (int round = 0; round < ROUNDS; round++) {
+        pid_t child = fork();
+        HOLDS(child >= 0);
+        if (child == 0) {
+            dup2(open("/dev/null", O_WRONLY), 2);
+            _exit(race_when_full(round % 2 ? 50 * KIB : 300 * KIB, round / 2 % 100 * 4));
+        }
+        int status;
+        HOLDS(waitpid(child, &status, 0) == child);
+        HOLDS(WIFSIGNALED(status) ? WTERMSIG(status) == SIGABRT : WEXITSTATUS(status) == 0);
+    }
+}
+
 static int by_word(const void *one, const void *two) {
     uintptr_t a = **(uintptr_t *const *)one, b = **(uintptr_t *const *)two;
     return a < b ? -1 : a > b;

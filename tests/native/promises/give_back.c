@@ -17,6 +17,17 @@ PROMISE(a_peak_of_200_byte_blocks_goes_back) { give_back_after(200); }
 PROMISE(a_peak_of_12_kib_blocks_goes_back) { give_back_after(12 * KIB); }
 PROMISE(a_peak_of_200_kib_blocks_goes_back) { give_back_after(200 * KIB); }
 PROMISE(a_peak_of_600_kib_blocks_goes_back) { give_back_after(600 * KIB); }
+PROMISE(a_peak_of_40_mib_of_200_kib_blocks_goes_back) {
+    enum { SMALL_PEAK = 40 * MIB };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    peak_of(200 * KIB); /* the helper is there by now */
+    for (int round = 0; round < 5; round++) {
+        for (size_t i = 0; i < SMALL_PEAK / (200 * KIB); i++) memset(blocks[i] = malloc(200 * KIB), 1, 200 * KIB);
+        for (size_t i = 0; i < SMALL_PEAK / (200 * KIB); i++) free(blocks[i]);
+    }
+    expect_at_most(before + SMALL_PEAK / 10);
+}
 PROMISE(a_peak_of_1_mib_blocks_goes_back) { give_back_after(1 * MIB); }
 PROMISE(every_peak_of_20_mib_blocks_goes_back) {
     give_back_after(20 * MIB);
@@ -359,6 +370,33 @@ static void *hold_one_of_each_size(void *unused) {
     pthread_barrier_wait(&all_may_rest);
     for (size_t i = 0; i < COUNT; i++) free(mine[i]);
     return unused;
+}
+
+/* A thread works in bursts of as many runs as it may keep, and rests, which another one does not wait for. */
+static pthread_barrier_t burst_over;
+static void *burst_of_runs(void *unused) {
+    (void)unused;
+    static char *runs[100];
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < 100; i++) memset(runs[i] = malloc(500 * KIB), 1, 500 * KIB);
+        for (int i = 0; i < 100; i++) free(runs[i]);
+    }
+    pthread_barrier_wait(&burst_over);
+    pthread_barrier_wait(&burst_over);
+    return NULL;
+}
+
+PROMISE(what_a_thread_keeps_serves_others_before_memory_grows) {
+    pthread_t thread;
+    pthread_barrier_init(&burst_over, NULL, 2);
+    set_knob("purge_delay_ms", 10000);
+    HOLDS(pthread_create(&thread, NULL, burst_of_runs, NULL) == 0);
+    pthread_barrier_wait(&burst_over);
+    long before = resident_bytes();
+    for (int i = 0; i < 60; i++) memset(blocks[i] = malloc(800 * KIB), 1, 800 * KIB);
+    HOLDS(resident_bytes() < before + 10 * MIB);
+    pthread_barrier_wait(&burst_over);
+    pthread_join(thread, NULL);
 }
 
 /* What they hold is 8 MiB, in slabs of which hardly anything was ever touched: those are to get no huge pages. */
