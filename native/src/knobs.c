@@ -12,10 +12,10 @@
 /*   name                   unit     default    minimum  maximum   learn start why */
 #define KNOBS(X)                                                                                                          \
     X(magazine_blocks,      "blocks",    512,       16,      512,  1, 0, "blocks a magazine holds at most: more saves exchanges, fewer save memory") \
-    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "bytes a magazine holds at most, 16 blocks excepted; up to eight times as many, for 128 blocks, where a class comes and goes in bursts") \
+    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "bytes a magazine holds at most, 16 blocks excepted; up to 32 times as many, for 128 blocks, where a class comes and goes in bursts") \
     X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, 0, "bytes the shared depot of full magazines keeps before blocks go back to their slabs at once") \
     X(superslab_bytes,      "bytes",   2 * MIB, 1 * MIB, 2 * MIB,  1, 0, "region from which slabs are taken, a power of two: 2 MiB suits huge pages, 1 MiB suits small heaps") \
-    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs a thread may always keep, or three times what it uses up to eight times as many, and of each short length three quarters; less where there are more threads than cores") \
+    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs a thread may always keep, and of each short length three quarters; 64 times as many if it used them, where the helper takes what a resting thread keeps, else eight times; less where there are more threads than cores") \
     X(large_threshold,      "bytes",  32 * MIB, 512 * KIB, 32 * MIB, 1, 0, "blocks from here on go back to the kernel when freed; smaller ones are kept; 32 MiB: so are those that come again soon, for the purge delay") \
     X(purge_delay_ms,       "ms",        500,       0,    60000,   1, 0, "how long free memory waits before it goes back to the kernel: longer saves faults") \
     X(purge_batch_bytes,    "bytes",   8 * MIB,     0, 1024 * MIB, 0, 0, "free bytes that must have gathered before a thread purges inline") \
