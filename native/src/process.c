@@ -54,6 +54,7 @@ static void fork_child(void)
     if (_IO_list_resetlock != NULL) _IO_list_resetlock();
     helper_child();
     windows_child();
+    atomic_store(&runs_told, front.heap != NULL ? front.heap->kept.told : 0);
     lanes_child();
     uint32_t alive = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)

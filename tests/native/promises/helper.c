@@ -87,6 +87,38 @@ PROMISE(a_child_has_no_helper_and_needs_none) {
     wait_for(child);
 }
 
+static void keep_runs(void) {
+    static char *runs[100];
+    for (int i = 0; i < 100; i++) memset(runs[i] = malloc(400 * KIB), 1, 400 * KIB);
+    for (int i = 0; i < 100; i++) free(runs[i]);
+}
+
+static void *fork_a_child(void *unused) {
+    (void)unused;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        wake_helper();
+        keep_runs();
+        sleep(4);
+        unsigned long before = of_other_threads(switches);
+        sleep(2);
+        HOLDS(of_other_threads(one_a_thread) == 1 && of_other_threads(switches) - before <= 2);
+        _exit(0);
+    }
+    wait_for(child);
+    return NULL;
+}
+
+/* Though the child knows nothing of what a thread kept that stayed behind. */
+PROMISE(an_idle_helper_sleeps_in_a_thread_s_child) {
+    pthread_t thread;
+    wake_helper();
+    for (int round = 0; round < 10; round++) keep_runs();
+    HOLDS(pthread_create(&thread, NULL, fork_a_child, NULL) == 0);
+    pthread_join(thread, NULL);
+}
+
 static void *outlive_main(void *argument) {
     usleep(100000);
     serve_every_size(NULL);
