@@ -15,11 +15,11 @@ static size_t runs_bytes(void) { return atomic_load_explicit(&runs_told, memory_
 static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->address + run->start; }
 static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
 
-/* A run of this thread's: of two threads that freed a block at a time, each of which keeps it, one finds that it is the
- * other's. */
-static ALWAYS_INLINE void run_expect_kept(const struct bins *bins, const struct span *run)
+/* A run of the thread whose word this is: of two threads that freed a block at a time, each of which keeps it, one
+ * finds that it is the other's. */
+static ALWAYS_INLINE void run_expect_kept(uint32_t word, const struct span *run)
 {
-    if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != bins->kept)) fatal("block freed twice", run_block(run));
+    if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != word)) fatal("block freed twice", run_block(run));
 }
 
 /* A run goes to the arena, unless its word of life is not what it was: another thread, that freed the block at the same
@@ -88,7 +88,7 @@ static ALWAYS_INLINE bool kept_push(struct kept *kept, unsigned bin, struct span
 static ALWAYS_INLINE struct span *kept_pop(struct kept *kept, const struct bins *bins, unsigned bin)
 {
     struct span *run = kept->runs[bin];
-    run_expect_kept(bins, run);
+    run_expect_kept(bins->kept, run);
     kept->runs[bin] = run->next;
     if (run->next == NULL) kept->bits &= ~(UINT64_C(1) << bin);
     POKE(kept->bytes, kept->bytes - run_touched_bytes(run));
@@ -133,15 +133,19 @@ static size_t kept_collect(struct heap *heap, uint64_t since)
 {
     struct kept *kept = &heap->kept;
     struct span *runs[RUN_BINS];
+    uint32_t word = heap->number * RUN_KEPT; /* its bins may be another thread's before all is done */
     uint64_t bits = 0;
     size_t bytes = 0;
     lock_take(&kept->lock);
     POKE(kept->asked, true);
     if (os_fence_all()) {
         if (!__atomic_load_n(&kept->busy, __ATOMIC_ACQUIRE)) {
-            memcpy(runs, kept->runs, sizeof runs);
-            memset(kept->runs, 0, sizeof kept->runs);
             bits = kept->bits;
+            for (uint64_t left = bits; left != 0; left &= left - 1) {
+                unsigned bin = lowest_bit(left);
+                runs[bin] = kept->runs[bin];
+                POKE(kept->runs[bin], NULL); /* the thread may look at any time whether there is one */
+            }
             bytes = kept->bytes;
             if (bytes != 0) POKE(kept->taken, kept->taken + bytes);
             kept->bits = 0;
@@ -155,8 +159,8 @@ static size_t kept_collect(struct heap *heap, uint64_t since)
     for (; bits != 0; bits &= bits - 1)
         for (struct span *run = runs[lowest_bit(bits)], *next; run != NULL; run = next) {
             next = run->next;
-            run_expect_kept(&heap->bins, run);
-            run_give(run, heap->bins.kept, since);
+            run_expect_kept(word, run);
+            run_give(run, word, since);
         }
     return bytes;
 }

@@ -117,7 +117,7 @@ static ALWAYS_INLINE void *short_begin(const struct bins *bins, uintptr_t block,
 {
     struct span *run = short_of(block);
     MUST(run->kind == SPAN_RUN && run_units(size) <= run->units, block);
-    run_expect_kept(bins, run);
+    run_expect_kept(bins->kept, run);
     POKE(run->size, size);
     POKE(run->life, run_mark(block));
     return (void *)block;
@@ -198,7 +198,7 @@ static struct span *short_run(struct heap *heap, size_t length)
 {
     uintptr_t block = short_pop(heap->bins.shorts, SHORT_BIN(length));
     if (block == 0) return NULL;
-    run_expect_kept(&heap->bins, short_of(block));
+    run_expect_kept(heap->bins.kept, short_of(block));
     return short_of(block);
 }
 
