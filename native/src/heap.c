@@ -290,7 +290,7 @@ static size_t pending_bytes(size_t depots)
 {
     size_t units = idle_units();
     units -= size_min(units, atomic_load_explicit(&refused_units, memory_order_relaxed));
-    return (units << UNIT_SHIFT) + depots;
+    return (units << UNIT_SHIFT) + depots + runs_bytes();
 }
 
 /* Locked pages of one kind say nothing of the others: for those the kernel is asked again. Result: was it no use? */

@@ -24,8 +24,7 @@ static void helper_poke(void)
 
 static bool helper_has_work(void)
 {
-    size_t pending = pending_bytes(depots_bytes()) + runs_bytes();
-    bool due = PEEK(slabs_due) || pending >= (size_t)knob(KNOB_purge_batch_bytes) / 8;
+    bool due = PEEK(slabs_due) || pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8;
     return due && knob(KNOB_idle_return);
 }
 
@@ -42,11 +41,11 @@ static uint64_t helper_round(uint64_t now)
 static void *helper_main(void *unused)
 {
     (void)unused;
-    bool fences = os_fences_begin();
+    POKE(fences_there, os_fences_begin());
     for (;;) {
         uint32_t seen = atomic_load(&helper_word); /* first: who changes what is read below raises it afterwards */
         if (atomic_load(&heaps_alive) == 0) break;
-        POKE(runs_watched, fences && knob(KNOB_idle_return));
+        POKE(runs_watched, PEEK(fences_there) && knob(KNOB_idle_return) && knob(KNOB_background));
         uint64_t pause = helper_round(os_now_ns());
         bool long_pause = pause == 0 || pause > tidy_pause(false);
         atomic_store(&helper_sleeps, long_pause); /* who frees from here on sees it, or what he freed is seen below */
@@ -75,6 +74,7 @@ static bool helper_is_there(void)
 static void helper_child(void)
 {
     POKE(runs_watched, false);
+    POKE(fences_there, false);
     atomic_store(&helper_state, HELPER_NONE);
     atomic_store(&helper_due, false);
     atomic_store(&fetched_units, 0);
@@ -136,20 +136,18 @@ static void helper_offer(void)
  * caller holds no lock. */
 static void helper_consider(void)
 {
-    size_t free_bytes = pending_bytes(atomic_load_explicit(&depots_told, memory_order_relaxed));
-    size_t pending = free_bytes + runs_bytes(), batch = (size_t)knob(KNOB_purge_batch_bytes);
+    size_t pending = pending_bytes(atomic_load_explicit(&depots_told, memory_order_relaxed));
     bool much = knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes);
     if (UNLIKELY(much || atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
         atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE)
         atomic_store(&helper_due, true);
     bool due = PEEK(slabs_due) && knob(KNOB_idle_return);
-    if (LIKELY(pending < batch && !due)) return;
+    if (LIKELY(pending < (size_t)knob(KNOB_purge_batch_bytes) && !due)) return;
     int saved = errno;
     atomic_thread_fence(memory_order_seq_cst); /* what was freed is told before it is asked whether the helper sleeps */
     if ((due || (much && knob(KNOB_idle_return))) && atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
         helper_poke();
-    bool alone = !knob(KNOB_background) || !helper_is_there(); /* a round inline collects from no thread */
-    if (alone && (due || free_bytes >= batch)) tidy(os_now_ns(), false, SLABS_INLINE);
+    if (!knob(KNOB_background) || !helper_is_there()) tidy(os_now_ns(), false, SLABS_INLINE);
     errno = saved;
 }
 

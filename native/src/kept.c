@@ -4,14 +4,20 @@
  * A thread says while it is at its lists. Who collects says so first, then has the kernel pass a fence through every
  * thread of the process (membarrier), and only then looks whether the thread is busy: if not, it will see, before it
  * touches its lists again, that they are asked for. So who collects pays for the order between the two. Where the
- * kernel cannot do that, threads keep less, and nobody collects (runs_watched). */
+ * kernel cannot do that, nobody collects, and threads keep less. */
 
 static struct heap *_Atomic heaps;   /* every one there ever was, newest first */
 static _Atomic size_t run_units_out; /* of runs that threads have or keep */
-static _Atomic size_t runs_told;     /* bytes that they keep, each thread's to RUN_PORTION */
-static bool runs_watched;            /* the helper collects from threads that rest */
+static _Atomic size_t runs_told;     /* bytes that they keep, each thread's to a portion */
+static bool fences_there;            /* the kernel passes fences, so runs can be collected ... */
+static bool runs_watched;            /* ... and the helper does, from threads that rest */
 
-static size_t runs_bytes(void) { return atomic_load_explicit(&runs_told, memory_order_relaxed); }
+/* Bytes that can be collected. */
+static size_t runs_bytes(void)
+{
+    return PEEK(fences_there) ? atomic_load_explicit(&runs_told, memory_order_relaxed) : 0;
+}
+
 static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->address + run->start; }
 static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
 
@@ -26,10 +32,10 @@ static ALWAYS_INLINE void run_expect_kept(uint32_t word, const struct span *run)
  * time, has just put it elsewhere. */
 static void run_give(struct span *run, uint32_t life, uint64_t now)
 {
-    atomic_fetch_sub_explicit(&run_units_out, run->units, memory_order_relaxed);
     lock_take(&arena_lock);
     if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != life)) fatal("block freed twice", run_block(run));
     POKE(run->life, RUN_FREE);
+    atomic_fetch_sub_explicit(&run_units_out, run->units, memory_order_relaxed);
     arena_give(run, run->touched != 0 ? run->units : 0, now); /* whole, or it would not serve such a size again */
     lock_drop(&arena_lock);
     stat_shared(STAT_spans_returned, 1);
@@ -79,7 +85,7 @@ static ALWAYS_INLINE bool kept_push(struct kept *kept, unsigned bin, struct span
     kept->runs[bin] = run;
     kept->bits |= UINT64_C(1) << bin;
     POKE(kept->bytes, kept->bytes + bytes);
-    if (UNLIKELY(kept->bytes - kept->told + RUN_PORTION > 2 * RUN_PORTION)) return kept_leave_told(kept);
+    if (UNLIKELY(kept->bytes - kept->told + kept->portion > 2 * kept->portion)) return kept_leave_told(kept);
     kept_leave(kept);
     return true;
 }
@@ -128,56 +134,72 @@ static size_t kept_learn(struct kept *kept)
 
 /* --- who collects ------------------------------------------------------------------------------------------------- */
 
-/* Takes all that the thread keeps, to the arena, unless it is at its lists. Result: bytes. */
-static size_t kept_collect(struct heap *heap, uint64_t since)
+/* Takes all that the thread keeps out of its lists, unless it is at them. The thread is asked, and a fence was passed.
+ */
+static void kept_take(struct kept *kept)
 {
-    struct kept *kept = &heap->kept;
-    struct span *runs[RUN_BINS];
-    uint32_t word = heap->number * RUN_KEPT; /* its bins may be another thread's before all is done */
-    uint64_t bits = 0;
-    size_t bytes = 0;
-    lock_take(&kept->lock);
-    POKE(kept->asked, true);
-    if (os_fence_all()) {
-        if (!__atomic_load_n(&kept->busy, __ATOMIC_ACQUIRE)) {
-            bits = kept->bits;
-            for (uint64_t left = bits; left != 0; left &= left - 1) {
-                unsigned bin = lowest_bit(left);
-                runs[bin] = kept->runs[bin];
-                POKE(kept->runs[bin], NULL); /* the thread may look at any time whether there is one */
-            }
-            bytes = kept->bytes;
-            if (bytes != 0) POKE(kept->taken, kept->taken + bytes);
-            kept->bits = 0;
-            kept->idle = 0;
-            POKE(kept->bytes, 0);
-            kept_tell(kept);
-        }
+    if (__atomic_load_n(&kept->busy, __ATOMIC_ACQUIRE)) return;
+    kept->out_bits = kept->bits;
+    for (uint64_t bits = kept->bits; bits != 0; bits &= bits - 1) {
+        unsigned bin = lowest_bit(bits);
+        kept->out[bin] = kept->runs[bin];
+        POKE(kept->runs[bin], NULL); /* the thread may look at any time whether there is one */
     }
-    __atomic_store_n(&kept->asked, false, __ATOMIC_RELEASE);
-    lock_drop(&kept->lock);
-    for (; bits != 0; bits &= bits - 1)
-        for (struct span *run = runs[lowest_bit(bits)], *next; run != NULL; run = next) {
+    if (kept->bytes != 0) POKE(kept->taken, kept->taken + kept->bytes);
+    kept->bits = 0;
+    kept->idle = 0;
+    POKE(kept->bytes, 0);
+    kept_tell(kept);
+}
+
+/* What was taken goes to the arena. The heap may be another thread's by now, but for its number. Result: bytes. */
+static size_t kept_give(struct heap *heap, uint64_t since)
+{
+    uint32_t word = heap->number * RUN_KEPT;
+    size_t bytes = 0;
+    for (; heap->kept.out_bits != 0; heap->kept.out_bits &= heap->kept.out_bits - 1)
+        for (struct span *run = heap->kept.out[lowest_bit(heap->kept.out_bits)], *next; run != NULL; run = next) {
             next = run->next;
+            bytes += run_touched_bytes(run);
             run_expect_kept(word, run);
             run_give(run, word, since);
         }
     return bytes;
 }
 
-/* From threads that were not at their lists since the last round, or from all. Under round_lock. Result: bytes. */
+/* Is the heap a thread's that keeps something, and, but for `all`, was not at its lists since this was last asked? In a
+ * child it may be that of a thread that stayed behind. */
+static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
+{
+    struct kept *kept = &heap->kept;
+    if (PEEK(heap->front) == NULL || (PEEK(kept->bytes) | PEEK(kept->told)) == 0) return false;
+    bool rests = !PEEK(kept->visited);
+    POKE(kept->visited, false);
+    if (!rests) kept->seen_ns = now;
+    return all || rests;
+}
+
+/* From threads that were not at their lists since the last round, or from all. One fence serves for all. Under
+ * round_lock. Result: bytes. */
 static size_t runs_collect(uint64_t now, bool all)
 {
+    struct heap *due = NULL;
     size_t bytes = 0;
-    if (!PEEK(runs_watched)) return 0;
+    if (!PEEK(fences_there)) return 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
-        struct kept *kept = &heap->kept;
-        if (PEEK(heap->front) == NULL || (PEEK(kept->bytes) | PEEK(kept->told)) == 0)
-            continue; /* in a child, a thread that stayed behind */
-        bool rests = !PEEK(kept->visited);
-        if (all || rests) bytes += kept_collect(heap, rests ? kept->seen_ns : now);
-        POKE(kept->visited, false);
-        if (!rests) kept->seen_ns = now;
+        if (!kept_is_due(heap, now, all)) continue;
+        lock_take(&heap->kept.lock);
+        POKE(heap->kept.asked, true);
+        heap->kept.due = due;
+        due = heap;
     }
+    bool passed = due != NULL && os_fence_all();
+    if (due != NULL && !passed) POKE(fences_there, false); /* it may be forbidden later */
+    for (struct heap *heap = due; heap != NULL; heap = heap->kept.due) {
+        if (passed) kept_take(&heap->kept);
+        __atomic_store_n(&heap->kept.asked, false, __ATOMIC_RELEASE);
+        lock_drop(&heap->kept.lock);
+    }
+    for (struct heap *heap = due; heap != NULL; heap = heap->kept.due) bytes += kept_give(heap, heap->kept.seen_ns);
     return bytes;
 }

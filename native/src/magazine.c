@@ -251,11 +251,15 @@ static size_t depots_trim(uint64_t now, bool all)
     return bytes;
 }
 
-/* Before there are more runs: what other threads keep goes to the arena. */
-static COLD void runs_relieve(void)
+/* Before there are more runs: what other threads keep goes to the arena, if it is much more than the last time left. */
+static void runs_relieve(void)
 {
-    if (!lock_try(&round_lock)) return;
+    static size_t left;
+    size_t bytes = runs_bytes();
+    if (bytes < PEEK(left)) POKE(left, bytes);
+    if (LIKELY(bytes < PEEK(left) + RUN_WORTH) || !lock_try(&round_lock)) return;
     runs_collect(os_tick_ns(), true);
+    POKE(left, runs_bytes());
     lock_drop(&round_lock);
 }
 

@@ -359,6 +359,7 @@ static void mid_allow(struct heap *heap)
     size_t least = runs_least(), surplus = callers / (RUN_TIMES + 1) * RUN_TIMES;
     heap->run_allowed = size_max(least << heap->peaks, size_min(surplus, RUN_MORE * least));
     if (PEEK(runs_watched)) heap->run_allowed = size_max(heap->run_allowed, size_min(held, RUN_WATCHED * least));
+    heap->kept.portion = size_max(heap->run_allowed / 4, RUN_PORTION);
 }
 
 /* The run, whose word of life is known, goes to the arena. */
@@ -435,7 +436,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     lock_drop(&arena_lock);
     if (run == NULL) { /* no growth while pages lie idle here: together with what lies beside them they may do */
         if (PEEK(heap->kept.bytes) >= RUN_MUCH) mid_shrink(heap, 0, os_tick_ns());
-        if (runs_bytes() >= RUN_PORTION) runs_relieve();
+        runs_relieve();
         depots_relieve_runs(atomic_load_explicit(&run_units_out, memory_order_relaxed));
         if (giant) giant_relieve();
         lock_take(&arena_lock);
@@ -479,7 +480,8 @@ static ALWAYS_INLINE bool mid_keep(struct heap *heap, struct span *run)
 static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
 {
     bool kept = mid_keep(heap, run);
-    mid_shrink(heap, size_max(runs_least(), kept_used(&heap->kept)), os_tick_ns());
+    mid_allow(heap); /* there may be more threads, or nobody may collect any more */
+    mid_shrink(heap, size_max(runs_least(), size_min(kept_used(&heap->kept), heap->run_allowed)), os_tick_ns());
     heap->run_round = 0;
     return kept;
 }

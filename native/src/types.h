@@ -53,12 +53,13 @@
 #define RUN_SHORT 8u                                  /* units; up to here a thread keeps a few runs without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10)          /* of each short length */
 #define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 of one unit */
-#define RUN_TIMES 3u                  /* a thread keeps at most so many times what its callers have ... */
-#define RUN_MORE 8u                   /* ... and so many times what it may always keep; all, where others can ... */
-#define RUN_WATCHED 64u               /* ... collect it, and so many times what it may always keep */
-#define RUN_PORTION ((size_t)4 << 20) /* bytes in which what threads keep is told */
-#define RUN_MUCH ((size_t)512 << 10)  /* bytes of idle runs that a thread gives up before memory grows */
-#define RUN_GIVEN_MANY 16u            /* runs that go to the arena in a row until fewer short ones are kept */
+#define RUN_TIMES 3u                    /* a thread keeps at most so many times what its callers have ... */
+#define RUN_MORE 8u                     /* ... and so many times what it may always keep; all, where others can ... */
+#define RUN_WATCHED 64u                 /* ... collect it, and so many times what it may always keep */
+#define RUN_WORTH ((size_t)4 << 20)     /* bytes; so many more than were left are collected before memory grows */
+#define RUN_PORTION ((size_t)256 << 10) /* in which what a thread keeps is told, or a quarter of what it may keep */
+#define RUN_MUCH ((size_t)512 << 10)    /* bytes of idle runs that a thread gives up before memory grows */
+#define RUN_GIVEN_MANY 16u              /* runs that go to the arena in a row until fewer short ones are kept */
 #define BURSTS_MAX 5u          /* doublings of what a thread may keep that soon takes again what it gave in a row ... */
 #define PEAKS_MAX 2u           /* ... and of runs, if it gave much; of all classes together it is one */
 #define LARGE_FEW 2u           /* large blocks in a row that were filled until some of such a size get huge pages ... */
@@ -294,11 +295,14 @@ struct kept {
     uint64_t bits;               /* bit b: runs[b] is not empty */
     struct span *runs[RUN_BINS]; /* by length */
     size_t bytes;                /* in them */
-    size_t idle;                 /* fewest of them since the round began (mid_age) */
+    size_t idle;                 /* fewest of them since the round began (mid_keep_aged) */
     size_t taken;                /* collected since the thread last knew */
-    size_t told;                 /* of the bytes, those in the sum over all threads */
-    struct lock lock;            /* held while somebody collects */
-    uint64_t seen_ns;            /* when somebody looked; under round_lock */
+    size_t told, portion;        /* of the bytes, those in the sum over all threads; what they may differ by */
+    struct lock lock;            /* held while somebody collects, who alone, under round_lock, sees the rest: */
+    uint64_t seen_ns;            /* when the thread was last found to have been at its lists */
+    uint64_t out_bits;           /* what was taken from these lists, and is not in the arena yet */
+    struct span *out[RUN_BINS];
+    struct heap *due; /* the next one that is collected from */
 };
 
 enum heap_state { HEAP_FREE, HEAP_LIVE, HEAP_HELD }; /* held: free, while its pages go back */
