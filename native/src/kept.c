@@ -134,8 +134,7 @@ static size_t kept_learn(struct kept *kept)
 
 /* --- who collects ------------------------------------------------------------------------------------------------- */
 
-/* Takes all that the thread keeps out of its lists, unless it is at them. The thread is asked, and a fence was passed.
- */
+/* Takes out all that the thread keeps, unless it is at its lists. It is asked for, and a fence was passed. */
 static void kept_take(struct kept *kept)
 {
     if (__atomic_load_n(&kept->busy, __ATOMIC_ACQUIRE)) return;

@@ -251,7 +251,8 @@ static size_t depots_trim(uint64_t now, bool all)
     return bytes;
 }
 
-/* Before there are more runs: what other threads keep goes to the arena, if it is much more than the last time left. */
+/* Before there are more runs, or superslabs: those runs that other threads keep go to the arena, if they are much more
+ * than were left the last time. */
 static void runs_relieve(void)
 {
     static size_t left;
@@ -263,22 +264,17 @@ static void runs_relieve(void)
     lock_drop(&round_lock);
 }
 
-/* Before memory grows: where depots hold much, or threads keep many runs, what lies idle there goes home, for its slabs
- * may serve, or whole superslabs do as runs, and runs as superslabs. `relieved`: what was grown when that was done
- * last, `has`: what is now. */
+/* Before memory grows: where depots hold much, what lies idle there goes home, for its slabs may serve, or whole
+ * superslabs do as runs. `relieved`: what was grown when that was done last, `has`: what is now. */
 static COLD void depots_relieve(size_t *relieved, size_t has)
 {
     if (!lock_try(&round_lock)) return;
     POKE(*relieved, has);
     if (depots_trim(os_now_ns(), false) != 0) POKE(slabs_due, true);
-    runs_collect(os_tick_ns(), true);
     lock_drop(&round_lock);
 }
 
-static bool depots_hold(size_t much)
-{
-    return atomic_load_explicit(&depots_told, memory_order_relaxed) + runs_bytes() >= much;
-}
+static bool depots_hold(size_t much) { return atomic_load_explicit(&depots_told, memory_order_relaxed) >= much; }
 
 /* Before there are more superslabs, and after, once each. */
 static void depots_relieve_slabs(void)
@@ -288,6 +284,7 @@ static void depots_relieve_slabs(void)
     size_t has = bytes | (PEEK(superslabs_free) == NULL);
     if (UNLIKELY(PEEK(relieved) != has) && depots_hold(size_max(bytes / 16, SUPERSLAB_SMALL)))
         depots_relieve(&relieved, has);
+    if (UNLIKELY(PEEK(superslabs_free) == NULL)) runs_relieve();
 }
 
 static size_t runs_relieved; /* units of runs that threads had; the most since the last round of tidying */

@@ -399,6 +399,38 @@ PROMISE(what_a_thread_keeps_serves_others_before_memory_grows) {
     pthread_join(thread, NULL);
 }
 
+/* What a thread keeps is collected while it works, ends, and another takes its place: each block is one thread's. */
+static _Atomic int churn_over;
+static void *trim_for_ever(void *unused) {
+    while (!churn_over) malloc_trim(0);
+    return unused;
+}
+
+static void *work_and_end(void *mark) {
+    enum { RUNS = 300 };
+    char *runs[RUNS];
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < RUNS; i++) *(void **)(runs[i] = malloc((70 + i % 3 * 100) * KIB)) = mark;
+        for (size_t i = 0; i < RUNS; i++) {
+            HOLDS(*(void **)runs[i] == mark);
+            free(runs[i]);
+        }
+    }
+    return NULL;
+}
+
+PROMISE(what_a_thread_keeps_is_collected_while_threads_come_and_go) {
+    pthread_t trimmer, workers[2];
+    peak_of(200 * KIB); /* the helper is there by now */
+    HOLDS(pthread_create(&trimmer, NULL, trim_for_ever, NULL) == 0);
+    for (time_t end = time(NULL) + 3; time(NULL) < end;) {
+        for (size_t i = 0; i < 2; i++) HOLDS(pthread_create(&workers[i], NULL, work_and_end, &workers[i]) == 0);
+        for (int i = 0; i < 2; i++) pthread_join(workers[i], NULL);
+    }
+    churn_over = 1;
+    pthread_join(trimmer, NULL);
+}
+
 /* What they hold is 8 MiB, in slabs of which hardly anything was ever touched: those are to get no huge pages. */
 PROMISE(many_threads_that_hold_little_cost_little_and_leave_nothing) {
     enum { THREADS = 64 };
