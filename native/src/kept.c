@@ -178,13 +178,14 @@ static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
     return all || rests;
 }
 
-/* From threads that were not at their lists since the last round, or from all. One fence serves for all. Under
- * round_lock. Result: bytes. */
-static size_t runs_collect(uint64_t now, bool all)
+static struct lock collect_lock; /* held for one collection, with nothing slow in it */
+
+/* From threads that were not at their lists since this was last asked, or from all. One fence serves for all. Under
+ * collect_lock. Result: bytes. */
+static size_t kept_collect(uint64_t now, bool all)
 {
     struct heap *due = NULL;
     size_t bytes = 0;
-    if (!PEEK(fences_there)) return 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         if (!kept_is_due(heap, now, all)) continue;
         lock_take(&heap->kept.lock);
@@ -201,4 +202,30 @@ static size_t runs_collect(uint64_t now, bool all)
     }
     for (struct heap *heap = due; heap != NULL; heap = heap->kept.due) bytes += kept_give(heap, heap->kept.seen_ns);
     return bytes;
+}
+
+/* Result: bytes that went to the arena. */
+static size_t runs_collect(uint64_t now, bool all)
+{
+    if (!PEEK(fences_there)) return 0;
+    lock_take(&collect_lock);
+    size_t bytes = kept_collect(now, all);
+    lock_drop(&collect_lock);
+    return bytes;
+}
+
+/* Before there are more runs, or superslabs: those runs that other threads keep go to the arena, if they are much more
+ * than were left the last time. */
+static void runs_relieve(void)
+{
+    static size_t left;
+    size_t bytes = runs_bytes();
+    if (bytes < PEEK(left)) POKE(left, bytes);
+    if (LIKELY(bytes < PEEK(left) + RUN_WORTH)) return;
+    lock_take(&collect_lock);
+    if (runs_bytes() >= PEEK(left) + RUN_WORTH) { /* else another thread did it meanwhile */
+        kept_collect(os_tick_ns(), true);
+        POKE(left, runs_bytes());
+    }
+    lock_drop(&collect_lock);
 }

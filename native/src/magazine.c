@@ -251,19 +251,6 @@ static size_t depots_trim(uint64_t now, bool all)
     return bytes;
 }
 
-/* Before there are more runs, or superslabs: those runs that other threads keep go to the arena, if they are much more
- * than were left the last time. */
-static void runs_relieve(void)
-{
-    static size_t left;
-    size_t bytes = runs_bytes();
-    if (bytes < PEEK(left)) POKE(left, bytes);
-    if (LIKELY(bytes < PEEK(left) + RUN_WORTH) || !lock_try(&round_lock)) return;
-    runs_collect(os_tick_ns(), true);
-    POKE(left, runs_bytes());
-    lock_drop(&round_lock);
-}
-
 /* Before memory grows: where depots hold much, what lies idle there goes home, for its slabs may serve, or whole
  * superslabs do as runs. `relieved`: what was grown when that was done last, `has`: what is now. */
 static COLD void depots_relieve(size_t *relieved, size_t has)

@@ -7,6 +7,7 @@ static void each_lock(void (*verb)(struct lock *))
     ace_each_lock(verb);
     verb(&pools.lock);
     verb(&round_lock);
+    verb(&collect_lock);
     verb(&start_lock);
     verb(&heap_lock);
     verb(&orphan_lock);

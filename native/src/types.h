@@ -298,7 +298,7 @@ struct kept {
     size_t idle;                 /* fewest of them since the round began (mid_keep_aged) */
     size_t taken;                /* collected since the thread last knew */
     size_t told, portion;        /* of the bytes, those in the sum over all threads; what they may differ by */
-    struct lock lock;            /* held while somebody collects, who alone, under round_lock, sees the rest: */
+    struct lock lock;            /* held while somebody collects, who alone, under collect_lock, sees the rest: */
     uint64_t seen_ns;            /* when the thread was last found to have been at its lists */
     uint64_t out_bits;           /* what was taken from these lists, and is not in the arena yet */
     struct span *out[RUN_BINS];
