@@ -4,6 +4,7 @@ callgrind counts the instructions of one thread; the difference of two runs that
 leaves out all that happens once.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -89,22 +90,22 @@ def told(stderr):
 
 
 def strace(command, env, log, *options):
-    """The tracer's lines, of all threads of the command, and what the command says to stderr."""
+    """The tracer's lines, of all threads of the command, and the command as it ended."""
     add = [word for pair in env.items() for word in ("-E", "=".join(pair))]
     trace = ["strace", "-f", "-o", str(log), *options, *add]
     done = subprocess.run([*trace, *command], capture_output=True, text=True)
     if "ptrace" in done.stderr:
         pytest.skip("tracing is not allowed here: run it with the capability CAP_SYS_PTRACE")
     assert done.returncode == 0, done.stderr
-    return log.read_text().splitlines(), done.stderr
+    return log.read_text().splitlines(), done
 
 
 def traced(command, env, log):
     """{call: times} as the kernel's tracer counts them and as the library says at the end."""
-    lines, stderr = strace(command, env, log, "-c", "-e", f"trace={','.join(KERNEL_CALLS)}")
+    lines, done = strace(command, env, log, "-c", "-e", f"trace={','.join(KERNEL_CALLS)}")
     rows = [line.split() for line in lines]
     seen = {row[-1]: int(row[3]) for row in rows if row and row[-1] in KERNEL_CALLS}
-    return dict.fromkeys(KERNEL_CALLS, 0) | seen, told(stderr)
+    return dict.fromkeys(KERNEL_CALLS, 0) | seen, told(done.stderr)
 
 
 @needs_strace
@@ -126,8 +127,12 @@ def test_a_steady_program_asks_nothing_of_the_kernel(workload, tmp_path):
     """The bench asks for its usage where its measured part begins and where it ends."""
     log, (warmup, more) = tmp_path / "strace", STEADY[workload]
     watched = "trace=" + ",".join(("getrusage", *KERNEL_CALLS))
-    lines, _ = strace(bench(workload, more, warmup), preloaded(), log, "-e", watched)
+    env = preloaded(HAKMEM_SS_OS_STATS="1")
+    lines, done = strace(bench(workload, more, warmup), env, log, "-e", watched)
+    assert json.loads(done.stdout)["malloc_from"].endswith("libhakmem.so")
     calls = [re.match(r"\d+ +(\w+)", line)[1] for line in lines if re.match(r"\d+ +\w+\(", line)]
     begin, end = (at for at, call in enumerate(calls) if call == "getrusage")
     assert calls[begin + 1 : end] == []
-    assert begin > 0 and set(calls[:begin]) == set(KERNEL_CALLS)
+    before, counted = {call: calls[:begin].count(call) for call in KERNEL_CALLS}, told(done.stderr)
+    assert counted.keys() == before.keys() and counted["mmap"] and counted["madvise"]
+    assert all(counted[call] <= before[call] for call in before)  # the loader asks, too, and libc for a stack

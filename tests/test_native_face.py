@@ -132,15 +132,18 @@ def kept_of_fifty_runs(lib):
     return kept
 
 
-def test_a_thread_keeps_no_more_runs_than_eight_times_the_knob_where_nobody_collects(lib):
-    most = 8 * int(native.knobs().at["run_cache_bytes", "value"])
-    native.set_knob("background", 0)
+@pytest.mark.parametrize(("collected", "times"), [(0, 8), (1, 64)])
+def test_a_thread_keeps_no_more_runs_than_so_many_times_the_knob(lib, collected, times):
+    """Eight times where nobody takes them from it when it rests."""
+    native.set_knob("run_cache_bytes", 256 << 10)
+    native.set_knob("background", collected)
     for _ in range(50):  # until the helper knows
-        if kept_of_fifty_runs(lib) <= most:
+        if kept_of_fifty_runs(lib) <= times * (256 << 10):
             break
         time.sleep(0.1)
-    assert kept_of_fifty_runs(lib) <= most
-    native.set_knob("background", 1)
+    assert kept_of_fifty_runs(lib) <= times * (256 << 10)
+    for knob in ("background", "run_cache_bytes"):
+        native.set_knob(knob, int(native.knobs().at[knob, "preset"]))
 
 
 @pytest.mark.parametrize(("size", "kind"), [(64, 1), (1500, 1), (100_000, 2), (3_000_000, 2)])

@@ -21,19 +21,18 @@ static size_t runs_bytes(void)
 static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->address + run->start; }
 static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
 
-/* A run of the thread whose word this is: of two threads that freed a block at a time, each of which keeps it, one
- * finds that it is the other's. */
-static ALWAYS_INLINE void run_expect_kept(uint32_t word, const struct span *run)
+/* Is the run's word of life what it was? Of two threads that freed a block at a time one finds that the other has put
+ * it elsewhere. */
+static ALWAYS_INLINE void run_expect(uint32_t life, const struct span *run)
 {
-    if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != word)) fatal("block freed twice", run_block(run));
+    if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != life)) fatal("block freed twice", run_block(run));
 }
 
-/* A run goes to the arena, unless its word of life is not what it was: another thread, that freed the block at the same
- * time, has just put it elsewhere. */
+/* The run, whose word of life is known, goes to the arena. */
 static void run_give(struct span *run, uint32_t life, uint64_t now)
 {
     lock_take(&arena_lock);
-    if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != life)) fatal("block freed twice", run_block(run));
+    run_expect(life, run);
     POKE(run->life, RUN_FREE);
     atomic_fetch_sub_explicit(&run_units_out, run->units, memory_order_relaxed);
     arena_give(run, run->touched != 0 ? run->units : 0, now); /* whole, or it would not serve such a size again */
@@ -91,10 +90,11 @@ static ALWAYS_INLINE bool kept_push(struct kept *kept, unsigned bin, struct span
 }
 
 /* With one run less; the bin is not empty. */
-static ALWAYS_INLINE struct span *kept_pop(struct kept *kept, const struct bins *bins, unsigned bin)
+static ALWAYS_INLINE struct span *kept_pop(struct heap *heap, unsigned bin)
 {
+    struct kept *kept = &heap->kept;
     struct span *run = kept->runs[bin];
-    run_expect_kept(bins->kept, run);
+    run_expect(heap->bins.kept, run);
     kept->runs[bin] = run->next;
     if (run->next == NULL) kept->bits &= ~(UINT64_C(1) << bin);
     POKE(kept->bytes, kept->bytes - run_touched_bytes(run));
@@ -104,10 +104,11 @@ static ALWAYS_INLINE struct span *kept_pop(struct kept *kept, const struct bins 
 }
 
 /* Takes out one of the longest, while there are more bytes than `keep`; NULL where there are not. */
-static struct span *kept_longest(struct kept *kept, const struct bins *bins, size_t keep)
+static struct span *kept_longest(struct heap *heap, size_t keep)
 {
+    struct kept *kept = &heap->kept;
     kept_enter(kept);
-    if (kept->bytes > keep && kept->bits != 0) return kept_pop(kept, bins, log2_floor(kept->bits));
+    if (kept->bytes > keep && kept->bits != 0) return kept_pop(heap, log2_floor(kept->bits));
     kept_leave(kept);
     return NULL;
 }
@@ -160,7 +161,6 @@ static size_t kept_give(struct heap *heap, uint64_t since)
         for (struct span *run = heap->kept.out[lowest_bit(heap->kept.out_bits)], *next; run != NULL; run = next) {
             next = run->next;
             bytes += run_touched_bytes(run);
-            run_expect_kept(word, run);
             run_give(run, word, since);
         }
     return bytes;

@@ -117,7 +117,7 @@ static ALWAYS_INLINE void *short_begin(const struct bins *bins, uintptr_t block,
 {
     struct span *run = short_of(block);
     MUST(run->kind == SPAN_RUN && run_units(size) <= run->units, block);
-    run_expect_kept(bins->kept, run);
+    run_expect(bins->kept, run);
     POKE(run->size, size);
     POKE(run->life, run_mark(block));
     return (void *)block;
@@ -198,7 +198,7 @@ static struct span *short_run(struct heap *heap, size_t length)
 {
     uintptr_t block = short_pop(heap->bins.shorts, SHORT_BIN(length));
     if (block == 0) return NULL;
-    run_expect_kept(heap->bins.kept, short_of(block));
+    run_expect(heap->bins.kept, short_of(block));
     return short_of(block);
 }
 
@@ -213,7 +213,7 @@ static NOINLINE struct span *mid_allocate_near(struct heap *heap, size_t size)
     unsigned bin = run_bin_ceil(units);
     uint64_t bits = run == NULL && bin < RUN_BINS ? heap->kept.bits >> bin : 0;
     if (bits != 0 && run_is_near(run_bin_units(bin + lowest_bit(bits)), units))
-        run = kept_pop(&heap->kept, &heap->bins, bin + lowest_bit(bits));
+        run = kept_pop(heap, bin + lowest_bit(bits));
     else kept_leave(&heap->kept);
     if (run != NULL) run_begin(run, size, units);
     return run;
@@ -232,7 +232,7 @@ static struct span *mid_allocate(struct heap *heap, size_t size)
     struct kept *kept = &heap->kept;
     if (UNLIKELY(!kept_try(kept))) return mid_allocate_later(heap, size);
     if (length > RUN_EXACT || kept->runs[length - 1] == NULL) return mid_allocate_near(heap, size);
-    struct span *run = kept_pop(kept, &heap->bins, (unsigned)length - 1);
+    struct span *run = kept_pop(heap, (unsigned)length - 1);
     run_begin(run, size, units);
     return run;
 }
@@ -362,7 +362,7 @@ static void mid_allow(struct heap *heap)
     heap->kept.portion = size_max(heap->run_allowed / 4, RUN_PORTION);
 }
 
-/* The run, whose word of life is known, goes to the arena. */
+/* As run_give; the heap, where there is one, had it. */
 static void mid_spill(struct heap *heap, struct span *run, uint32_t life, uint64_t now)
 {
     if (heap != NULL) {
@@ -390,10 +390,9 @@ static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
         for (struct span *run; (run = short_run(heap, length)) != NULL;) mid_spill(heap, run, heap->bins.kept, now);
-    for (struct span *run; (run = kept_longest(&heap->kept, &heap->bins, keep)) != NULL;)
-        mid_spill(heap, run, heap->bins.kept, now);
+    for (struct span *run; (run = kept_longest(heap, keep)) != NULL;) mid_spill(heap, run, heap->bins.kept, now);
     kept_enter(&heap->kept);
-    kept_leave_told(&heap->kept);
+    kept_leave_told(&heap->kept); /* nobody looks here for what has gone */
 }
 
 /* A run went to the arena since the thread had too much. What it keeps falls with what it may keep, which falls with
@@ -404,7 +403,7 @@ static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
     if (runs_given_many(heap)) shorts_bound(heap, shorts_bytes() / 4);
     size_t cached = PEEK(heap->kept.bytes), least = cached - size_min(cached, 2 * RUN_TIMES * bytes);
     struct span *run;
-    while ((run = kept_longest(&heap->kept, &heap->bins, size_max(heap->run_allowed, least))) != NULL)
+    while ((run = kept_longest(heap, size_max(heap->run_allowed, least))) != NULL)
         mid_spill(heap, run, heap->bins.kept, now);
 }
 

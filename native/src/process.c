@@ -55,6 +55,7 @@ static void fork_child(void)
     if (_IO_list_resetlock != NULL) _IO_list_resetlock();
     helper_child();
     windows_child();
+    /* Of what threads keep that stayed behind nobody can have anything. */
     atomic_store(&runs_told, front.heap != NULL ? front.heap->kept.told : 0);
     lanes_child();
     uint32_t alive = 0;

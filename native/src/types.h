@@ -54,8 +54,8 @@
 #define RUN_SHORT_BYTES ((size_t)1536 << 10)          /* of each short length */
 #define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 of one unit */
 #define RUN_TIMES 3u                    /* a thread keeps at most so many times what its callers have ... */
-#define RUN_MORE 8u                     /* ... and so many times what it may always keep; all, where others can ... */
-#define RUN_WATCHED 64u                 /* ... collect it, and so many times what it may always keep */
+#define RUN_MORE 8u                     /* ... and so many times what it may always keep, or, where they are ... */
+#define RUN_WATCHED 64u                 /* ... collected, all that its callers had, up to so many times that */
 #define RUN_WORTH ((size_t)4 << 20)     /* bytes; so many more than were left are collected before memory grows */
 #define RUN_PORTION ((size_t)256 << 10) /* in which what a thread keeps is told, or a quarter of what it may keep */
 #define RUN_MUCH ((size_t)512 << 10)    /* bytes of idle runs that a thread gives up before memory grows */

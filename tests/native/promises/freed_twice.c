@@ -11,6 +11,20 @@ static int by_address(const void *one, const void *two) {
     return a < b ? -1 : a > b;
 }
 
+/* 0 in a silent child, that tries; there every block has one owner, or the program is ended. */
+static pid_t child_begins(void) {
+    pid_t child = fork();
+    HOLDS(child >= 0);
+    if (child == 0) dup2(open("/dev/null", O_WRONLY), 2);
+    return child;
+}
+
+static void expect_one_owner(pid_t child) {
+    int status;
+    HOLDS(waitpid(child, &status, 0) == child);
+    HOLDS(WIFSIGNALED(status) ? WTERMSIG(status) == SIGABRT : WEXITSTATUS(status) == 0);
+}
+
 enum crime { FREE_AGAIN, RESIZE };
 
 /* 0: every block has one owner. `apart` other blocks are freed between the free and the crime. */
@@ -34,15 +48,9 @@ static void has_one_owner_after(enum crime crime) {
     static const size_t sizes[] = {16, 48, 200, 1000, 3000, 12 * KIB};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int apart = 0; apart < 3000; apart += apart < 40 ? 1 : 97) {
-            pid_t child = fork();
-            HOLDS(child >= 0);
-            if (child == 0) {
-                dup2(open("/dev/null", O_WRONLY), 2);
-                _exit(commit(crime, sizes[s], apart));
-            }
-            int status;
-            HOLDS(waitpid(child, &status, 0) == child);
-            HOLDS(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+            pid_t child = child_begins();
+            if (child == 0) _exit(commit(crime, sizes[s], apart));
+            expect_one_owner(child);
         }
 }
 
@@ -75,15 +83,9 @@ static int free_nobodys(size_t size, int fresh) {
 PROMISE(a_free_of_nobodys_block_makes_no_two_owners) {
     for (size_t size = 100; size <= 20000; size *= 5)
         for (int fresh = 0; fresh < 2; fresh++) {
-            pid_t child = fork();
-            HOLDS(child >= 0);
-            if (child == 0) {
-                dup2(open("/dev/null", O_WRONLY), 2);
-                _exit(free_nobodys(size, fresh));
-            }
-            int status;
-            HOLDS(waitpid(child, &status, 0) == child);
-            HOLDS(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+            pid_t child = child_begins();
+            if (child == 0) _exit(free_nobodys(size, fresh));
+            expect_one_owner(child);
         }
 }
 
@@ -126,15 +128,9 @@ PROMISE(a_block_that_two_threads_free_at_a_time_has_one_owner) {
     enum { ROUNDS = 1000 };
     static const size_t sizes[] = {100, 50 * KIB, 100 * KIB, 300 * KIB};
     for (int round = 0; round < ROUNDS; round++) {
-        pid_t child = fork();
-        HOLDS(child >= 0);
-        if (child == 0) {
-            dup2(open("/dev/null", O_WRONLY), 2);
-            _exit(race(sizes[round % 4], round / 4 % 60, round / 240 % 10));
-        }
-        int status;
-        HOLDS(waitpid(child, &status, 0) == child);
-        HOLDS(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+        pid_t child = child_begins();
+        if (child == 0) _exit(race(sizes[round % 4], round / 4 % 60, round / 240 % 10));
+        expect_one_owner(child);
     }
 }
 
@@ -185,15 +181,9 @@ PLAIN static int race_when_full(size_t size, int delay) {
 PROMISE(a_run_that_two_threads_free_at_a_time_has_one_owner_though_one_keeps_no_more) {
     enum { ROUNDS = 1000 };
     for (int round = 0; round < ROUNDS; round++) {
-        pid_t child = fork();
-        HOLDS(child >= 0);
-        if (child == 0) {
-            dup2(open("/dev/null", O_WRONLY), 2);
-            _exit(race_when_full(round % 2 ? 50 * KIB : 300 * KIB, round / 2 % 100 * 4));
-        }
-        int status;
-        HOLDS(waitpid(child, &status, 0) == child);
-        HOLDS(WIFSIGNALED(status) ? WTERMSIG(status) == SIGABRT : WEXITSTATUS(status) == 0);
+        pid_t child = child_begins();
+        if (child == 0) _exit(race_when_full(round % 2 ? 50 * KIB : 300 * KIB, round / 2 % 100 * 4));
+        expect_one_owner(child);
     }
 }
 

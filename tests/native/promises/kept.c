@@ -1,0 +1,76 @@
+/* Promise 10, of runs that threads keep: they go back when a thread rests, and serve others before memory grows. */
+#include "../library.h"
+#include "../peak.h"
+#include <malloc.h>
+#include <time.h>
+
+PROMISE(a_peak_of_40_mib_of_200_kib_blocks_goes_back) {
+    enum { SMALL_PEAK = 40 * MIB };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    peak_of(200 * KIB); /* the helper is there by now */
+    for (int round = 0; round < 5; round++) {
+        for (size_t i = 0; i < SMALL_PEAK / (200 * KIB); i++) memset(blocks[i] = malloc(200 * KIB), 1, 200 * KIB);
+        for (size_t i = 0; i < SMALL_PEAK / (200 * KIB); i++) free(blocks[i]);
+    }
+    expect_at_most(before + SMALL_PEAK / 10);
+}
+
+/* A thread works in bursts of as many runs as it may keep, and rests, which another one does not wait for. */
+static pthread_barrier_t burst_over;
+static void *burst_of_runs(void *unused) {
+    (void)unused;
+    static char *runs[100];
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < 100; i++) memset(runs[i] = malloc(500 * KIB), 1, 500 * KIB);
+        for (int i = 0; i < 100; i++) free(runs[i]);
+    }
+    pthread_barrier_wait(&burst_over);
+    pthread_barrier_wait(&burst_over);
+    return NULL;
+}
+
+PROMISE(what_a_thread_keeps_serves_others_before_memory_grows) {
+    pthread_t thread;
+    pthread_barrier_init(&burst_over, NULL, 2);
+    set_knob("purge_delay_ms", 10000);
+    HOLDS(pthread_create(&thread, NULL, burst_of_runs, NULL) == 0);
+    pthread_barrier_wait(&burst_over);
+    long before = resident_bytes();
+    for (int i = 0; i < 60; i++) memset(blocks[i] = malloc(800 * KIB), 1, 800 * KIB);
+    HOLDS(resident_bytes() < before + 10 * MIB);
+    pthread_barrier_wait(&burst_over);
+    pthread_join(thread, NULL);
+}
+
+/* What a thread keeps is collected while it works, ends, and another takes its place: each block is one thread's. */
+static _Atomic int churn_over;
+static void *trim_for_ever(void *unused) {
+    while (!churn_over) malloc_trim(0);
+    return unused;
+}
+
+static void *work_and_end(void *mark) {
+    enum { RUNS = 300 };
+    char *runs[RUNS];
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < RUNS; i++) *(void **)(runs[i] = malloc((70 + i % 3 * 100) * KIB)) = mark;
+        for (size_t i = 0; i < RUNS; i++) {
+            HOLDS(*(void **)runs[i] == mark);
+            free(runs[i]);
+        }
+    }
+    return NULL;
+}
+
+PROMISE(what_a_thread_keeps_is_collected_while_threads_come_and_go) {
+    pthread_t trimmer, workers[2];
+    peak_of(200 * KIB); /* the helper is there by now */
+    HOLDS(pthread_create(&trimmer, NULL, trim_for_ever, NULL) == 0);
+    for (time_t end = time(NULL) + 3; time(NULL) < end;) {
+        for (size_t i = 0; i < 2; i++) HOLDS(pthread_create(&workers[i], NULL, work_and_end, &workers[i]) == 0);
+        for (int i = 0; i < 2; i++) pthread_join(workers[i], NULL);
+    }
+    churn_over = 1;
+    pthread_join(trimmer, NULL);
+}
