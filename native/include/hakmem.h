@@ -426,6 +426,7 @@ int hak_event_write(const char *path); /* appends what is new as CSV: rows, or -
 #define HAK_INLINE_MAX 1024u
 #define HAK_INLINE_MASK (((size_t)1 << 22) - 1)
 #define HAK_INLINE_BINS 105
+#define HAK_LOWEST_BYTE (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : 3) /* of 32 bits */
 
 struct hak_bin_t {
     uintptr_t *top;
@@ -465,16 +466,18 @@ static inline void *hak_malloc_inline(size_t size)
     return block;
 }
 
+/* Twice a class serves as an offset as it is, and the bound is compared where it lies: six instructions less than by
+ * way of the class, which calls given back in a random order feel most. */
 static inline void hak_free_inline(void *block)
 {
     const struct hak_owners_t *owners = hak_front.owners;
-    size_t unit = ((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK;
-    uint32_t bound = __atomic_load_n(&owners->bound[unit], __ATOMIC_RELAXED), row = (bound & 255) / 2;
-    const struct hak_layout_t *layout = &owners->layout[row];
+    const uint32_t *bound = &owners->bound[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
+    uintptr_t row = ((const unsigned char *)bound)[HAK_LOWEST_BYTE];
+    const struct hak_layout_t *layout = (const struct hak_layout_t *)((const char *)owners->layout + row * 4);
     uint32_t product = ((uint32_t)(uintptr_t)block & layout->within) * layout->start;
-    struct hak_bin_t *bin = &hak_front.bins[row];
+    struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + row * 8);
     uintptr_t *top = bin->top;
-    if (__builtin_expect(product >= bound, 0) || __builtin_expect(top >= bin->limit, 0)) {
+    if (__builtin_expect(product >= *bound, 0) || __builtin_expect(top >= bin->limit, 0)) {
         hak_free(block);
         return;
     }
