@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from preload import NATIVE, promises
 
-from hakmem_py.build import COMMON, HARDEN, VARIANTS
+from hakmem_py.build import COMMON, HARDEN, VARIANTS, build
 from hakmem_py.build import NATIVE as SOURCES
 
 MINUTES = float(os.environ.get("HAKMEM_TEST_MINUTES", "0"))
@@ -119,6 +119,39 @@ def test_fuzz_finds_no_violation(run, profile):
 def test_every_variant_compiles_without_a_warning(compiler, variant):
     flags = (*COMMON, *WARNINGS, *VARIANTS[variant])
     compile_or_skip([compiler, *flags, "-fsyntax-only", SOURCES / "src" / "preload.c"])
+
+
+INLINED = r"""
+#include "hakmem.h"
+int main(void)
+{
+    hak_pool_t *pool = hak_pool_new(48, 16);
+    void *object[100], *block[100];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 100; i++)
+            if (!(object[i] = hak_pool_allocate(pool)) || !(block[i] = hak_malloc_inline(40))) return 1;
+        for (int i = 0; i < 100; i++) {
+            hak_free_inline(block[i]);
+            if (hak_pool_deallocate(pool, object[i]) != HAK_POOL_OK) return 2;
+        }
+        if (hak_pool_allocate(pool) != object[99] || hak_pool_deallocate(pool, object[99])) return 3;
+    }
+    hak_pool_stats_t stats;
+    if (hak_pool_stats(pool, &stats) || stats.allocations != 303 || stats.live) return 4;
+    return hak_pool_destroy(pool);
+}
+"""
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O2"])
+@pytest.mark.parametrize("compiler", ["gcc -xc", "g++ -xc++", "clang -xc", "clang++ -xc++"])
+def test_what_the_header_inlines_works_in_every_compiler(tmp_path, compiler, level):
+    source, program = tmp_path / "source", tmp_path / "program"
+    source.write_text(INLINED)
+    made = build()
+    linked = [f"-I{SOURCES / 'include'}", source, "-xnone", made.library, f"-Wl,-rpath,{made.folder}"]
+    compile_or_skip([*compiler.split(), level, *WARNINGS, *linked, "-o", program])
+    assert subprocess.run([program], timeout=20).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,8 @@ int hak_place_read(const void *address, int *policy, int *node);
  *
  * hak_pool_new makes the owner's variant: only the thread that made it may use it (any thread may destroy it), and a
  * hit is inlined into the caller. hak_pool_new_shared makes one that any number of threads may use at once. Every call
- * tells misuse by its code; foreign pointers and double deallocation are told by the checked build only. */
+ * tells misuse by its code; foreign pointers and double deallocation are told by the checked build only. The handle is
+ * not looked at: it is a pool's, not NULL. */
 typedef struct hak_pool hak_pool_t;
 
 enum {
@@ -496,12 +497,12 @@ struct hak_pool {
     uint64_t allocations; /* one add is all that statistics cost a pair of calls; the rest is derived when read */
 };
 
+/* The whole functions under symbols of their own: an inlined one that called its own would be taken for a loop. */
+void *hak_pool_allocate_whole(hak_pool_t *pool);
+int hak_pool_deallocate_whole(hak_pool_t *pool, void *object);
+
 #ifndef HAK_LIBRARY /* which defines them itself */
 #define HAK_POOL_INLINE extern inline __attribute__((gnu_inline, always_inline))
-
-/* The whole functions under names of their own: a gnu_inline function may not call itself. */
-void *hak_pool_allocate_whole(hak_pool_t *pool) __asm__("hak_pool_allocate");
-int hak_pool_deallocate_whole(hak_pool_t *pool, void *object) __asm__("hak_pool_deallocate");
 
 /* `counted` is a constant: 1, or 0 in the experiment that shows what counting costs. */
 HAK_POOL_INLINE void *hak_pool_take(hak_pool_t *pool, int counted)

@@ -97,6 +97,8 @@ void *hak_pool_allocate(hak_pool_t *handle)
     return object;
 }
 
+void *hak_pool_allocate_whole(hak_pool_t *) __attribute__((alias("hak_pool_allocate")));
+
 int hak_pool_deallocate(hak_pool_t *handle, void *object)
 {
     struct pool *pool = (struct pool *)handle;
@@ -111,6 +113,8 @@ int hak_pool_deallocate(hak_pool_t *handle, void *object)
     pool->hit.top = object;
     return HAK_POOL_OK;
 }
+
+int hak_pool_deallocate_whole(hak_pool_t *, void *) __attribute__((alias("hak_pool_deallocate")));
 
 /* Mapped and touched before the lock is taken. */
 int hak_pool_preallocate(hak_pool_t *handle, size_t objects)
