@@ -33,6 +33,7 @@ _MODULES = (
     "native",
     "parameters",
     "pools",
+    "predictions",
     "provenance",
     "report",
     "ruler",

@@ -214,7 +214,7 @@ def _side_by_side(runs, folder, jobs, timeout):
 
 
 def run_all(runs, folder, jobs, timeout, resume=False):
-    """Run everything, what measures first and alone. Returns the records of this batch.
+    """Run everything, what measures first and alone, what calibrates before it. Returns this batch's records.
 
     timeout: seconds for one cell; None: as long as the run itself says.
     """
@@ -225,6 +225,7 @@ def run_all(runs, folder, jobs, timeout, resume=False):
     left, records = _expected(due, folder), []
     for measures, width in ((True, 1), (False, jobs)):
         group = [run for run in due if run.measures == measures]
+        group.sort(key=lambda run: not run.calibrates)
         for record in _side_by_side(group, folder, width, timeout):
             records.append(record)
             del left[record["name"]]

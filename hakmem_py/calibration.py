@@ -38,7 +38,6 @@ ENOUGH = 400  # comparisons without which an error rate is only an indication
 WORST_RATE = 0.08  # the Wilson upper bound must stay below
 COVERAGE = (0.93, 0.97)
 ALPHA = 1 - CONFIDENCE
-TEN_MEANS = f"{TEN} of A, then {TEN} of B: GO if the mean gains 1 %"
 OURS = f"{GROUP} randomised pairs: signed rank"
 
 
@@ -136,6 +135,13 @@ def power_curve(table, sizes=(10, 20, 50, 100, 200, 400, 800)):
 
 
 # ---------------------------------------------------------------- naive rules on the same runs
+
+
+def failing(table):
+    """The rules of `rules` that certainly raise more false alarms than they promise, in words."""
+    bad = table[table["low"] > ALPHA]
+    said = [f"{row.rule}, {row.rate:.1%} [{row.low:.1%}, {row.high:.1%}]" for row in bad.itertuples()]
+    return "; ".join(said) or f"no rule, in so few comparisons ({table['trials'].min()} and more)"
 
 
 def rules(samples, metric="cpu_ns_per_op"):

@@ -33,7 +33,7 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
     --nworkers 1 --nthreads 1 --resources bench=1. choice: as for ensure. Raises CampaignError where blocks
     stay unmeasured; those that were measured are kept, and the same call does the rest.
     """
-    experiment = narrow(load_spec(name), **choice)
+    experiment = narrow(load_spec(name), quick=quick, **choice)
     folder = Path(folder or store.SAMPLES / experiment.name)
     with _cluster(scheduler, "bench") as client:
         hosts = _contenders(client, experiment)

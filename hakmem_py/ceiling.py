@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import scipy.stats as sps
 
+from . import stats
+
 SPLITS = 500  # of the blocks into halves
 
 
@@ -62,14 +64,15 @@ def _held_out(cube, chance):
         seen, paid = (np.median(cube[:, :, half], axis=2) for half in np.array_split(order, 2))
         best, own = seen.mean(axis=0).argmin(), seen.argmin(axis=1)
         gains.append(paid[:, best].mean() / paid[np.arange(phases), own].mean())
-    return dict(zip(("low", "held_out", "high"), np.quantile(gains, (0.025, 0.5, 0.975)), strict=True))
+    return dict(zip(("held_out", "low", "high"), np.quantile(gains, (0.5, 0.025, 0.975)), strict=True))
 
 
 def share_won(samples, side, free, metric="cpu_ns_per_op"):
     """What a side saves of the baseline's time over what `free` saves: share, low, high (95 %, bootstrap).
 
-    samples: of `ab.compare`; free: the label of a side that need not learn. By medians over the blocks; of
-    one block there is no interval (nan).
+    samples: of `ab.compare`; free: the label of a side that need not learn. By medians over the blocks. There
+    is no interval (nan) of one block, nor where a side's own time is not told apart from the baseline's: no
+    share follows from a saving that may be none.
     """
     good = samples[samples["status"] == "ok"]
     wide = good.pivot(index="block", columns="allocator", values=metric)
@@ -80,10 +83,31 @@ def share_won(samples, side, free, metric="cpu_ns_per_op"):
 
     columns = (pair[side].to_numpy(), pair[free].to_numpy())
     low = high = float("nan")
-    if len(pair) > 1:
+    ones = np.ones(len(pair))
+    if len(pair) > 1 and all(not e.low < 1 < e.high for e in (stats.ratio(side, ones) for side in columns)):
         how = {"paired": True, "vectorized": False, "method": "percentile", "rng": 1}
         low, high = sps.bootstrap(columns, share, **how).confidence_interval
     return {"share": share(*columns), "low": low, "high": high}
+
+
+def share_said(won):
+    """What `share_won` found, in words."""
+    if np.isnan(won["low"]):
+        return "how much of what the lifted bound saves is open: a time is not told apart from the baseline's"
+    interval = f"[{won['low']:.0%}, {won['high']:.0%}]"
+    return f"ACE saves {won['share']:.0%} {interval} of what the lifted bound saves"
+
+
+def placebos(rivals, sides):
+    """(words, verdict) of one program's placebos: LEARNED where each takes longer than the learner.
+
+    rivals: `stats.compare` with the learner as baseline; sides: labels of those that cannot have learned.
+    """
+    found = rivals[rivals["allocator"].isin(sides)]
+    times = [f"{row.allocator} {row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in found.itertuples()]
+    beaten = (found["low"] > 1).all()
+    end = "each takes longer" if beaten else "not all are told apart from it, so learning is not shown"
+    return f"over ACE's time placebos take {', '.join(times)}: {end}", "LEARNED" if beaten else "NOT SHOWN"
 
 
 def regret(history):
@@ -113,3 +137,13 @@ def after_peak(samples):
             rows.append((run["allocator"], place, ms / 1000, rss, rss / peak))
     table = pd.DataFrame(rows, columns=["label", "place", "seconds", "rss_bytes", "share"])
     return table.groupby(["label", "place"], sort=False).median().reset_index().drop(columns="place")
+
+
+def returned(resting, within_s=2.0, least=0.1):
+    """One row a label of `after_peak`: share resident after within_s, and seconds until less than `least`."""
+    rows = []
+    for label, table in resting.groupby("label", sort=False):
+        below = table.loc[table["share"] < least, "seconds"]
+        share = table.loc[table["seconds"] <= within_s, "share"].iloc[-1]
+        rows.append({"label": label, "share": share, "seconds": below.iloc[0] if len(below) else np.nan})
+    return pd.DataFrame(rows)

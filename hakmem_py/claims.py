@@ -163,15 +163,21 @@ def _costs(table, case, allocator):
     return rows.set_index(["host", "block"])[table.attrs.get("metric", "cpu_ns_per_op")]
 
 
+def _estimate(claim, table):
+    """Reference time / candidate time; None where there are no samples."""
+    reference = _costs(table, claim.reference_case, claim.group["reference"])
+    candidate = _costs(table, claim.case, claim.candidate)
+    pairs = pd.concat([reference, candidate], axis=1, join="inner").to_numpy()
+    return stats.ratio(pairs[:, 0], pairs[:, 1]) if len(pairs) else None
+
+
 def _judge_ratio(claim, table, _counted):
-    group = claim.group
-    reference = _costs(table, claim.reference_case, group["reference"])
-    pairs = pd.concat(
-        [reference, _costs(table, claim.case, claim.candidate)], axis=1, join="inner"
-    ).to_numpy()
-    if not len(pairs):
+    group, e = claim.group, _estimate(claim, table)
+    if e is None:
         return {"verdict": "undecided", "why": NO_SAMPLES}
-    e = stats.ratio(pairs[:, 0], pairs[:, 1])
+    if group.get("unit") == "build":
+        layouts = [found for part in stats.by_layout(table) if (found := _estimate(claim, part))]
+        e = stats.over_builds([one.value for one in layouts], sum(one.n for one in layouts))
     options = {
         "hypothesis": group.get("hypothesis", "difference"),
         "margin": group.get("margin", stats.MARGIN),

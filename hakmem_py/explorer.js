@@ -390,7 +390,8 @@ const CHOICES = { // name in the list -> rule and parameters
   "successive halving": ["halving", {}],
   "round-robin": ["round-robin", {}],
 };
-const DRIFTS = ["none", "best arm changes at half", "best arm moves on, four times"];
+const DRIFTS = ["none", "best arm changes at half", "best arm moves on, four times", "two phases alternate, twelve times"];
+const PIECES = [1, 2, 5, 12]; // of constant means, by drift
 
 const spread = (low, high, arms) => Array.from({ length: arms }, (_, i) => low + (high - low) * i / (arms - 1));
 const turned = (means, by) => means.map((_, i) => means[(i + by) % means.length]);
@@ -399,8 +400,9 @@ const turned = (means, by) => means.map((_, i) => means[(i + by) % means.length]
 function pieces({ means, arms, drift, horizon }) {
   const given = arms === means.length ? means : spread(Math.min(...means), Math.max(...means), arms);
   const by = Math.max(1, Math.floor(arms / 2));
-  const times = drift === DRIFTS[1] ? 2 : drift === DRIFTS[2] ? 5 : 1;
-  return Array.from({ length: times }, (_, k) => ({ start: Math.floor(k * horizon / times), means: turned(given, k * by) }));
+  const times = PIECES[DRIFTS.indexOf(drift)], back = [...given].reverse();
+  const at = (k) => drift !== DRIFTS[3] ? turned(given, k * by) : k % 2 ? back : given;
+  return Array.from({ length: times }, (_, k) => ({ start: Math.floor(k * horizon / times), means: at(k) }));
 }
 
 // ---------------------------------------------------------------- drawing
@@ -620,7 +622,8 @@ export function mount(host, options) {
     key.replaceChildren(...(run.shows ? [name(run.shows, MEAN)] : [name("mean of the rewards", MEAN), name("bonus", MEAN, 0.45)]),
       name("chosen now", CHOSEN), ...(run.among.some((arms) => arms.length < run.arms) ? [name("not in the running", FAINT)] : []),
       ...(run.pieces && !run.shows ? [name("true mean", "currentColor")] : []),
-      ...(run.pieces ? [name("best arm, below", OTHER, 0.4)] : []));
+      ...(run.pieces ? [name("best arm, below", OTHER, 0.4)] : []),
+      ...(run.restarts.length ? [element("span", {}, `┊ ${run.pieces ? "change detected" : "change of phase"}, below`)] : []));
     curveTitle.replaceChildren(...(run.pieces
       ? ["Regret: ", name(settings.policy, MEAN), " ", name(`${settings.rival} (dashed)`, OTHER)]
       : ["Reward, mean of the decisions around"]));

@@ -34,7 +34,12 @@ CHOICES = {  # policy -> its name in the explorer's list
     "halving": "successive halving",
     "round-robin": "round-robin",
 }
-DRIFTS = ("none", "best arm changes at half", "best arm moves on, four times")
+DRIFTS = (
+    "none",
+    "best arm changes at half",
+    "best arm moves on, four times",
+    "two phases alternate, twelve times",
+)
 ACE_LABELS = ("16", "32", "64", "128", "256", "512")  # blocks a magazine holds
 DIGITS = 7  # of a recorded number: finer than any bar is long, and half a page's bytes
 
@@ -54,7 +59,7 @@ def explorer(
 ):
     """The explorer, shown by being a cell's last value. Raises BanditError.
 
-    exploration: factor of every bonus. drift: 0, 1 or 2, see DRIFTS. labels: names of the arms, `noun` what
+    exploration: factor of every bonus. drift: 0 to 3, see DRIFTS. labels: names of the arms, `noun` what
     they are. rows: a recorded run (see `decisions`) instead of a simulated one; stepped through, not changed.
     """
     for name in (policy, rival):

@@ -73,7 +73,8 @@ def _sides(table, baseline):
     """How often the interval lies wholly on one side of 1, in words."""
     faster, slower = (table["low"] > 1).sum(), (table["high"] < 1).sum()
     rest = len(table) - faster - slower
-    return f"Comparisons in which {baseline} is faster: {faster}, slower: {slower}, undecided: {rest}"
+    where = f"Intervals wholly right of 1 ({baseline} is faster): {faster}"
+    return f"{where}, wholly left: {slower}, across: {rest}"
 
 
 def share_bars(table, reference="mimalloc", milestones=(), published=None, title=None):
@@ -247,7 +248,8 @@ def curves(table, x, y, by, low=None, high=None, title="", x_title="", y_title="
             legendgroup=str(name),
             mode="lines",
             line=line,
-            hovertemplate="%{y:.4g}",
+            customdata=rows[[low, high]] if low else None,
+            hovertemplate="%{y:.4g}" + (" [%{customdata[0]:.4g}, %{customdata[1]:.4g}]" if low else ""),
         )
     said = listed(table.groupby(by, sort=False)[y].last(), "{:.3g}")
     return finish(
@@ -304,7 +306,7 @@ def peaks(samples, title="Peak resident memory"):
         )
     least = table["peak_rss_bytes"].groupby("case").idxmin().map(lambda key: key[1]).value_counts()
     first = table["peak_rss_bytes"].groupby("allocator").median().reindex(names)
-    alt = f"Median peak in MB: {listed(first, '{:.1f}')}. Least memory in cases: {listed(least, '{}')}."
+    alt = f"Median peak in MB: {listed(first, '{:.1f}')}. Cases of least memory: {listed(least, '{}')}."
     height = 110 + cases * (14 + ROW * len(names))
     return finish(fig, alt, title, height, xaxis={"title_text": "MB"}, barmode="group", yaxis=CASES)
 

@@ -28,7 +28,7 @@ def contest(
             mode="markers",
             cliponaxis=False,
             marker=marker(look[name], 9),
-            hovertemplate=f"{name}: {form.format(middle)}<extra></extra>",
+            hovertemplate=f"{name}: {form} [{form}, {form}]<extra></extra>".format(middle, low, high),
         )
     said = ", ".join(
         f"{name} {form.format(x)}" for name, x in zip(table["policy"], table[value], strict=True)
@@ -60,7 +60,7 @@ def arms_played(arms, labels, best=None, title="Arm played", x_title="play"):
             y=[str(label)] * len(at),
             mode="markers",
             marker=line,
-            hovertemplate="play %{x}<extra></extra>",
+            hovertemplate=f"{x_title} %{{x}}: {label}<extra></extra>",
         )
     share = ", ".join(f"{label} {np.mean(arms == arm):.0%}" for arm, label in enumerate(labels))
     shaded = "; the best arm is shaded" if best is not None else ""

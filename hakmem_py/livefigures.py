@@ -134,7 +134,9 @@ def sweep(table, knob, title, x_title, baseline):
             marker=marker(look[case]),
             line={"color": look[case][0], "width": 1.5},
             error_y={"type": "data", "array": above, "arrayminus": below, "thickness": 1, "width": 3},
-            hovertemplate=f"{case}, " + "%{x}: %{y:.3g}×<extra></extra>",
+            customdata=rows[["low", "high"]],
+            hovertemplate=f"{case}, "
+            + "%{x}: %{y:.3g}× [%{customdata[0]:.3g}, %{customdata[1]:.3g}]<extra></extra>",
         )
     fig.add_hline(y=1)
     worst = table.groupby("case", sort=False)["ratio"].max()

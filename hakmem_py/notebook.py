@@ -57,12 +57,18 @@ def _cell(word, folder):
     return f'<span class="word">{text}</span>'
 
 
+def side_of(lows, highs, right, left):
+    """`right` or `left` where all of these intervals lie wholly on that side of 1, else UNDECIDED."""
+    return right if min(lows) > 1 else left if max(highs) < 1 else "UNDECIDED"
+
+
 def compared(row, baseline="hakmem", where=""):
     """A row of a comparison (allocator, ratio, low, high) as a headline, seen from the baseline.
 
-    FASTER and SLOWER: the whole interval lies on that side of 1; UNDECIDED: it does not.
+    FASTER and SLOWER: the whole interval of this one comparison lies on that side of 1; UNDECIDED: it does
+    not. Verdicts of tables are corrected for the number of comparisons as well.
     """
-    verdict = "FASTER" if row["low"] > 1 else "SLOWER" if row["high"] < 1 else "UNDECIDED"
+    verdict = side_of([row["low"]], [row["high"]], "FASTER", "SLOWER")
     interval = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
     text = f"{baseline} does {interval} times the work of {row['allocator']} in the same time"
     return {"text": f"{text}, {where}" if where else text, "verdict": verdict}

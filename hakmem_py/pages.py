@@ -210,11 +210,12 @@ def _picture(notebook, headlines):
 
 
 def _words(notebook, name, headlines):
-    """What the search box looks through: name, question, headings, results."""
-    heads = [text for _, _, text in outline(notebook)]
+    """What the search box looks through: every word of name, text, figures' captions and results, once."""
+    prose = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    figures = [figure["layout"]["meta"]["alt"] for figure in outputs(notebook, PLOTLY)]
     results = [f"{line['verdict']} {line['text']}" for line in headlines]
-    text = re.sub(r"<[^>]+>", "", " ".join([name, question(notebook), *heads, *results]))
-    return html.escape(text.lower())
+    text = re.sub(r"<[^>]+>|[*`$#]", "", " ".join([name, *prose, *figures, *results]))
+    return html.escape(" ".join(dict.fromkeys(text.lower().split())))
 
 
 def _card(record, executed):

@@ -145,21 +145,23 @@ def read(folder, identities):
     return [facts for facts in found if facts]
 
 
-def footer(samples=None, facts=None, further=(), **parameters):
+def footer(samples=None, *others, facts=None, further=(), **parameters):
     """The last cell of a notebook: what its numbers came from, as a table.
 
-    samples: what `ensure` returned. Without samples `facts` that were kept with other results, or else those
-    of this machine, now. Of each further set of facts, of the samples or `further` results, what differs from
-    the first. parameters: the notebook's own, shown beside.
+    samples: what `ensure` returned; others: of further experiments or of `ab.compare`, a line each. Without
+    samples `facts` that were kept with other results, or else those of this machine, now. Of each further set
+    of facts, of the samples or `further` results, what differs from the first. parameters: the notebook's
+    own, shown beside.
     """
     folder = samples.attrs.get("folder") if samples is not None else None
     known = read(folder, samples["provenance"].dropna().unique()) if folder else []
     rows = [("parameters", _shown(parameters))] if parameters else []
     if samples is not None:
         rows += list(_summary(samples))
-    first, *others = [*(known or [facts or collect()]), *further]
+    rows += [(f"beside: {_name(other)}", ", ".join(text for _, text in _summary(other))) for other in others]
+    first, *different = [*(known or [facts or collect()]), *further]
     rows += [(name, _shown(value)) for name, value in first.items()]
-    for other in others:
+    for other in different:
         rows += [
             (f"{name} of others", _shown(value)) for name, value in other.items() if value != first.get(name)
         ]
@@ -181,15 +183,18 @@ class Footer:
         return f"<table class='provenance'>{rows}</table>"
 
 
+def _name(samples):
+    return samples["experiment" if "experiment" in samples else "case"].iloc[0]
+
+
 def _summary(samples):
     """What the samples themselves say: how many, when, under which load, with which failures."""
     status = samples["status"].astype(str).value_counts()
     yield "samples", ", ".join(f"{count} {name}" for name, count in status.items())
-    yield (
-        "measured",
-        f"{samples['started_at'].min():%Y-%m-%d %H:%M} to {samples['started_at'].max():%H:%M} UTC",
-    )
-    yield "load", f"{samples['load1'].median():.1f} (median of the one-minute load at the start of each run)"
+    if "started_at" in samples:
+        began = samples["started_at"]
+        yield "measured", f"{began.min():%Y-%m-%d %H:%M} to {began.max():%H:%M} UTC"
+    yield "load", f"load {samples['load1'].median():.1f} (median of the one-minute load when a run began)"
 
 
 def _shown(value):

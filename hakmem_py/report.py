@@ -1,8 +1,8 @@
 """Reports: which notebooks, with which parameters, and the pages made of them.
 
 Every fault of a command line is found before anything starts. A notebook says in its metadata (`hakmem`)
-whether it `measures`, which decides when it runs (batch.py), and to which `part` of the front page it
-belongs.
+whether it `measures` and whether it `calibrates`, which decide when it runs (batch.py), and to which `part`
+of the front page it belongs.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import ROOT, batch, notebook, parameters
-from .notebook import compared, headline, table  # noqa: F401  what notebooks call
+from .notebook import compared, headline, side_of, table  # noqa: F401  what notebooks call
 
 NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT_S = 900  # no cell of the quick mode needs a tenth of it
@@ -38,6 +38,7 @@ class Run:
     measures: bool
     part: str
     experiments: tuple[str, ...]  # whose specs and samples it reads
+    calibrates: bool = False  # what it finds stands on top of every page measured after it
 
     def cell_timeout_s(self):
         """Seconds that one cell may take."""
@@ -97,7 +98,11 @@ def make_run(path, values, name=None, full=False):
     reference = values.get("reference", "reference" in known and known["reference"].default)
     measures = bool(facts.get("measures")) and not reference
     part = facts.get("part", "")
-    return Run(path, name or path.stem, values, measures, part, _experiments(content["cells"], path))
+    experiments, calibrates = (
+        _experiments(content["cells"], path),
+        measures and facts.get("calibrates", False),
+    )
+    return Run(path, name or path.stem, values, measures, part, experiments, calibrates)
 
 
 def read_runs(file, values, full):

@@ -61,7 +61,7 @@ def ensure(name, quick=True, *, reference=False, folder=None, wait_s=0.0, **choi
     Rows whose status is not "ok" are runs that failed; they stay. attrs of the result: baseline, metric,
     family, folder, title. Raises SpecError, BuildError, StoreError, SlotError, each with one line.
     """
-    experiment = narrow(load_spec(name), **choice)
+    experiment = narrow(load_spec(name), quick=quick and not reference, **choice)
     if reference:
         return _annotated(_reference(experiment), experiment, store.REFERENCE / stem(name))
     folder = Path(folder or store.SAMPLES / experiment.name)

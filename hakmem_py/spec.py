@@ -31,6 +31,7 @@ class Allocator:
     variant: str = "release"  # of the build; hakmem and direct only
     env: tuple[tuple[str, str], ...] = ()  # sorted
     slowdown: float = 0.0  # percent of work done and not counted: an exact injected difference
+    quick: int = 1  # 0: in the full mode only, unless it is asked for by name
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ RULES = {  # table -> key -> (type, test, what is allowed); a case's lists are m
         "variant": text(),
         "env": TABLE,
         "slowdown": number(0, 1000),
+        "quick": whole(0, 1),
     },
     "case": {
         "workload": text(),
@@ -254,15 +256,18 @@ def _one_each(names, where):
 # ---------------------------------------------------------------- choosing and ordering
 
 
-def narrow(experiment, blocks=None, sizes=None, allocators=None, workloads=None):
+def narrow(experiment, blocks=None, sizes=None, allocators=None, workloads=None, quick=False):
     """The experiment with fewer (or more) blocks and only these sizes, allocators (labels), workloads.
 
-    The baseline always stays. Raises SpecError where nothing is left or a name is unknown.
+    quick: without the allocators that only the full mode has, unless `allocators` names them. The baseline
+    always stays. Raises SpecError where nothing is left or a name is unknown.
     """
     sides, cases = experiment.allocators, experiment.cases
     if allocators is not None:
         _known(allocators, [a.label for a in sides], "allocators")
         sides = tuple(a for a in sides if a.label in {*allocators, experiment.baseline})
+    elif quick:
+        sides = tuple(a for a in sides if a.quick)
     if workloads is not None:
         _known(workloads, [c.workload for c in cases], "workloads")
         cases = tuple(c for c in cases if c.workload in workloads)

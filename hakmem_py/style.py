@@ -63,10 +63,11 @@ TICKS = {  # ratios to mark, by how many times the largest is above the smallest
     3: [0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5],
     10: [0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7],
     300: [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100],
+    10000: [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000],
     1e9: [0.001, 0.01, 0.1, 1, 10, 100, 1000, 10000],
 }
 
-NEAR = 8  # largest over smallest, up to which plotly's own ticks of a logarithmic axis are readable
+NEAR = 3  # largest over smallest, up to which plotly's own ticks of a logarithmic axis are readable
 WIDE = 1000  # from which on only powers of 10 are marked
 
 CASES = {

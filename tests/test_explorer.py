@@ -88,7 +88,7 @@ def test_every_choice_of_the_list_is_a_shipped_policy():
 def test_what_cannot_be_shown_is_refused():
     with pytest.raises(BanditError, match="allowed: ucb1, "):
         explorer.explorer(policy="doubling")
-    with pytest.raises(BanditError, match="0 to 2"):
+    with pytest.raises(BanditError, match="0 to 3"):
         explorer.explorer(drift=7)
 
 
