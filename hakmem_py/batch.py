@@ -146,7 +146,7 @@ def execute(run, folder, timeout, stop):
     else:
         record["key"] = content_key(run)  # after the run, which may have added samples
         _publish(run, folder, output, record)
-    _record_path(run, folder).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    store.save_json(folder, _record_path(run, folder).name, record)
     return record
 
 
@@ -159,8 +159,8 @@ def _publish(run, folder, output, record):
     """Write the record into the executed notebook and give it its final name, in this order."""
     content = notebook.read(output)
     content["metadata"].setdefault("hakmem", {})["record"] = record
-    output.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    output.replace(folder / f"{run.name}.ipynb")
+    store.save_json(folder, f"{run.name}.ipynb", content)
+    output.unlink()
     (folder / f"{run.name}.failed.ipynb").unlink(missing_ok=True)
 
 

@@ -80,6 +80,9 @@ def learner(name):
 def _set(name):
     """The Side of KNOB=VALUE[,...]. Whether it takes a value the library itself says: else a run fails."""
     pairs = [pair.partition("=") for pair in name.split(",")]
+    named = [knob.lower().removeprefix("hakmem_") for knob, _, _ in pairs]
+    if twice := sorted({knob for knob in named if named.count(knob) > 1}):
+        raise AbError(f"side {name}: {twice[0]!r} occurs twice")
     known = {"profile", *native.knobs().index}
     env = {}
     for knob, _, value in pairs:
@@ -358,7 +361,7 @@ def intervals(args):
 def chosen_workload(args, known):
     """The Target that the options name. known: names of workloads. Raises AbError, ValueError of a trace."""
     if args.workload.endswith(TRACE_SUFFIX):
-        trace.read_header(Path(args.workload))
+        trace.chosen(Path(args.workload))
         if args.size or args.threads or args.slots:
             raise AbError(TRACE_SHAPE)
     elif args.workload not in known:
@@ -384,6 +387,7 @@ def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
     print(f"{args.blocks} blocks, seed {args.seed}")
     learned = ["settled", "firings"] if any(samples.attrs["loops"].values()) else []
     shown = table[[*SHOWN, *learned, *memory]].dropna(axis="columns", how="all")
+    shown = shown.rename(columns={"tost_p": f"tost_p({EQUIVALENT:.0%})"})  # a verdict's margin is another
     print(shown.to_string(index=False, float_format="{:.4g}".format, na_rep="-"))
     if note := stats.family_note(table):
         print(note)

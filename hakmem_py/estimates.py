@@ -23,6 +23,7 @@ from .ranks import shift, signed_rank_p, walsh
 
 CONFIDENCE = 0.95
 RUN_THRESHOLD = 0.01  # gain that a run-time change must show to be worth having
+WIDEST = 1e100  # times that one cost may be another; beyond, numbers overflow
 BUILD_THRESHOLD = 0.005  # the same for a change of flags or layout alone
 MARGIN = 0.01  # differences smaller than this are no difference
 POWER = 0.9
@@ -156,6 +157,8 @@ def _checked(a, b, paired):
         raise ValueError(f"{len(a)} values of a, {len(b)} of b: pairs need as many of each (or paired=False)")
     if not (np.isfinite(a).all() and np.isfinite(b).all() and (a > 0).all() and (b > 0).all()):
         raise ValueError("ratio needs finite, positive costs: drop or mend zero, negative and missing values")
+    if float(max(a.max(), b.max())) > WIDEST * float(min(a.min(), b.min())):
+        raise ValueError(f"ratio needs costs of one kind: these differ by more than {WIDEST:g} times")
     return a, b
 
 

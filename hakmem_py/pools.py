@@ -41,11 +41,13 @@ class StackPool:
     """A pool of objects of `size` bytes, `capacity` of them mapped and touched ahead.
 
     Only the thread that makes it may use it, unless `shared`. A block of `with` destroys it at its end.
-    Objects are addresses (cffi's void *). Raises PoolError; foreign pointers and double deallocation are
-    told by variant="checked" only.
+    Objects are addresses (cffi's void *). Raises PoolError, ValueError for what is no count; foreign pointers
+    and double deallocation are told by variant="checked" only.
     """
 
     def __init__(self, size, alignment=16, capacity=0, shared=False, variant="release"):
+        for name, value in {"size": size, "alignment": alignment, "capacity": capacity}.items():
+            _check_count(name, value)
         self._library = native.load(variant)
         lib = self._library.lib
         self._pool = (lib.hak_pool_new_shared if shared else lib.hak_pool_new)(size, alignment)
@@ -69,6 +71,7 @@ class StackPool:
 
     def preallocate(self, objects):
         """Maps and touches so many more objects ahead."""
+        _check_count("objects", objects)
         self._judge(self._library.lib.hak_pool_preallocate(self._pool, objects))
 
     def stats(self):
@@ -97,6 +100,11 @@ class StackPool:
 
     def _refuse(self, code):
         raise PoolError(code, self._library.text(self._library.lib.hak_pool_message(code)))
+
+
+def _check_count(name, value):
+    if not isinstance(value, int) or not 0 <= value < 2**64:
+        raise ValueError(f"{name} = {value!r} must be a whole number from 0 to 2^64 - 1")
 
 
 # ---------------------------------------------------------------- the published report

@@ -200,6 +200,8 @@ def report(args):
     try:
         if args.jobs < 1:
             raise ReportError(f"--jobs {args.jobs}: must be at least 1")
+        if args.timeout is not None and args.timeout < 1:
+            raise ReportError(f"--timeout {args.timeout}: must be at least 1 second")
         runs = plan(args.notebooks, args.parameter, args.runs, args.full)
         _writable(executed)
         _writable(shown)

@@ -122,7 +122,7 @@ def find_contenders(experiment, builds=None):
     bench = made["release"]
     for case in experiment.cases:
         if case.trace:
-            trace.read_header(Path(case.trace))
+            trace.chosen(Path(case.trace))
     unknown = sorted({case.workload for case in experiment.cases if not case.trace} - set(workloads(bench)))
     if unknown:
         known = ", ".join(workloads(bench))

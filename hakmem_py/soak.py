@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from . import progress, runner, stats, store, timeline, worker
+from . import peers, progress, runner, stats, store, timeline, worker
 from .spec import Allocator, Case, Experiment
 
 WINDOWS = 30  # points of a short soak at least; windows are a minute where that gives as many
@@ -80,6 +80,8 @@ def _annotated(table, facts):
 
 
 def _plan(minutes, workload, beside):
+    if beside not in (known := ("system", *peers.KNOWN)):
+        raise ValueError(f"--beside {beside}: allowed: {', '.join(known)}")
     sides = tuple(Allocator(label, label) for label in ("hakmem", beside))
     case = Case(workload)
     found = runner.find_contenders(Experiment("soak", "Soak", "hakmem", sides, (case,)))

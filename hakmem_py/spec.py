@@ -291,7 +291,10 @@ def _known(chosen, there, what):
     strange = [value for value in chosen if value not in there]
     if strange or not chosen:
         allowed = ", ".join(str(value) for value in dict.fromkeys(there) if value is not None)
-        raise SpecError(f"{what} = {list(chosen)!r} must be chosen from: {allowed}")
+        allowed = (
+            f"must be chosen from: {allowed}" if allowed else "cannot be chosen: this experiment names none"
+        )
+        raise SpecError(f"{what} = {list(chosen)!r} {allowed}")
 
 
 def schedule(experiment, block, quick):

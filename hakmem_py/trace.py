@@ -63,6 +63,8 @@ def record(command: Sequence[str], folder: Path, records: int = RECORDS) -> tupl
 def find_program(name: str) -> str:
     """The path that a shell would run. Raises ValueError where there is none."""
     found = shutil.which(name)
+    if found is None and Path(name).is_file():
+        raise ValueError(f"{name} cannot be executed: chmod +x {name}, or name its interpreter first")
     if found is None:
         raise ValueError(f"there is no program {name!r}: give a path, or a name that the shell finds")
     return found
@@ -83,6 +85,18 @@ def recorder(native: Path = NATIVE) -> Path:
                 raise BuildError(f"the recorder does not compile:\n{done.stderr.strip()}")
             out.rename(library)
     return library
+
+
+def chosen(path: Path) -> Trace:
+    """As `read_header`, for who is about to replay it: says on stderr where calls are missing."""
+    trace = read_header(path)
+    if trace.lost:
+        print(
+            f"hakmem: {path} lacks {trace.lost} of {trace.records + trace.lost} calls, which were not "
+            f"recorded: what is replayed is the beginning of {trace.program}",
+            file=sys.stderr,
+        )
+    return trace
 
 
 def read_header(path: Path) -> Trace:
@@ -122,19 +136,25 @@ def add_trace(subparsers):
     return sub
 
 
+def _cure(trace, args):
+    return NO_SPACE if trace.limit < args.records else "raise --records"
+
+
 def _run(args):
     status, traces = record(args.program, args.out, args.records)
     for trace in traces[:SHOWN]:
-        cure = NO_SPACE if trace.limit < args.records else "raise --records"
-        lost = f", {trace.lost} lost: {cure}" if trace.lost else ""
+        lost = f", {trace.lost} lost: {_cure(trace, args)}" if trace.lost else ""
         print(f"{trace.path}: {trace.program}, {trace.records} records{lost}")
     if traces[SHOWN:]:
         print(f"and {len(traces) - SHOWN} shorter ones in {args.out}")
-    if traces:
+    empty = traces and not traces[0].records
+    if traces and not empty:
         print(f"replay: {build().bench} --replay {traces[0].path}")
     if status:
         unseen = "" if traces else "; nothing was recorded"
         print(f"hakmem trace: {args.program[0]} ended with status {status}{unseen}", file=sys.stderr)
+    elif empty:
+        raise RuntimeError(f"nothing was recorded: {_cure(traces[0], args)}")
     elif not traces:
         raise RuntimeError(
             "nothing was recorded: the program allocates nothing, or is static or setuid and takes no library"

@@ -8,7 +8,7 @@ import sys
 import pandas as pd
 import pytest
 
-from hakmem_py import ab, ceiling, cli, contest, peers, turns
+from hakmem_py import ab, ceiling, cli, contest, peers, preloaded, turns
 
 AB = ["ab", "--workload", "bursts", "--blocks", "6", "--sides", "off", "on", "fixed:64"]
 
@@ -237,3 +237,13 @@ def test_a_run_is_as_long_as_was_asked(capsys):
     for length, said in ((["0"], "above 0"), (["nan"], "above 0"), (["2", "--scale", "9"], "give one")):
         assert cli.main([*words, *length]) == 1
         assert said in capsys.readouterr().err
+
+
+def test_a_knob_named_twice_is_refused():
+    with pytest.raises(ab.AbError, match="'profile' occurs twice"):
+        ab.side("PROFILE=lean,PROFILE=keep")
+
+
+def test_a_program_that_ends_at_once_has_no_peak():
+    assert math.isnan(preloaded.run(["true"])["peak_rss_bytes"])
+    assert preloaded.run(["sleep", "0.1"])["peak_rss_bytes"] > 100_000

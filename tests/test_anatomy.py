@@ -106,3 +106,32 @@ def test_one_block_has_a_share_and_no_interval():
         {"x": [1, 10], "y": [3.0, 300.0], "of": "a", "low": float("nan"), "high": float("nan")}
     )
     assert figures.curves(table, "x", "y", "of", "low", "high", y_log=True).layout.yaxis.type == "log"
+
+
+def test_no_share_follows_from_a_saving_that_may_be_none():
+    chance = np.random.default_rng(1)
+    times = {"old": 10.0, "on": 10.0, "quick": 7.0, "free": 5.0}
+    rows = [
+        {"block": block, "allocator": name, "status": "ok", "cpu_ns_per_op": time * chance.lognormal(0, 0.1)}
+        for block in range(12)
+        for name, time in times.items()
+    ]
+    samples = pd.DataFrame(rows)
+    samples.attrs = {"baseline": "old"}
+    won = ceiling.share_won(samples, "on", "free")
+    assert np.isnan(won["low"]) and "open" in ceiling.share_said(won)
+    assert not np.isnan(ceiling.share_won(samples, "quick", "free")["low"])
+
+
+def test_placebos_that_do_as_well_deny_that_anything_was_learned():
+    rivals = pd.DataFrame({"allocator": ["random", "shuffled", "bonwick"], "ratio": [1.3, 1.0, 1.0]})
+    rivals = rivals.assign(low=rivals["ratio"] - 0.1, high=rivals["ratio"] + 0.1)
+    assert ceiling.placebos(rivals, ["random"])[1] == "LEARNED"
+    assert ceiling.placebos(rivals, ["random", "shuffled"])[1] == "NOT SHOWN"
+
+
+def test_when_a_peak_has_gone_back():
+    resting = pd.DataFrame({"label": "x", "seconds": [0, 1, 3], "share": [1.0, 0.05, 0.01]})
+    row = ceiling.returned(resting).iloc[0]
+    assert (row["share"], row["seconds"]) == (0.05, 1)
+    assert np.isnan(ceiling.returned(resting.assign(share=1.0)).iloc[0]["seconds"])

@@ -294,10 +294,12 @@ def test_a_shell_with_a_getenv_of_its_own_is_recorded(tmp_path):
     assert status == 0 and len(traces) == 4
 
 
-def test_a_full_trace_counts_its_losses(bench, tmp_path):
+def test_a_full_trace_counts_its_losses_and_says_them(bench, tmp_path, capfd):
     _, traces = trace.record([sys.executable, "-c", "pass"], tmp_path, records=500)
     assert traces[0].records == 500 and traces[0].lost > 0
     assert replay(bench, traces[0].path)[0]["trace_lost"] == traces[0].lost
+    trace.chosen(traces[0].path)
+    assert f"lacks {traces[0].lost} of {500 + traces[0].lost} calls" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

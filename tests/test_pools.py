@@ -189,3 +189,9 @@ def test_a_node_that_is_not_there_is_named_once(bench):
     command = [bench, "--workload", "pool_first", "--backend", "direct", "--iterations", "5"]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr.count("\n") == 1 and "placement_node 1023" in done.stderr
+
+
+@pytest.mark.parametrize("size", [-1, 2**64, 1.5])
+def test_what_is_no_count_is_refused(size):
+    with pytest.raises(ValueError, match="whole number"):
+        pools.StackPool(size)

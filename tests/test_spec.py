@@ -107,3 +107,11 @@ def test_narrowing_to_what_is_not_there_is_refused(tiny, choice):
 def test_brackets_that_are_wrong_are_named(tables, said):
     with pytest.raises(SpecError, match=said):
         spec.read_spec(tables)
+
+
+def test_a_side_of_the_full_mode_is_in_the_quick_one_where_it_is_asked_for():
+    experiment = load_spec("07_pgo")
+    assert "pgo, layout 4" not in [one.label for one in narrow(experiment, quick=True).allocators]
+    assert "pgo, layout 4" in [one.label for one in narrow(experiment).allocators]
+    named = narrow(experiment, allocators=["pgo, layout 4"], quick=True)
+    assert [one.label for one in named.allocators] == ["plain", "pgo, layout 4"]

@@ -462,3 +462,8 @@ def test_times_that_take_turns_are_compared_with_their_neighbours():
     assert other / base == pytest.approx(1.1, abs=0.01) and 10 < base < 40
     with pytest.raises(ValueError, match="one chunk of every two"):
         stats.alternated(times, np.repeat([0, 1], 20))
+
+
+def test_costs_of_different_kinds_are_refused():
+    with pytest.raises(ValueError, match="costs of one kind"):
+        stats.ratio([1e308] * 7, [1e-308] * 7)

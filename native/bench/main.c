@@ -149,12 +149,16 @@ static void check_options(const struct workload *workload)
             (unsigned long long)opt.threads);
 }
 
+enum { REPLAYED_CALLS = 1000000 }; /* at least: of a short trace five passes would show a heap's first moments only */
+
 /* A replay takes its shape from the trace. */
 static void choose(const struct trace_facts *facts)
 {
     opt.workload = facts ? &replay_workload : find_workload();
     opt.backend = find_backend(opt.workload);
     if (facts) {
+        uint64_t passes = REPLAYED_CALLS / facts->events;
+        if (!opt.iterations && passes > replay_workload.iterations) opt.iterations = passes;
         opt.threads = facts->threads;
         opt.slots = opt.size = 1;
     }

@@ -67,8 +67,8 @@ static void *reserve(uint64_t bytes)
 static void damaged(const char *what, uint64_t record)
 {
     if (!trace.partial)
-        die(EXIT_USAGE, "%s: record %llu %s; --partial replays what is readable", trace.path,
-            (unsigned long long)record, what);
+        die(EXIT_USAGE, "%s: record %llu %s; record it again, or bench --replay %s --partial replays what is readable",
+            trace.path, (unsigned long long)record, what, trace.path);
     trace.facts.unreadable++;
 }
 

@@ -1,0 +1,48 @@
+"""What became of predictions: told by the samples, and nothing where nothing was measured."""
+
+import pandas as pd
+
+from hakmem_py import predictions
+
+
+def samples(times):
+    """One sample for every (allocator, size): ns by workload."""
+    rows = [
+        {"allocator": allocator, "size_bytes": size, "workload": workload, "case": f"{workload}-{size}"}
+        | {"cpu_ns_per_op": ns, "status": "ok", "host": "here", "block": block, "load1": 0.0, "error": ""}
+        for (allocator, size), by_workload in times.items()
+        for workload, ns in by_workload.items()
+        for block in range(8)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_patterns_are_judged_by_order_by_size_and_without_the_call():
+    kind, cruel = {"lifo": 2.0, "random": 2.5}, {"lifo": 2.0, "random": 4.5}
+    times = {("hakmem", 16): kind, ("hakmem", 128): kind, ("inlined", 16): {"lifo": 1.0, "random": 1.2}}
+    found = predictions.patterns(samples(times)).set_index("prediction")["held"]
+    assert found["orders differ by tenths"] == "yes" and found["size matters little"] == "yes"
+    assert found["inlined takes two thirds"] == "no"
+    found = predictions.patterns(samples({("hakmem", 16): cruel})).set_index("prediction")["held"]
+    assert found.to_dict() == {"orders differ by tenths": "no"}
+
+
+def test_random_mixed_is_judged_by_the_ratios():
+    table = pd.DataFrame({"allocator": ["system", "mimalloc", "floor"], "ratio": [2.0, 1.4, 0.6]})
+    held = predictions.random_mixed(table.assign(low=table["ratio"], high=table["ratio"]))["held"]
+    assert held.tolist() == ["no", "yes", "yes"]
+    assert predictions.random_mixed(table.assign(low=1, high=1, ratio=float("nan"))).empty
+
+
+def test_published_claims_are_counted_by_kind():
+    verdicts = pd.DataFrame(
+        {
+            "claim": ["P1 vm system", "P1 json hakmem-baseline", "P3 random mixed", "P0 void"],
+            "claimed": [0.3, 0.9, 1.05, 1.0],
+            "ratio": [0.3, 2.0, 1.2, float("nan")],
+            "verdict": ["replicated", "not replicated", "replicated", "void"],
+        }
+    )
+    found = predictions.published(verdicts)
+    assert found["found"].tolist() == ["1 of 1 replicated", "0 of 1 replicated", "1 of 1 replicated"]
+    assert found["held"].tolist() == ["yes", "yes", "no"]
