@@ -61,7 +61,7 @@ def ratio_forest(table, baseline="hakmem", title=None):
         fig,
         alt + absent(table),
         title or f"Time ÷ time of {baseline}",
-        110 + max(80, cases * (10 + ROW * len(names))),
+        110 + max(100, cases * (10 + ROW * len(names))),
         scattermode="group",
         scattergap=0.3,
         xaxis=axis | {"title_text": f"right of 1: {baseline} is faster"},

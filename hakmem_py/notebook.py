@@ -58,8 +58,9 @@ def _cell(word, folder):
 
 
 def side_of(lows, highs, right, left):
-    """`right` or `left` where all of these intervals lie wholly on that side of 1, else UNDECIDED."""
-    return right if min(lows) > 1 else left if max(highs) < 1 else "UNDECIDED"
+    """`right` or `left` where intervals lie wholly on that side of 1, none on the other; else UNDECIDED."""
+    above, below = max(lows) > 1, min(highs) < 1
+    return "UNDECIDED" if above == below else right if above else left
 
 
 def compared(row, baseline="hakmem", where=""):

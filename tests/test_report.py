@@ -302,3 +302,10 @@ def test_stopping_a_batch_stops_its_children(tmp_path):
     assert "go on with --resume" in child.communicate(timeout=60)[1] and child.returncode == 130
     running = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
     assert not any(str(tmp_path).encode() in line and b"papermill" in line for line in running)
+
+
+def test_several_intervals_say_together_where_they_lie():
+    assert report.side_of([1.1, 0.9], [1.2, 1.2], "SLOWER", "FASTER") == "SLOWER"
+    assert report.side_of([0.7, 0.9], [0.8, 1.2], "SLOWER", "FASTER") == "FASTER"
+    assert report.side_of([1.1, 0.7], [1.2, 0.8], "SLOWER", "FASTER") == "UNDECIDED"
+    assert report.side_of([0.9], [1.1], "SLOWER", "FASTER") == "UNDECIDED"

@@ -5,7 +5,8 @@ const PRINT_WIDTH = 680; // px, what an A4 page holds
 const NARROW = 560; // px
 const LONG = 24; // characters of a label that a phone has room for
 const LEANING = 110; // px for leaning heads of columns and the title
-const LEGEND_LINE = 19; // px
+const AXIS = 50; // px of an axis with its title
+const LEGEND_LINE = 24; // px; room for as many as there can be, which is then taken back
 const TWO_LINES = 1.5; // times the height, where labels have two
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -32,29 +33,22 @@ function broken(label) {
   return label.slice(0, at) + '<br>' + label.slice(at + 1);
 }
 
-// Lines of a legend in so much room: names that do not fit into one stand in columns as wide as the longest.
-function legendLines({data, layout}, width) {
-  const shown = new Set(data.filter(trace => trace.name && trace.showlegend !== false).map(trace => String(trace.name)));
-  if (layout.showlegend === false || shown.size < 2) return 0;
-  const widths = [...shown].map(label => 6.5 * label.length + 50), all = widths.reduce((sum, one) => sum + one, 0);
-  return all <= width ? 1 : Math.ceil(shown.size / Math.max(1, Math.floor(width / Math.max(...widths))));
-}
-
 // On a phone the legend goes below the panels, where it can take as many lines as it needs, and labels must leave room.
 function fitted({data, layout}, width) {
   if (width > NARROW) return {data, layout};
   const below = {...layout.legend, orientation: 'h', x: 0, yref: 'container', y: 0, yanchor: 'bottom', font: {size: 11}};
   const title = {...layout.title, font: {size: 13}}, margin = {...layout.margin, t: 48};
-  const height = (layout.height ?? 450) - (layout.margin?.t ?? 48) + margin.t + LEGEND_LINE * legendLines({data, layout}, width);
+  const height = (layout.height ?? 450) - (layout.margin?.t ?? 48) + margin.t + LEGEND_LINE * data.length;
   const phone = {...layout, title, margin, height, legend: below, font: {...layout.font, size: 11}};
+  const panels = (layout.height ?? 450) - (layout.margin?.t ?? 48) - AXIS; // px that they shall have
   if (data[0]?.type === 'heatmap' && Array.isArray(data[0].x)) { // heads of many columns lean
     const heads = data.map(trace => ({...trace, x: trace.x.map(head => String(head).replaceAll('<br>', ' '))}));
-    return {data: heads, layout: {...phone, height: height + LEANING / 2, margin: {...margin, t: LEANING}, xaxis: {...layout.xaxis, tickangle: -50}}};
+    return {data: heads, layout: {...phone, height: layout.height + LEANING / 2, margin: {...margin, t: LEANING}, xaxis: {...layout.xaxis, tickangle: -50}}};
   }
-  if (layout.yaxis?.type !== 'category') return {data, layout: phone};
+  if (layout.yaxis?.type !== 'category') return {data, layout: phone, panels};
   const labelled = data.map(trace => ({...trace, y: trace.y.map(broken)}));
   const taller = labelled.some(trace => trace.y.some(label => String(label).includes('<br>'))) ? TWO_LINES : 1;
-  return {data: labelled, layout: {...phone, height: height * taller}};
+  return {data: labelled, layout: phone, panels: panels * taller};
 }
 
 async function draw(light = false) {
@@ -66,7 +60,8 @@ async function draw(light = false) {
     const config = {...spec.config, responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: ''};
     if (canvas.clientWidth <= NARROW) config.displayModeBar = false; // it would lie on the title
     const shown = fitted({data: spec.data, layout: coloured(spec.layout, light)}, canvas.clientWidth);
-    await Plotly.react(canvas, {...shown, config});
+    await Plotly.react(canvas, {data: shown.data, layout: shown.layout, config});
+    if (shown.panels) await Plotly.relayout(canvas, {height: canvas._fullLayout.height + shown.panels - canvas._fullLayout._size.h});
     if (spec.frames && !figure.dataset.drawn) await Plotly.addFrames(canvas, spec.frames);
     figure.dataset.drawn = canvas.data.length;
   }
