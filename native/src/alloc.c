@@ -137,8 +137,9 @@ static NOINLINE void *allocate_slow(size_t size)
 /* As the rule of the call site says; NULL where the size decides. */
 static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t site)
 {
-    uint32_t rule = site_visit(site);
-    if (rule == HAK_SITE_NONE && size <= L2_MAX) return NULL;
+    bool watched;
+    uint32_t rule = site_visit(site, &watched);
+    if (rule == HAK_SITE_NONE && (size <= L2_MAX || !watched)) return NULL;
     struct span *run = rule == HAK_SITE_GROWTH  ? window_take(heap, size, false)
                        : rule == HAK_SITE_FRESH ? NULL
                                                 : mid_allocate(heap, size);
@@ -166,17 +167,9 @@ static NOINLINE void *allocate_near(struct heap *heap, size_t size)
     return LIKELY(block != 0) ? short_begin(&heap->bins, block, size) : allocate_run(heap, size);
 }
 
-static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)
-{
-    void *routed = heap != NULL && size <= SIZE_LIMIT ? allocate_by_site(heap, size, (uintptr_t)site) : NULL;
-    if (routed != NULL) return routed;
-    return heap != NULL && size > L2_MAX ? allocate_run(heap, size) : allocate_slow(size);
-}
-
 /* Above 1 KiB: a block or a run that the thread has in hand. Only tail calls, so that no register is saved. */
-static ALWAYS_INLINE void *allocate_big(size_t size)
+static ALWAYS_INLINE void *allocate_by_size(size_t size)
 {
-    if (UNLIKELY(knob(KNOB_site_rules))) return allocate_routed(front.heap, size, __builtin_return_address(0));
     if (LIKELY(size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1))) {
         uintptr_t block = short_take(front.bins->shorts, size);
         if (LIKELY(block != 0)) return short_begin(front.bins, block, size);
@@ -185,6 +178,18 @@ static ALWAYS_INLINE void *allocate_big(size_t size)
     if (size > L2_MAX) return front.heap != NULL ? allocate_run(front.heap, size) : allocate_slow(size);
     uintptr_t block;
     return LIKELY(bins_pop(front.bins, l2_row(size), &block)) ? (void *)block : allocate_slow(size);
+}
+
+static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)
+{
+    void *routed = heap != NULL && size <= SIZE_LIMIT ? allocate_by_site(heap, size, (uintptr_t)site) : NULL;
+    return routed != NULL ? routed : allocate_by_size(size);
+}
+
+static ALWAYS_INLINE void *allocate_big(size_t size)
+{
+    if (UNLIKELY(knob(KNOB_site_rules))) return allocate_routed(front.heap, size, __builtin_return_address(0));
+    return allocate_by_size(size);
 }
 
 static ALWAYS_INLINE void *allocate(size_t size)

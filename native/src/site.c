@@ -1,10 +1,11 @@
 /* site.c: call-site rules. A site is the return address of an allocation above 1 KiB; its rule routes what it asks for
  * straight to a pool. Off by default, and then one load on that path; on, one look-up in a table without a search.
  *
- * Learned: a run remembers the site that asked for it, and a site most of whose runs grow is routed to growth windows,
- * so that its next block never moves. Set by hand: any rule for any address. */
+ * Learned: a run that is watched remembers the site that asked for it, and a site most of whose watched runs grow is
+ * routed to growth windows, so that its next block never moves. Watched are a site's first runs and then one in so
+ * many, for a watched one goes the long way. Set by hand: any rule for any address. */
 
-enum { SITES = 1024, SITE_TRIAL = 16 }; /* allocations after which a site is judged */
+enum { SITES = 1024, SITE_TRIAL = 16, SITE_AGAIN = 64 }; /* so many runs are watched first, then one in so many */
 
 struct site {
     _Atomic uintptr_t address; /* 0: free */
@@ -29,12 +30,14 @@ static struct site *site_row(uintptr_t address)
     return site;
 }
 
-/* One allocation of the site; its rule. */
-static uint32_t site_visit(uintptr_t address)
+/* One allocation of the site; its rule, and whether the allocation is watched. */
+static uint32_t site_visit(uintptr_t address, bool *watched)
 {
     struct site *site = site_row(address);
-    if (site == NULL) return HAK_SITE_NONE;
-    atomic_fetch_add_explicit(&site->allocations, 1, memory_order_relaxed);
+    if (site == NULL) return *watched = false, HAK_SITE_NONE;
+    uint32_t before = atomic_load_explicit(&site->allocations, memory_order_relaxed);
+    atomic_store_explicit(&site->allocations, before + 1, memory_order_relaxed);
+    *watched = before < SITE_TRIAL || before % SITE_AGAIN == 0;
     return atomic_load_explicit(&site->rule, memory_order_relaxed);
 }
 
@@ -45,7 +48,8 @@ static void site_grew(uint32_t number)
     struct site *site = &sites[number - 1];
     uint32_t grown = atomic_fetch_add_explicit(&site->growths, 1, memory_order_relaxed) + 1;
     uint32_t seen = atomic_load_explicit(&site->allocations, memory_order_relaxed);
-    if (seen >= SITE_TRIAL && 2 * grown > seen && !atomic_load_explicit(&site->by_hand, memory_order_relaxed))
+    uint32_t watched = seen < SITE_TRIAL ? seen : SITE_TRIAL + (seen - 1) / SITE_AGAIN;
+    if (seen >= SITE_TRIAL && 2 * grown > watched && !atomic_load_explicit(&site->by_hand, memory_order_relaxed))
         atomic_store_explicit(&site->rule, HAK_SITE_GROWTH, memory_order_relaxed);
 }
 
