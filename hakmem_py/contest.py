@@ -80,15 +80,14 @@ def learner(name):
 def _set(name):
     """The Side of KNOB=VALUE[,...]. Whether it takes a value the library itself says: else a run fails."""
     pairs = [pair.partition("=") for pair in name.split(",")]
-    named = [knob.lower().removeprefix("hakmem_") for knob, _, _ in pairs]
-    if twice := sorted({knob for knob in named if named.count(knob) > 1}):
-        raise AbError(f"side {name}: {twice[0]!r} occurs twice")
     known = {"profile", *native.knobs().index}
     env = {}
     for knob, _, value in pairs:
         knob = knob.lower().removeprefix("hakmem_")
         if knob not in known:
             raise AbError(f"side {name}: there is no knob {knob!r}; allowed: {', '.join(sorted(known))}")
+        if f"HAKMEM_{knob.upper()}" in env:
+            raise AbError(f"side {name}: {knob!r} occurs twice")
         env[f"HAKMEM_{knob.upper()}"] = value
     on = env.get("HAKMEM_ACE_ENABLED") == "1" or env.get("HAKMEM_PROFILE") == "learning"
     still = env.get("HAKMEM_ACE_POLICY") == "fixed" or env.get("HAKMEM_ACE_FROZEN") == "1"

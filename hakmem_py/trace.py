@@ -147,13 +147,13 @@ def _run(args):
         print(f"{trace.path}: {trace.program}, {trace.records} records{lost}")
     if traces[SHOWN:]:
         print(f"and {len(traces) - SHOWN} shorter ones in {args.out}")
-    empty = traces and not traces[0].records
-    if traces and not empty:
+    recorded = bool(traces) and traces[0].records > 0
+    if recorded:
         print(f"replay: {build().bench} --replay {traces[0].path}")
     if status:
         unseen = "" if traces else "; nothing was recorded"
         print(f"hakmem trace: {args.program[0]} ended with status {status}{unseen}", file=sys.stderr)
-    elif empty:
+    elif traces and not recorded:
         raise RuntimeError(f"nothing was recorded: {_cure(traces[0], args)}")
     elif not traces:
         raise RuntimeError(

@@ -195,6 +195,7 @@ def test_clang_builds_library_module_and_bench(clang):
     done = build.build()
     assert "clang" in done.facts()["compiler"]
     assert python("-c", REPORT, "release").split() == ["release", done.hash]
+    subprocess.run([done.bench, "--list"], stdout=subprocess.DEVNULL, check=True)
     run = [done.bench, "--workload", "pool_cycle", "--backend", "direct", "--scale", "0.01"]
     subprocess.run(run, stdout=subprocess.DEVNULL, check=True, timeout=60)
 
