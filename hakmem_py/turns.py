@@ -10,6 +10,7 @@ works through these shows in processes of its own (`ab`), not in turns.
 """
 
 import json
+import re
 from math import ceil
 
 import pandas as pd
@@ -18,6 +19,7 @@ from . import build, contest, native, provenance, runner, stats
 from .progress import Progress
 
 BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs that a learner reads once
+WHOLE = re.compile(r"([0-9]+)([kmg]?)", re.IGNORECASE)  # a value as the environment takes it: 64M
 TRIAL_S = 1.0  # seconds of the trial by which a run's length is sized; its first moments are the slowest
 
 
@@ -170,7 +172,9 @@ def lasting(seconds, target):
 
 def add_toggle(subparsers):
     sub = subparsers.add_parser("toggle")
-    sub.add_argument("turns", metavar="KNOB=A,B", help="two whole numbers; for ACE ace_enabled=0,1")
+    sub.add_argument(
+        "turns", metavar="KNOB=A,B", help="two whole numbers, such as 64 or 64M; for ACE ace_enabled=0,1"
+    )
     contest.add_common(sub)
     sub.add_argument("--workload", required=True, help="of the bench, or the path of a trace")
     sub.add_argument("--seconds", type=float, help="of a run, sized by trials, in place of --scale")
@@ -180,8 +184,8 @@ def add_toggle(subparsers):
 
 def _run(args):
     knob, _, values = args.turns.partition("=")
-    values = values.split(",")
-    if len(values) != 2 or not all(value.isdecimal() for value in values):
+    values = [WHOLE.fullmatch(value) for value in values.split(",")]
+    if len(values) != 2 or not all(values):
         raise contest.AbError(f"{args.turns}: must be KNOB=A,B, a knob and two whole numbers")
     runner.refuse_few(args.blocks)
     if args.seconds is not None and args.scale is not None:
@@ -189,7 +193,7 @@ def _run(args):
     target = contest.chosen_workload(args, runner.workloads(build.build()))
     if args.seconds is not None:
         target = lasting(args.seconds, target)
-    numbers = [int(value) for value in values]
+    numbers = [int(value[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[value[2].lower()] for value in values]
     env = contest.intervals(args)
     samples = compare(target, knob, numbers, args.blocks, args.seed, env, args.allow_few)
     contest.show(target, samples, args, memory=["cached_kb"])  # both sides have one process, and its peak

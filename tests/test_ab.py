@@ -197,6 +197,8 @@ def test_phases_that_take_turns_are_compared_phase_by_phase():
         ("ace_enabled=1", "KNOB=A,B"),
         ("magazine_block=16,32", "magazine_blocks"),
         ("magazine_blocks=16,1024", "16 to 512"),
+        ("magazine_blocks=16,1k", "=16,1024: allowed: 16 to 512"),
+        ("depot_bytes=16,64T", "KNOB=A,B"),
         ("magazine_blocks=64,64", "must differ"),
         ("ace_policy=0,1", "when a learner begins"),
         ("canaries=0,1", "when a process starts"),
