@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from . import provenance
+from .estimates import bracketed
 from .outcomes import FIRST_ARMS, Outcome, contest_table, curves, from_row, to_row  # noqa: F401
 from .problems import REWARDS, BanditError, problem, read_changes
 from .store import REFERENCE, save_json
@@ -357,7 +358,7 @@ def _report(outcome):
     """The outcome as text for a reader."""
 
     def words(interval):
-        return f"{interval.mean:.4g} [{interval.low:.4g}, {interval.high:.4g}]"
+        return bracketed(interval.mean, interval.low, interval.high, ".4g")
 
     task, pulls = outcome.problem, outcome.pulls.mean(axis=0)
     lines = [

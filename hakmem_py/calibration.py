@@ -17,6 +17,7 @@ from .estimates import (
     POWER,
     RUN_THRESHOLD,
     autocorrelation,
+    bracketed,
     cv,
     plan,
     ratio,
@@ -140,7 +141,7 @@ def power_curve(table, sizes=(10, 20, 50, 100, 200, 400, 800)):
 def failing(table):
     """The rules of `rules` that certainly raise more false alarms than they promise, in words."""
     bad = table[table["low"] > ALPHA]
-    said = [f"{row.rule}, {row.rate:.1%} [{row.low:.1%}, {row.high:.1%}]" for row in bad.itertuples()]
+    said = [f"{row.rule}, {bracketed(row.rate, row.low, row.high, '.1%')}" for row in bad.itertuples()]
     return "; ".join(said) or f"no rule, in so few comparisons ({table['trials'].min()} and more)"
 
 

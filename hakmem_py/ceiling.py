@@ -94,8 +94,8 @@ def share_said(won):
     """What `share_won` found, in words."""
     if np.isnan(won["low"]):
         return "how much of what the lifted bound saves is open: a time is not told apart from the baseline's"
-    interval = f"[{won['low']:.0%}, {won['high']:.0%}]"
-    return f"ACE saves {won['share']:.0%} {interval} of what the lifted bound saves"
+    saved = stats.bracketed(won["share"], won["low"], won["high"], ".0%")
+    return f"ACE saves {saved} of what the lifted bound saves"
 
 
 def placebos(rivals, sides):
@@ -104,7 +104,8 @@ def placebos(rivals, sides):
     rivals: `stats.compare` with the learner as baseline; sides: labels of those that cannot have learned.
     """
     found = rivals[rivals["allocator"].isin(sides)]
-    times = [f"{row.allocator} {row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in found.itertuples()]
+    rows = found.itertuples()
+    times = [f"{row.allocator} {stats.bracketed(row.ratio, row.low, row.high)}" for row in rows]
     beaten = (found["low"] > 1).all()
     end = "each takes longer" if beaten else "not all are told apart from it, so learning is not shown"
     return f"over ACE's time placebos take {', '.join(times)}: {end}", "LEARNED" if beaten else "NOT SHOWN"

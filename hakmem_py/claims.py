@@ -199,7 +199,7 @@ def _judge_spread(claim, table, _counted):
     return {
         "verdict": kind,
         "n": len(costs),
-        "why": f"CV {cv:.1f} % [{low:.1f}, {high:.1f}], limit {limit:g} %",
+        "why": f"CV {stats.bracketed(cv, low, high, '.1f')} %, limit {limit:g} %",
     }
 
 

@@ -216,12 +216,16 @@ def over_builds(ratios, pairs):
     )  # fmt: skip
 
 
+def bracketed(value, low, high, form=".2f"):
+    """An estimate and its interval as every text has them, "1.23 [1.20, 1.26]"; form: of each number."""
+    return f"{value:{form}} [{low:{form}}, {high:{form}}]"
+
+
 def said(estimate):
-    """An Estimate in figures, as many as its interval bears: "1.23 [1.20, 1.26]"."""
+    """An Estimate with as many figures as its interval bears."""
     width = estimate.high - estimate.low
     places = min(max(1 - floor(log10(width)), 0), 6) if isfinite(width) and width > 0 else 3
-    value, low, high = (f"{x:.{places}f}" for x in (estimate.value, estimate.low, estimate.high))
-    return f"{value} [{low}, {high}]"
+    return bracketed(estimate.value, estimate.low, estimate.high, f".{places}f")
 
 
 # ---------------------------------------------------------------- verdicts and plans

@@ -69,7 +69,11 @@ def compared(row, baseline="hakmem", where=""):
     FASTER and SLOWER: the whole interval of this one comparison lies on that side of 1; UNDECIDED: it does
     not. Verdicts of tables are corrected for the number of comparisons as well.
     """
+    from .estimates import (
+        bracketed,
+    )  # scipy takes a second to load, which who only reads notebooks should not
+
     verdict = side_of([row["low"]], [row["high"]], "FASTER", "SLOWER")
-    interval = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+    interval = bracketed(row["ratio"], row["low"], row["high"])
     text = f"{baseline} does {interval} times the work of {row['allocator']} in the same time"
     return {"text": f"{text}, {where}" if where else text, "verdict": verdict}

@@ -77,7 +77,7 @@ def describe(x):
     """The answer as a small table for people."""
     faster = x["candidate"] if x["ratio"] < 1 else x["reference"]
     seen = f"{faster} is faster" if x["wilcoxon_p"] <= 1 - x["confidence"] else "no difference seen"
-    interval = f"{x['ratio']:.4f} [{x['low']:.4f}, {x['high']:.4f}] at {x['confidence']:.0%}"
+    interval = f"{stats.bracketed(x['ratio'], x['low'], x['high'], '.4f')} at {x['confidence']:.0%}"
 
     def spread(side):
         return f"{x[side]} {x['cv_' + side]:.1%} (robust {x['robust_cv_' + side]:.1%})"

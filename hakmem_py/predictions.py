@@ -42,7 +42,7 @@ def patterns(samples):
     means = stats.geometric_mean(stats.compare(pair, baseline="hakmem"))
     if len(means) and np.isfinite(means["ratio"].iloc[0]):
         share = means.iloc[0]
-        found = f"{share['ratio']:.2f} [{share['low']:.2f}, {share['high']:.2f}] of the library's time"
+        found = f"{stats.bracketed(share['ratio'], share['low'], share['high'])} of the library's time"
         rows.append(("inlined takes two thirds", found, bool(0.6 < share["ratio"] < 0.73)))
     return _table(rows)
 
@@ -53,7 +53,7 @@ def random_mixed(table):
 
     def against(name):
         ratio, low, high = found.loc[name, ["ratio", "low", "high"]]
-        return ratio, f"{name} takes {ratio:.2f} [{low:.2f}, {high:.2f}] of hakmem's time"
+        return ratio, f"{name} takes {stats.bracketed(ratio, low, high)} of hakmem's time"
 
     rows = []
     if "mimalloc" in found.index:

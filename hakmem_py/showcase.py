@@ -12,7 +12,7 @@ from math import log10
 
 from . import ROOT, store
 from .runner import ensure
-from .stats import compare
+from .stats import bracketed, compare
 from .style import looks
 
 README = ROOT / "README.md"
@@ -123,7 +123,7 @@ def _dot(place, row, y, paint):
     return (
         f'<path d="M{left:.1f} {y:.1f}H{right:.1f}" stroke="{paint}" stroke-width="2" opacity=".5"/>'
         f'<circle cx="{place(row.ratio):.1f}" cy="{y:.1f}" r="4.5" fill="{paint}">'
-        f"<title>{html.escape(row.allocator)} {row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}], "
+        f"<title>{html.escape(row.allocator)} {bracketed(row.ratio, row.low, row.high)}, "
         f"n = {row.n}</title></circle>"
     )
 

@@ -22,6 +22,7 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     adjust,
     alternated,
     autocorrelation,
+    bracketed,
     cliffs_delta,
     cv,
     equivalent,
