@@ -85,7 +85,7 @@ $(STAMPS)/test: $(ENV) $(SOURCES) $(TESTS)
 lab: $(ENV)
 	$(PY) -m jupyter lab --notebook-dir=notebooks
 
-## make bench        every workload's time under every allocator, with intervals (idle_peak measures memory: 09_ace has it)
+## make bench        every workload's time under every allocator, with intervals (memory: 09_ace; pools and placement: 06_*)
 bench: $(STAMPS)/peers
 	$(PY) -m hakmem_py run 04_patterns 05_scorecard 05_threads
 

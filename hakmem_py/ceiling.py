@@ -11,31 +11,15 @@ from . import stats
 SPLITS = 500  # of the blocks into halves
 
 
-def phase_costs(samples):
-    """CPU ns per operation: one row a case, phase and block, one column an arm (allocator label).
-
-    samples: runs of workloads that report phases, as `ensure` returns them.
-    """
-    rows = [
-        {"case": run["case"], "allocator": run["allocator"], "block": run["block"], "phase": mark["name"]}
-        | {"cpu_ns": mark["cpu_ns"], "ops": mark["ops"]}
-        for run in samples[samples["status"] == "ok"].to_dict("records")
-        for mark in json.loads(run["extra"]).get("phases", [])
-    ]
-    runs = pd.DataFrame(rows).groupby(["case", "phase", "block", "allocator"])[["cpu_ns", "ops"]].sum()
-    costs = (runs["cpu_ns"] / runs["ops"]).unstack()
-    arms = samples.loc[samples["case"].isin(costs.index.unique("case")), "allocator"].unique()
-    return costs[arms].dropna()
-
-
 def oracle(costs):
     """One row a case: best fixed arm and its cost, cost of the best arm of every phase, and their ratio.
 
-    costs: `phase_costs`; of each arm and phase the median over the blocks counts. Phases count alike: the
-    bench gives each the same number of operations. gain: cost of the best fixed arm / cost of the oracle, 1
-    where one arm is the best of every phase; biased upwards, for the oracle also picks the luckiest
-    measurement of each phase. held_out is not: arms are chosen on one random half of the blocks and paid for
-    on the other; median over the splits, low and high their 2.5 and 97.5 % quantiles, nan below 4 blocks.
+    costs: CPU ns per operation, one row a case, phase and block, one column an arm (`turns.sweep`); of each
+    arm and phase the median over the blocks counts. Phases count alike, however many operations each did.
+    gain: cost of the best fixed arm / cost of the oracle, 1 where one arm is the best of every phase; biased
+    upwards, for the oracle also picks the luckiest measurement of each phase. held_out is not: arms are
+    chosen on one random half of the blocks and paid for on the other; median over the splits, low and high
+    their 2.5 and 97.5 % quantiles, nan below 4 blocks.
     """
     rows = []
     for case, table in costs.groupby(level="case"):

@@ -1,4 +1,4 @@
-"""System calls that the allocator makes in the steady state, counted by the allocator itself."""
+"""Calls of mmap, munmap and madvise in the steady state, as the allocator counts its own."""
 
 import os
 import subprocess

@@ -112,8 +112,8 @@ def sweep(target, knob, values, blocks=10, **how):
     """What each value costs against the first: (table, costs). how: as for `compare`.
 
     table: of `judge`, a row a value and phase (the workload, where it has none), the value as `setting`.
-    costs: as of `ceiling.phase_costs`, a column a value; the first one's is the median of all processes, the
-    others' are that times their ratio. Raises AbError, also where a single run failed.
+    costs: as `ceiling.oracle` takes them, a column a value; the first one's is the median of all processes,
+    the others' are that times their ratio. Raises AbError, also where a single run failed.
     """
     tables, ratios = [], {}
     for value in values[1:]:

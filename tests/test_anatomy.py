@@ -38,26 +38,14 @@ def test_the_way_of_a_block():
     assert figures.journey(table).layout.meta["alt"]
 
 
-def runs(costs, block=0):
-    """Samples of one block of a phased case: {arm: {phase: ns per operation}}."""
-    rows = []
-    for arm, phases in costs.items():
-        marks = [{"name": name, "cpu_ns": 1000 * ns, "ops": 1000} for name, ns in phases.items()]
-        rows.append(
-            {
-                "case": "phases",
-                "allocator": arm,
-                "block": block,
-                "status": "ok",
-                "extra": json.dumps({"phases": marks}),
-            }
-        )
-    return pd.DataFrame(rows)
+def costs(arms, block=0):
+    """Of one block of a phased case, as `turns.sweep` gives them; arms: {arm: {phase: ns per operation}}."""
+    table = pd.DataFrame(arms).rename_axis("phase")
+    return pd.concat({("phases", block): table}, names=["case", "block"]).reorder_levels([0, 2, 1])
 
 
 def test_the_oracle_takes_the_best_of_each_phase():
-    costs = ceiling.phase_costs(runs({"16": {"a": 4, "b": 10}, "512": {"a": 8, "b": 2}}))
-    row = ceiling.oracle(costs).iloc[0]
+    row = ceiling.oracle(costs({"16": {"a": 4, "b": 10}, "512": {"a": 8, "b": 2}})).iloc[0]
     assert row["best_fixed"] == "512" and row["fixed_ns"] == 5
     assert row["oracle_ns"] == 3 and row["gain"] == 5 / 3 and row["oracle"] == "a: 16, b: 512"
 
@@ -65,18 +53,13 @@ def test_the_oracle_takes_the_best_of_each_phase():
 def test_what_noise_seems_to_gain_is_not_there_on_other_blocks():
     chance = np.random.default_rng(1)
 
-    def measured(costs):
+    def measured(arms):
+        noisy = {arm: pd.Series(phases) for arm, phases in arms.items()}
         blocks = [
-            runs(
-                {
-                    arm: {k: v * chance.lognormal(0, 0.1) for k, v in row.items()}
-                    for arm, row in costs.items()
-                },
-                b,
-            )
-            for b in range(10)
+            costs({arm: x * chance.lognormal(0, 0.1, len(x)) for arm, x in noisy.items()}, block)
+            for block in range(10)
         ]
-        return ceiling.oracle(ceiling.phase_costs(pd.concat(blocks))).iloc[0]
+        return ceiling.oracle(pd.concat(blocks)).iloc[0]
 
     alike = measured({str(arm): {"a": 10, "b": 20} for arm in range(6)})
     assert alike["gain"] > 1 and alike["held_out"] < alike["gain"] and alike["low"] < 1 < alike["high"]

@@ -13,6 +13,7 @@ import pytest
 from preload import program
 
 from hakmem_py import build, instructions
+from hakmem_py.oscalls import MEMORY_CALLS
 
 FROZEN = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_FROZEN": "1", "HAKMEM_ACE_FAST_INTERVAL_MS": "20"}
 LIFO_PAIR_MAX = 45  # instructions of malloc and free of a hit, and of the loop around them
@@ -23,7 +24,6 @@ STEADY = {  # iterations after which nothing is asked of the kernel, and as many
     "json_var": (60_000, 600_000),
     "mixed": (600_000, 2_400_000),
 }
-KERNEL_CALLS = ("mmap", "munmap", "madvise")
 
 needs_valgrind = pytest.mark.skipif(
     shutil.which("valgrind") is None, reason="valgrind is not installed: apt install valgrind"
@@ -86,7 +86,7 @@ def test_what_a_block_holds_costs_its_resize_little(content):
 
 def told(stderr):
     """{call: times}, as the library counts its own."""
-    return {call: int(times) for call, times in re.findall(r"(\w+)=(\d+)", stderr) if call in KERNEL_CALLS}
+    return {call: int(times) for call, times in re.findall(r"(\w+)=(\d+)", stderr) if call in MEMORY_CALLS}
 
 
 def strace(command, env, log, *options):
@@ -102,10 +102,10 @@ def strace(command, env, log, *options):
 
 def traced(command, env, log):
     """{call: times} as the kernel's tracer counts them and as the library says at the end."""
-    lines, done = strace(command, env, log, "-c", "-e", f"trace={','.join(KERNEL_CALLS)}")
+    lines, done = strace(command, env, log, "-c", "-e", f"trace={','.join(MEMORY_CALLS)}")
     rows = [line.split() for line in lines]
-    seen = {row[-1]: int(row[3]) for row in rows if row and row[-1] in KERNEL_CALLS}
-    return dict.fromkeys(KERNEL_CALLS, 0) | seen, told(done.stderr)
+    seen = {row[-1]: int(row[3]) for row in rows if row and row[-1] in MEMORY_CALLS}
+    return dict.fromkeys(MEMORY_CALLS, 0) | seen, told(done.stderr)
 
 
 @needs_strace
@@ -116,7 +116,7 @@ def test_calls_of_the_kernel_are_counted(tmp_path):
         traced([str(program("contract.c")), promise], env, tmp_path / "strace")
         for promise in ("free_of_null_does_nothing", "a_block_of_64_mib_is_like_any_other")
     )
-    for call in KERNEL_CALLS:
+    for call in MEMORY_CALLS:
         seen, counted = (many[i][call] - few[i][call] for i in (0, 1))
         assert seen == counted and (counted > 0 or call == "munmap")
 
@@ -126,13 +126,13 @@ def test_calls_of_the_kernel_are_counted(tmp_path):
 def test_a_steady_program_asks_nothing_of_the_kernel(workload, tmp_path):
     """The bench asks for its usage where its measured part begins and where it ends."""
     log, (warmup, more) = tmp_path / "strace", STEADY[workload]
-    watched = "trace=" + ",".join(("getrusage", *KERNEL_CALLS))
+    watched = "trace=" + ",".join(("getrusage", *MEMORY_CALLS))
     env = preloaded(HAKMEM_SS_OS_STATS="1")
     lines, done = strace(bench(workload, more, warmup), env, log, "-e", watched)
     assert json.loads(done.stdout)["malloc_from"].endswith("libhakmem.so")
     calls = [re.match(r"\d+ +(\w+)", line)[1] for line in lines if re.match(r"\d+ +\w+\(", line)]
     begin, end = (at for at, call in enumerate(calls) if call == "getrusage")
     assert calls[begin + 1 : end] == []
-    before, counted = {call: calls[:begin].count(call) for call in KERNEL_CALLS}, told(done.stderr)
+    before, counted = {call: calls[:begin].count(call) for call in MEMORY_CALLS}, told(done.stderr)
     assert counted.keys() == before.keys() and counted["mmap"] and counted["madvise"]
     assert all(counted[call] <= before[call] for call in before)  # the loader asks, too, and libc for a stack

@@ -88,7 +88,7 @@ def test_growth_in_place_and_aligned_blocks_are_counted(lib):
 
 
 def test_a_thread_joins_its_idle_runs_before_it_grows(lib):
-    """Freed runs of 7 units serve one of 15, for which none alone is long enough."""
+    """Freed runs of 8 units serve one of 14, for which none alone is long enough."""
     native.set_knob("run_cache_bytes", 64 << 20)  # it keeps them all
     lib.hak_purge()
     blocks = [lib.hak_malloc(400_000) for _ in range(40)]

@@ -22,7 +22,7 @@ extern "C" {
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* The malloc family. Alignment 16 (max_align_t); sizes above PTRDIFF_MAX, from 128 GiB on, and any that the kernel has
+/* The malloc family. Alignment 16 (max_align_t); sizes above PTRDIFF_MAX, above 128 GiB, and any that the kernel has
  * no address space for, give NULL and ENOMEM. hak_malloc(0) returns a unique block. hak_free keeps errno and is no
  * cancellation point. */
 void *hak_malloc(size_t size);
@@ -108,8 +108,9 @@ size_t hak_magazine_walk(hak_magazine_t *magazines,
 /* --- call sites --------------------------------------------------------------------------------------------------- */
 
 /* Rules for allocations above 1 KiB by the address they return to; in force while the knob site_rules is 1. Not for
- * calloc above 32 KiB, which looks for memory that reads zero. Who asks by way of another function, as operator new or
- * an aligned allocation, shares that one's site with all others who do. */
+ * calloc above 32 KiB, which looks for memory that reads zero, nor for what an alignment keeps out of a slab. Who asks
+ * by way of another function, as operator new or an aligned allocation, shares that one's site with all others who do.
+ */
 enum {
     HAK_SITE_NONE = 0,  /* by size */
     HAK_SITE_RUN = 1,   /* a run of its own, whatever the size, apart from small blocks */
@@ -258,7 +259,7 @@ typedef struct hak_bandit_t {
     double root_factor;             /* of xi ln t / N_i under the root: 1, D-UCB 4 */
     int current;                    /* arm a rule stands on; first player of an Elo match */
     int rival;                      /* second player */
-    int stage;                      /* doubling: 1 downwards; Elo: players drawn; halving: pulls owed an arm */
+    int stage;                      /* doubling: 1 downwards; Elo: which player's turn; halving: pulls owed an arm */
     int oldest;                     /* window: next slot to overwrite */
     int probation;                  /* 1: a change was seen; the next reward of `current` says which regime */
     int shelf;                      /* recall: where the present regime will be kept */
@@ -347,7 +348,7 @@ typedef struct hak_window_t {
     uint64_t faults, syscalls; /* minor faults of the process; system calls of the allocator. Fast learners: 0 */
     uint64_t purged_bytes;     /* given back to the kernel, which clears them before they serve again. Fast: 0 */
     uint64_t cached_bytes;     /* in magazines and depot; slow learners: and runs with accounts, free dirty memory */
-    uint64_t live_bytes;       /* with callers */
+    uint64_t live_bytes;       /* with callers; slow learners: and cached blocks */
 } hak_window_t;
 
 typedef struct hak_ace_costs_t { /* nanoseconds an event, measured at the start */

@@ -2,14 +2,15 @@
  * caches anything, every call comes here.
  *
  * A guarded block ends in a trailer: its size under the key, and every byte between the caller's last and the trailer
- * holds GUARD. A freed block is filled with TRASH and waits in a queue; when it leaves, it must still be TRASH. So a
- * write past the end, a second free and a write after the free are found, at the latest when the queue turns over. */
+ * holds GUARD. A freed block is filled with TRASH, a run emptied, and waits in a queue; when it leaves, it must still
+ * be so. So a write past the end, a second free and a write after the free are found, at the latest when the queue
+ * turns over. */
 
 enum { GUARD = 0xC5, TRASH = 0xDE };
 #define TRAILER_FREED UINT64_C(0xF4EEDF4EEDF4EED5)
 
-static struct lock guard_lock;      /* guards the queue */
-static uintptr_t guard_queue[4096]; /* as many as the knob allows */
+static struct lock guard_lock; /* guards the queue */
+static uintptr_t guard_queue[QUARANTINE_MAX];
 static size_t guard_next;
 
 static size_t guard_room(const struct span *span)

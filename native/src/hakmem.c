@@ -31,8 +31,8 @@
 
 #include "site.c"       /* call-site rules */
 
-#include "tiny.c"       /* up to 1 KiB */
-#include "l2.c"         /* up to 32 KiB */
+#include "tiny.c"       /* up to 1 KiB, and the hits of all blocks up to 32 KiB */
+#include "l2.c"         /* above 8 KiB, where none lies ready */
 #include "mid.c"        /* up to 1 MiB */
 #include "large.c"      /* above, and blocks that grow */
 

@@ -11,12 +11,12 @@
 /* clang-format off */
 /*   name                   unit     default    minimum  maximum   learn start why */
 #define KNOBS(X)                                                                                                          \
-    X(magazine_blocks,      "blocks",    512,       16,      512,  1, 0, "blocks a magazine holds at most: more saves exchanges, fewer save memory") \
+    X(magazine_blocks,      "blocks", MAGAZINE_MAX, MAGAZINE_MIN, MAGAZINE_MAX, 1, 0, "blocks a magazine holds at most: more saves exchanges, fewer save memory") \
     X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "bytes a magazine holds at most, 16 blocks excepted; up to 32 times as many, for 128 blocks, where a class comes and goes in bursts") \
     X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, 0, "bytes the shared depot of full magazines keeps before blocks go back to their slabs at once") \
-    X(superslab_bytes,      "bytes",   2 * MIB, 1 * MIB, 2 * MIB,  1, 0, "region from which slabs are taken, a power of two: 2 MiB suits huge pages, 1 MiB suits small heaps") \
+    X(superslab_bytes,      "bytes", SUPERSLAB_LARGE, SUPERSLAB_SMALL, SUPERSLAB_LARGE, 1, 0, "region from which slabs are taken, a power of two: 2 MiB suits huge pages, 1 MiB suits small heaps") \
     X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs a thread may always keep, and of each short length three quarters; 64 times as many if it used them, where the helper takes what a resting thread keeps, else eight times; less where there are more threads than cores") \
-    X(large_threshold,      "bytes",  32 * MIB, 512 * KIB, 32 * MIB, 1, 0, "blocks from here on go back to the kernel when freed; smaller ones are kept; 32 MiB: so are those that come again soon, for the purge delay") \
+    X(large_threshold,      "bytes", LARGE_THRESHOLD_MAX, 512 * KIB, LARGE_THRESHOLD_MAX, 1, 0, "blocks from here on go back to the kernel when freed; smaller ones are kept; 32 MiB: so are those that come again soon, for the purge delay") \
     X(purge_delay_ms,       "ms",        500,       0,    60000,   1, 0, "how long free memory waits before it goes back to the kernel: longer saves faults") \
     X(purge_batch_bytes,    "bytes",   8 * MIB,     0, 1024 * MIB, 0, 0, "free bytes that must have gathered before a thread purges inline") \
     X(purge_range_bytes,    "bytes",  64 * KIB, 4 * KIB, 2 * MIB,  0, 0, "shortest range worth an madvise of its own; parts of a slab that is half free may be shorter") \
@@ -29,7 +29,7 @@
     X(placement,            "policy",      0,       0,        3,   0, 0, "node of new memory: 0 no request, 1 local, 2 interleaved, 3 bound to placement_node") \
     X(placement_node,       "node",        0,       0,     1023,   0, 0, "the node that placement 3 binds to, one that this process may use") \
     X(site_rules,           "bool",        0,       0,        1,   1, 0, "route blocks above 1 KiB by the call site that asks for them") \
-    X(quarantine,           "blocks",      0,       0,     4096,   0, 1, "freed blocks held back and checked before reuse; guards every block as canaries does (hardened)") \
+    X(quarantine,           "blocks",      0,       0, QUARANTINE_MAX, 0, 1, "freed blocks held back and checked before reuse; guards every block as canaries does (hardened)") \
     X(canaries,             "bool",        0,       0,        1,   0, 1, "guard bytes behind every block, checked when it is freed (hardened)") \
     X(ace_enabled,          "bool",        0,       0,        1,   0, 0, "the learner runs") \
     X(ace_log_level,        "level",       0,       0,        3,   0, 0, "0 silent, 1 start and stop, 2 decisions, 3 windows; on stderr") \

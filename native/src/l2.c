@@ -1,5 +1,5 @@
-/* l2.c: blocks above 1 KiB up to 32 KiB. The class comes from a table, without a branch; a slab keeps its free slots in
- * one word; nothing is ever cleared that nobody asked to be cleared. */
+/* l2.c: blocks above 8 KiB up to 32 KiB, which are pages long: a longer one that lies idle serves where none lies
+ * ready. */
 
 /* Does a block of this wide class serve so many bytes well enough: is it long enough, and longer by half at most? */
 static bool wide_is_near(unsigned class, size_t size)

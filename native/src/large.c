@@ -1,7 +1,8 @@
 /* large.c: blocks of 1 MiB and more, and blocks that grow.
  *
  * Large blocks are runs too. From the threshold on (a knob; twelve values are the arms of ACE's chooser) a freed one
- * goes back to the kernel at once; below it, it is kept like any run.
+ * goes back to the kernel at once, or, at the highest threshold and where such blocks come again soon, after the purge
+ * delay; below it, it is kept like any run.
  *
  * A block that grows past its run is moved, once, into a growth window: address space of 64 MiB of which only the used
  * part costs memory. From then on it grows in place. A freed window keeps its pages for the next block that grows,

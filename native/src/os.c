@@ -1,5 +1,5 @@
 /* os.c: the kernel. Its system calls stand here once, those for memory counted; but for placement (numa.c) and
- * what is printed (stats.c) nothing else talks to the kernel.
+ * what is printed (stats.c) nothing else asks it for memory or files.
  *
  * Errors: a refusal is a NULL or a false, never a message; errno of the caller is kept by alloc.c. */
 
@@ -14,7 +14,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <time.h>
 
 static size_t os_page = 4096; /* bytes; read once at start, the only assumption about pages */
@@ -59,7 +58,7 @@ static void *os_mmap(void *hint, size_t bytes, int protection)
     return p;
 }
 
-/* Pages that may be used at once, zeroed; for the allocator's own tables. Never given back. */
+/* Pages that may be used at once, zeroed; for the allocator's own tables and small chunks of pools. */
 static void *os_map(size_t bytes) { return os_mmap(NULL, bytes, PROT_READ | PROT_WRITE); }
 
 static void os_unmap(void *p, size_t bytes)
@@ -224,12 +223,7 @@ static ACE_ONLY const char *os_variable(const char *name)
 
 /* --- the process, as the kernel counts it ------------------------------------------------------------------------- */
 
-static ACE_ONLY uint64_t os_cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+static ACE_ONLY uint64_t os_cpu_ns(void) { return os_clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
 
 static ACE_ONLY uint64_t os_faults(void)
 {

@@ -51,7 +51,7 @@ static void classes_init(void)
     unsigned at = 0;
     for (unsigned c = TINY_CLASSES; c < CLASSES; c++) {
         size += step;
-        class_define(c, size, align_up(size <= L2_SMALL_MAX ? 65536 : L2_SLAB_BYTES, UNIT_BYTES));
+        class_define(c, size, align_up(size <= L2_SMALL_MAX ? L2_SMALL_SLAB_BYTES : L2_SLAB_BYTES, UNIT_BYTES));
         for (; at < size >> L2_TABLE_SHIFT; at++) l2_rows[at] = (uint8_t)(2 * c);
         if (is_power_of_two(size)) step *= 2;
     }

@@ -12,7 +12,7 @@
  *
  * Accounting, true whenever no lock is held and no thread is inside a call:
  *   slab:   carved = handed out to callers + in magazines + in the depot + returned
- *   arena:  units  = slabs + runs + free spans + unborn (beyond the frontier) */
+ *   arena:  units  = slabs + free units of superslabs + runs + free spans + unborn (beyond the frontier) */
 #ifndef HAK_TYPES_H
 #define HAK_TYPES_H
 
@@ -34,8 +34,9 @@
 #define L2_CLASSES (5u * L2_STEPS)               /* 40: five doublings from 1 KiB */
 #define CLASSES (TINY_CLASSES + L2_CLASSES)      /* 105 */
 #define L2_TABLE_SHIFT 7                         /* 128 bytes: the finest step of an L2 class */
-#define L2_SMALL_MAX 8192u                       /* bytes; up to here a slab is 64 KiB */
-#define L2_SLAB_BYTES ((size_t)131072)           /* 128 KiB for blocks above that: times L2_MAX it fits 32 bits */
+#define L2_SMALL_MAX 8192u                       /* bytes; up to here ... */
+#define L2_SMALL_SLAB_BYTES ((size_t)65536)      /* ... a slab is 64 KiB */
+#define L2_SLAB_BYTES ((size_t)131072)           /* 128 KiB for longer blocks: an offset times L2_MAX fits 32 bits */
 #define SLAB_QUIET 2u                            /* rounds of tidying until parts of a slab are looked at */
 #define SLAB_STRIPPED (SLAB_QUIET + 1)           /* they were */
 #define SLABS_INLINE 64u                         /* slabs into which a thread looks in a round of its own, at most */
@@ -79,6 +80,7 @@
 #define BOUND_ROW 255u   /* bits of a unit's bound that say its class: what blocks are apart is above (sizeclass.c) */
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
+#define QUARANTINE_MAX 4096             /* freed blocks that hardened holds back at most */
 #define MAGAZINE_BURST 128u             /* with more the exchange of a magazine costs each block hardly less */
 #define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */
 #define GIVEN_ALL (GIVEN_MANY + 1)      /* and much of all classes: then they are smaller still ... */
@@ -244,7 +246,7 @@ struct arena {
 
 struct size_class {
     uint64_t start; /* ceil(2^64 / size): offset * start < start exactly when offset is a block's start */
-    uint32_t size;  /* bytes a block; 0: the class is not used */
+    uint32_t size;  /* bytes a block; of class 0, which is empty, 0 */
     uint32_t slab_units;
     uint32_t slab_blocks;
 };
@@ -332,7 +334,6 @@ struct heap {
     uint32_t run_given;        /* runs given to the arena since one was taken from it */
     size_t run_held;           /* bytes of runs this thread took from the arena minus those it gave back */
     const struct front *front; /* the thread's: who has one at that place later knows that this one's thread ended */
-    uint64_t random;
     uint32_t number;           /* 1, 2, ... */
     uint32_t helped;           /* part of a depot where another's magazine was found last */
     _Atomic uint32_t state;    /* enum heap_state */

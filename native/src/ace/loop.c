@@ -242,8 +242,7 @@ static int fast_step(uint64_t now)
 {
     int decisions = 0;
     uint64_t rss = 0;
-    for (unsigned class = 1; class < CLASSES; class ++)
-        if (classes[class].size != 0) decisions += class_step(class, now, &rss);
+    for (unsigned class = 1; class < CLASSES; class ++) decisions += class_step(class, now, &rss);
     return decisions;
 }
 
