@@ -56,6 +56,11 @@ def test_a_crash_ends_as_the_program_wants(promise, profile):
     keep(CRASH, promise, HAKMEM_PROFILE=profile)
 
 
+@pytest.mark.parametrize("promise", promises("promises/freed_twice.c"))
+def test_hardened_blocks_have_one_owner_too(promise):
+    keep("promises/freed_twice.c", promise, HAKMEM_PROFILE="hardened")
+
+
 @pytest.mark.parametrize("promise", promises("promises/helper.c"))
 def test_helper_is_nobodys_concern_while_it_learns(promise):
     keep("promises/helper.c", promise, HAKMEM_ACE_ENABLED="1")

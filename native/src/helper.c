@@ -41,6 +41,7 @@ static uint64_t helper_round(uint64_t now)
 static void *helper_main(void *unused)
 {
     (void)unused;
+    sigset_t starters = helper_mask; /* while no other helper can be started */
     POKE(fences_there, os_fences_begin());
     for (;;) {
         uint32_t seen = atomic_load(&helper_word); /* first: who changes what is read below raises it afterwards */
@@ -60,7 +61,7 @@ static void *helper_main(void *unused)
     }
     POKE(runs_watched, false);
     atomic_store(&helper_state, HELPER_NONE);
-    pthread_sigmask(SIG_SETMASK, &helper_mask, NULL); /* the last thread of all runs the program's exit handlers */
+    pthread_sigmask(SIG_SETMASK, &starters, NULL); /* the last thread of all runs the program's exit handlers */
     return NULL;
 }
 
@@ -98,18 +99,19 @@ static void helper_start(void)
     uint32_t none = HELPER_NONE;
     if (!atomic_compare_exchange_strong(&helper_state, &none, HELPER_STARTING)) return;
     int saved = errno; /* who starts it got what he asked for */
-    sigset_t all;
+    sigset_t all, own;
     pthread_attr_t attributes;
     pthread_t thread;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &helper_mask);
+    pthread_sigmask(SIG_SETMASK, &all, &own);
+    helper_mask = own;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, helper_stack(&attributes));
     if (atomic_load(&heaps_alive) == 1) os_fences_begin(); /* it takes milliseconds once there are more threads */
     bool started = pthread_create(&thread, &attributes, helper_main, NULL) == 0;
     pthread_attr_destroy(&attributes);
-    pthread_sigmask(SIG_SETMASK, &helper_mask, NULL);
+    pthread_sigmask(SIG_SETMASK, &own, NULL);
     uint32_t starting = HELPER_STARTING; /* it may have ended by now */
     atomic_compare_exchange_strong(&helper_state, &starting, started ? HELPER_RUNS : HELPER_NONE);
     if (!started) { /* nor will it later */
