@@ -119,7 +119,10 @@ static void free_join(struct span *neighbour, uint32_t units, struct age *age)
 {
     if (!neighbour->zeroed) {
         uint64_t share = ((uint64_t)neighbour->units << 16) / (units + neighbour->units);
-        if (neighbour->freed_ns < age->mean_ns) age->mean_ns -= ((age->mean_ns - neighbour->freed_ns) >> 16) * share;
+        if (neighbour->freed_ns < age->mean_ns) {
+            if (neighbour->units >= AGE_MOST * units) age->mean_ns = neighbour->freed_ns;
+            else age->mean_ns -= ((age->mean_ns - neighbour->freed_ns) >> 16) * share;
+        }
         if (neighbour->units > age->longest || age->older == neighbour) age->older = neighbour->older;
         age->longest = size_max(age->longest, neighbour->units);
     }
@@ -563,8 +566,8 @@ static size_t arena_purge(uint64_t horizon, size_t keep)
         free_unlink(span);
         span->life = RUN_FREE;
         struct arena *arena = arena_of(span->address);
-        span_shape(arena, span, SPAN_RUN, span->units); /* nobody's, and no neighbour may grow into it meanwhile */
-        bytes += span_purge(arena, span, horizon + 1);
+        span_shape(arena, span, SPAN_RUN, span->units);      /* nobody's, and no neighbour may grow into it meanwhile */
+        bytes += span_purge(arena, span, (horizon | 1) + 1); /* even, and after the horizon: not again in this round */
         if (refusals_left == 0) break;
     }
     lock_drop(&arena_lock);

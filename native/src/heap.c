@@ -128,6 +128,7 @@ static COLD void heaps_bury(void)
 }
 
 static _Atomic bool main_has_left; /* by pthread_exit */
+static sigset_t last_mask;         /* of signals, in the last thread that had a heap; under heap_lock */
 
 /* The calling thread's heap, made if need be; NULL where memory ends. */
 static struct heap *heap_begin(void)
@@ -188,6 +189,7 @@ static void heap_end(void *argument)
     bool first = heap->thread == getpid();
     lock_take(&heap_lock);
     front_leave();
+    if (atomic_load(&heaps_alive) == 1) pthread_sigmask(SIG_BLOCK, NULL, &last_mask);
     bool last = heap_retire(heap);
     lock_drop(&heap_lock);
     if (first) atomic_store(&main_has_left, true);
@@ -307,7 +309,7 @@ static bool idle_is_young(uint64_t horizon)
     bool young = false;
     lock_take(&arena_lock);
     for (struct span *span = dirty_newest; span != NULL && !young; span = span->older)
-        young = span->freed_ns > horizon + 1;
+        young = span->freed_ns > (horizon | 1) + 1;
     for (struct superslab *superslab = superslabs_free; superslab != NULL && !young; superslab = superslab->next)
         young = superslab->dirty_mask != 0 && superslab->freed_ns > horizon + 1;
     for (struct span *window = windows; window != NULL && !young; window = window->next)

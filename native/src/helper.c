@@ -41,7 +41,7 @@ static uint64_t helper_round(uint64_t now)
 static void *helper_main(void *unused)
 {
     (void)unused;
-    sigset_t starters = helper_mask; /* while no other helper can be started */
+    sigset_t mask = helper_mask; /* while no other helper can be started */
     POKE(fences_there, os_fences_begin());
     for (;;) {
         uint32_t seen = atomic_load(&helper_word); /* first: who changes what is read below raises it afterwards */
@@ -60,8 +60,11 @@ static void *helper_main(void *unused)
         atomic_store(&helper_sleeps, false);
     }
     POKE(runs_watched, false);
+    lock_take(&heap_lock);
+    sigorset(&mask, &mask, &last_mask); /* what either blocked, a thread that has no heap may wait for */
+    lock_drop(&heap_lock);
     atomic_store(&helper_state, HELPER_NONE);
-    pthread_sigmask(SIG_SETMASK, &starters, NULL); /* the last thread of all runs the program's exit handlers */
+    pthread_sigmask(SIG_SETMASK, &mask, NULL); /* the last thread of all runs the program's exit handlers */
     return NULL;
 }
 
@@ -76,6 +79,7 @@ static void helper_child(void)
 {
     POKE(runs_watched, false);
     POKE(fences_there, false);
+    atomic_store(&helper_sleeps, false);
     atomic_store(&helper_state, HELPER_NONE);
     atomic_store(&helper_due, false);
     atomic_store(&fetched_units, 0);

@@ -236,8 +236,10 @@ static void windows_child(void)
     atomic_store(&window_units, 0);
     atomic_store(&windows_roomy, 0);
     for (const struct span *window = windows; window != NULL; window = window->next) window_count(0, window->touched);
-    for (const struct span *window = windows_live; window != NULL; window = window->next)
-        if (window->life != RUN_HELD) room_count(no_room, window_room(window));
+    for (struct span *window = windows_live; window != NULL; window = window->next) {
+        POKE(window->life, run_mark(run_block(window))); /* who held it stayed behind */
+        room_count(no_room, window_room(window));
+    }
 }
 
 /* Frees a run that its thread does not keep; `goes`: its pages go back. */

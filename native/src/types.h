@@ -51,8 +51,9 @@
 #define RUN_STEPS 8u                                                      /* then 8 bins a doubling */
 #define RUN_BINS 64u                                                      /* up to 64 x 16 units = 64 MiB */
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
-#define RUN_SHORT 8u                                  /* units; up to here a thread keeps a few runs without accounts */
-#define RUN_SHORT_BYTES ((size_t)1536 << 10)          /* of each short length */
+#define AGE_MOST 8u                          /* a free span so many times as long as what it grows by keeps its age */
+#define RUN_SHORT 8u                         /* units; up to here a thread keeps a few runs without accounts */
+#define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length */
 #define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 of one unit */
 #define RUN_TIMES 3u                    /* a thread keeps at most so many times what its callers have ... */
 #define RUN_MORE 8u                     /* ... and so many times what it may always keep, or, where they are ... */

@@ -1,6 +1,7 @@
 /* Promise 10, its first half: memory goes back after a peak. */
 #include "../library.h"
 #include "../peak.h"
+#include <limits.h>
 #include <malloc.h>
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -300,20 +301,35 @@ PROMISE(a_peak_beside_large_blocks_that_stay_goes_back) {
 }
 
 /* The process is busy meanwhile, though with little: `count` blocks of a size come and go, every 100 ms. */
-static void give_back_beside(size_t count, size_t size) {
-    memset(blocks, 0, sizeof blocks);
-    long before = resident_bytes();
-    peak_of(1 * MIB);
+static void expect_given_back_beside(size_t count, size_t size, long before, long kept_max) {
     for (int waited = 0; waited < WAIT_MS; waited += 100) {
         usleep(100000);
         for (size_t i = 0; i < count; i++) memset(blocks[i] = malloc(size), 1, size);
         for (size_t i = 0; i < count; i++) free(blocks[i]);
     }
-    HOLDS(resident_bytes() - before < KEPT_MAX);
+    HOLDS(resident_bytes() - before < kept_max);
+}
+
+static void give_back_beside(size_t count, size_t size) {
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    peak_of(1 * MIB);
+    expect_given_back_beside(count, size, before, KEPT_MAX);
 }
 
 PROMISE(a_peak_goes_back_while_a_large_block_comes_and_goes) { give_back_beside(1, 16 * MIB); }
 PROMISE(a_peak_goes_back_while_many_blocks_come_and_go) { give_back_beside(60, 200 * KIB); }
+
+/* One that the thread could keep. */
+PROMISE(a_peak_goes_back_while_its_thread_goes_on_with_little) {
+    enum { KEPT = 100 };
+    long before = resident_bytes();
+    for (int i = 0; i < KEPT; i++) memset(blocks[i] = malloc(1 * MIB), 1, 1 * MIB);
+    char *little = memset(malloc(600 * KIB), 1, 600 * KIB);
+    for (int i = 0; i < KEPT; i++) free(blocks[i]);
+    free(little); /* the next one takes its place */
+    expect_given_back_beside(1, 600 * KIB, before, KEPT * MIB / 10);
+}
 
 static pthread_barrier_t all_have_it, all_may_rest;
 
@@ -587,6 +603,27 @@ PROMISE(a_peak_goes_back_after_blocks_were_handed_over) {
     pthread_join(other, NULL);
     peak_of(100 * KIB);
     expect_given_back(before);
+}
+
+static void *peak_of_this_thread(void *size) {
+    peak_of((size_t)size);
+    return NULL;
+}
+
+/* What a thread left behind ages, though a part of it comes and goes all the time. */
+PROMISE(a_peak_goes_back_while_a_part_of_it_changes_hands) {
+    pthread_t thread;
+    memset(blocks, 0, sizeof blocks);
+    HOLDS(pthread_create(&thread, NULL, free_what_is_handed, (void *)LONG_MAX) == 0);
+    long before = resident_bytes();
+    HOLDS(pthread_create(&thread, NULL, peak_of_this_thread, (void *)(size_t)MIB) == 0);
+    pthread_join(thread, NULL);
+    for (int waited = 0; waited < WAIT_MS && resident_bytes() - before >= KEPT_MAX; waited++) {
+        usleep(1000);
+        while (__atomic_load_n((void **)&handed, __ATOMIC_ACQUIRE)) sched_yield();
+        __atomic_store_n((void **)&handed, memset(malloc(1 * MIB), 1, 1), __ATOMIC_RELEASE);
+    }
+    HOLDS(resident_bytes() - before < KEPT_MAX);
 }
 
 static void *live_elsewhere(void *size) { return memset(malloc((size_t)size), 1, (size_t)size); }

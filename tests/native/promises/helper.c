@@ -172,6 +172,27 @@ PROMISE(exit_handlers_may_be_signalled_when_main_leaves) {
     pthread_exit(NULL);
 }
 
+static sigset_t awaited;
+
+/* Has never allocated when all others have left. */
+static void *await_signal(void *unused) {
+    (void)unused;
+    usleep(300000);
+    _exit(sigtimedwait(&awaited, NULL, &(struct timespec){1, 0}) == SIGUSR1 ? 0 : 1);
+}
+
+PROMISE(a_signal_waits_for_who_will_take_it_though_all_others_left) {
+    pthread_t thread;
+    alarm(20);
+    wake_helper();
+    sigemptyset(&awaited);
+    sigaddset(&awaited, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &awaited, NULL);
+    HOLDS(pthread_create(&thread, NULL, await_signal, NULL) == 0);
+    kill(getpid(), SIGUSR1);
+    pthread_exit(NULL);
+}
+
 /* Blocks of many sizes come and go, and hold what was written to them, here and in other threads. */
 static void *hold_many(void *mark) {
     enum { BLOCKS = 2000, TIMES = 200000 };

@@ -73,6 +73,34 @@ PROMISE(a_child_has_no_more_to_give_back_than_it_gives) {
     _exit(0);
 }
 
+/* It grows where it lies, as it was there before. */
+static char *resized;
+
+static void *resize_in_place(void *unused) {
+    (void)unused;
+    size_t size = 400 * KIB;
+    while (realloc(resized, size) == resized) size = size < 40 * MIB ? size + 70 * KIB : 400 * KIB;
+    _exit(EXIT_UNTRIED);
+}
+
+PROMISE(a_child_may_free_a_block_that_another_thread_was_resizing) {
+    pthread_t thread;
+    for (size_t size = 50 * KIB; size <= 44 * MIB; size += 500 * KIB) HOLDS((resized = realloc(resized, size)) != NULL);
+    HOLDS(pthread_create(&thread, NULL, resize_in_place, NULL) == 0);
+    usleep(50000);
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(10);
+            if (i % 2) free(resized);
+            else HOLDS(realloc(resized, 45 * MIB) != NULL);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+    _exit(0);
+}
+
 /* It would leave its pages behind. */
 PROMISE(a_block_that_has_room_does_not_move) {
     for (size_t size = 40 * KIB; size <= 16 * MIB; size = size / 2 * 3) {
