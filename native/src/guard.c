@@ -28,11 +28,9 @@ static uint64_t guard_sealed(uintptr_t block, size_t size)
     return (size ^ block) * UINT64_C(0x9E3779B97F4A7C15) ^ link_key;
 }
 
-/* Size of a live guarded block; ends the program where its end was overwritten. */
-static size_t guard_size(const struct span *span, uintptr_t block)
+/* Size of the guarded block that had this trailer; ends the program where its end was overwritten. */
+static size_t guard_unseal(const struct span *span, uintptr_t block, uint64_t trailer)
 {
-    uint64_t trailer = *guard_trailer(span, block);
-    if (UNLIKELY(trailer == (TRAILER_FREED ^ link_key))) fatal("block freed twice", block);
     size_t size =
         (size_t)((trailer ^ link_key) * UINT64_C(0xF1DE83E19937733D)) ^ block; /* the factor's inverse modulo 2^64 */
     if (UNLIKELY(size > guard_room(span) - sizeof trailer)) fatal("end of block overwritten", block);
@@ -40,6 +38,14 @@ static size_t guard_size(const struct span *span, uintptr_t block)
     for (const unsigned char *at = (const unsigned char *)block + size; at < end; at++)
         if (UNLIKELY(*at != GUARD)) fatal("end of block overwritten", block);
     return size;
+}
+
+/* Size of a live one. */
+static size_t guard_size(const struct span *span, uintptr_t block)
+{
+    uint64_t trailer = *guard_trailer(span, block);
+    if (UNLIKELY(trailer == (TRAILER_FREED ^ link_key))) fatal("block freed twice", block);
+    return guard_unseal(span, block, trailer);
 }
 
 /* 0 where memory ends. */
@@ -81,18 +87,22 @@ static void guard_release(uintptr_t block)
     else mid_spill(NULL, span, RUN_FREE, os_now_ns());
 }
 
-/* Frees a live guarded block: it is emptied and waits in the queue; a run costs no pages there. */
+/* Frees a live guarded block: it is emptied and waits in the queue; a run costs no pages there. Of two threads that
+ * free it at a time one finds it freed. */
 static void guard_free(struct span *span, uintptr_t block)
 {
-    guard_size(span, block);
+    uint64_t *trailer = guard_trailer(span, block);
     if (span->kind == SPAN_RUN) {
         if (UNLIKELY(!run_end(span, block))) fatal("block freed twice", block);
+        guard_unseal(span, block, *trailer);
         span->zeroed = 0;
         if (os_purge((void *)span->address, span_bytes(span))) POKE(span->touched, 1);
         else memset((void *)block, 0, run_touched_bytes(span));
     } else {
+        uint64_t sealed = __atomic_exchange_n(trailer, TRAILER_FREED ^ link_key, __ATOMIC_RELAXED);
+        if (UNLIKELY(sealed == (TRAILER_FREED ^ link_key))) fatal("block freed twice", block);
+        guard_unseal(span, block, sealed);
         memset((void *)block, TRASH, guard_room(span) - sizeof(uint64_t));
-        *guard_trailer(span, block) = TRAILER_FREED ^ link_key;
     }
     size_t length = (size_t)knob(KNOB_quarantine);
     uintptr_t oldest = block;

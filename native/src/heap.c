@@ -230,6 +230,14 @@ static void orphan_free(unsigned class, uintptr_t block)
     slabs_return(class, &slot, 1, os_tick_ns());
 }
 
+/* Its slabs go back to their classes. */
+static void orphan_flush(uint64_t now)
+{
+    lock_take(&orphan_lock);
+    for (unsigned class = 1; class < CLASSES; class ++) heap_abandon(&orphan_heap, class, now);
+    lock_drop(&orphan_lock);
+}
+
 /* A run at an alignment in units; NULL where memory ends. */
 static struct span *orphan_run(size_t size, uint32_t alignment)
 {
@@ -344,6 +352,7 @@ static _Atomic uint64_t tidied_ns;
 static size_t give_all_back(uint64_t now)
 {
     lock_take(&round_lock);
+    orphan_flush(now);
     depots_trim(now, true);
     runs_collect(now, true);
     size_t bytes = purge_aged(now + 1, true, SIZE_MAX);

@@ -166,9 +166,8 @@ static size_t kept_give(struct heap *heap, uint64_t since)
     return bytes;
 }
 
-/* Is the heap a thread's that keeps something, and, but for `all`, was not at its lists since this was last asked? One
- * that was looks itself, at its next free, for what lay idle. In a child it may be that of a thread that stayed behind.
- */
+/* Is the heap a thread's that keeps something, and, but for `all`, was not at its lists since this was last asked? In a
+ * child it may be that of a thread that stayed behind. */
 static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
 {
     struct kept *kept = &heap->kept;
@@ -176,7 +175,6 @@ static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
     bool rests = !PEEK(kept->visited);
     POKE(kept->visited, false);
     if (!rests) kept->seen_ns = now;
-    if (!rests && !all) POKE(heap->run_round, RUN_ROUND);
     return all || rests;
 }
 

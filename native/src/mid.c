@@ -481,7 +481,7 @@ static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
     bool kept = mid_keep(heap, run);
     mid_allow(heap); /* there may be more threads, or nobody may collect any more */
     mid_shrink(heap, size_max(runs_least(), size_min(kept_used(&heap->kept), heap->run_allowed)), os_tick_ns());
-    POKE(heap->run_round, 0);
+    heap->run_round = 0;
     return kept;
 }
 
@@ -489,8 +489,6 @@ static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
 static bool mid_free(struct heap *heap, struct span *run)
 {
     if (short_free(&heap->bins, run, run_block(run))) return true;
-    uint32_t round = PEEK(heap->run_round) + 1;
-    POKE(heap->run_round, round);
-    if (UNLIKELY(round >= RUN_ROUND)) return mid_keep_aged(heap, run);
+    if (UNLIKELY(++heap->run_round >= RUN_ROUND)) return mid_keep_aged(heap, run);
     return mid_keep(heap, run);
 }

@@ -146,6 +146,7 @@ static void superslab_return(struct superslab *superslab, uint64_t now)
     span_shape(arena, span, SPAN_RUN, units);
     superslab->units = 0;
     atomic_fetch_sub_explicit(&slab_dirty_units, dirty, memory_order_relaxed);
+    refused_reuse(dirty); /* the arena asks for them, and counts them, itself */
     atomic_fetch_sub_explicit(&superslab_bytes, (size_t)units << UNIT_SHIFT, memory_order_relaxed);
     stat_shared(STAT_superslabs_returned, 1);
     arena_give(span, dirty != 0 ? units : 0, now);
