@@ -288,10 +288,10 @@ static NOINLINE void free_rest(void *p)
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
     if (LIKELY(heap != NULL && span != NULL)) {
-        uint32_t round = heap->run_round;
+        uint32_t round = PEEK(heap->run_round);
         size_t told = PEEK(heap->kept.told);
         if (run_is_live(span, block) && !large_goes(span->size) && mid_free(heap, span)) {
-            if (UNLIKELY(heap->run_round < round || PEEK(heap->kept.told) > told))
+            if (UNLIKELY(PEEK(heap->run_round) < round || PEEK(heap->kept.told) > told))
                 helper_consider(); /* what lay idle has gone to the arena, or the thread keeps much */
             return;
         }

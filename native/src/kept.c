@@ -113,6 +113,24 @@ static struct span *kept_longest(struct heap *heap, size_t keep)
     return NULL;
 }
 
+/* As kept_pop, for a caller. */
+static ALWAYS_INLINE struct span *kept_serve(struct heap *heap, unsigned bin)
+{
+    heap->kept.used |= UINT64_C(1) << bin;
+    return kept_pop(heap, bin);
+}
+
+/* Takes out one of a list from which none was taken since `used` was cleared; NULL where there is none. */
+static struct span *kept_unused(struct heap *heap)
+{
+    struct kept *kept = &heap->kept;
+    kept_enter(kept);
+    uint64_t unused = kept->bits & ~kept->used;
+    if (unused != 0) return kept_pop(heap, log2_floor(unused));
+    kept_leave(kept);
+    return NULL;
+}
+
 /* Bytes that did not lie idle since this was last asked. */
 static size_t kept_used(struct kept *kept)
 {
@@ -166,8 +184,9 @@ static size_t kept_give(struct heap *heap, uint64_t since)
     return bytes;
 }
 
-/* Is the heap a thread's that keeps something, and, but for `all`, was not at its lists since this was last asked? In a
- * child it may be that of a thread that stayed behind. */
+/* Is the heap a thread's that keeps something, and, but for `all`, was not at its lists since this was last asked? One
+ * that was looks itself, at its next free, for what lay idle. In a child it may be that of a thread that stayed behind.
+ */
 static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
 {
     struct kept *kept = &heap->kept;
@@ -175,6 +194,7 @@ static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
     bool rests = !PEEK(kept->visited);
     POKE(kept->visited, false);
     if (!rests) kept->seen_ns = now;
+    if (!rests && !all) POKE(heap->run_round, RUN_ROUND);
     return all || rests;
 }
 

@@ -213,7 +213,7 @@ static NOINLINE struct span *mid_allocate_near(struct heap *heap, size_t size)
     unsigned bin = run_bin_ceil(units);
     uint64_t bits = run == NULL && bin < RUN_BINS ? heap->kept.bits >> bin : 0;
     if (bits != 0 && run_is_near(run_bin_units(bin + lowest_bit(bits)), units))
-        run = kept_pop(heap, bin + lowest_bit(bits));
+        run = kept_serve(heap, bin + lowest_bit(bits));
     else kept_leave(&heap->kept);
     if (run != NULL) run_begin(run, size, units);
     return run;
@@ -232,7 +232,7 @@ static struct span *mid_allocate(struct heap *heap, size_t size)
     struct kept *kept = &heap->kept;
     if (UNLIKELY(!kept_try(kept))) return mid_allocate_later(heap, size);
     if (length > RUN_EXACT || kept->runs[length - 1] == NULL) return mid_allocate_near(heap, size);
-    struct span *run = kept_pop(heap, (unsigned)length - 1);
+    struct span *run = kept_serve(heap, (unsigned)length - 1);
     run_begin(run, size, units);
     return run;
 }
@@ -475,13 +475,19 @@ static ALWAYS_INLINE bool mid_keep(struct heap *heap, struct span *run)
     return kept_push(kept, run_bin_floor(run->units), run, bytes);
 }
 
-/* What lay idle for a whole round goes back: a thread that needs less than it did keeps less. */
+/* What lay idle for a whole round goes back, lists of which none was taken first: a thread that needs less than it did
+ * keeps less. */
 static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
 {
+    uint64_t now = os_tick_ns();
     bool kept = mid_keep(heap, run);
     mid_allow(heap); /* there may be more threads, or nobody may collect any more */
-    mid_shrink(heap, size_max(runs_least(), size_min(kept_used(&heap->kept), heap->run_allowed)), os_tick_ns());
-    heap->run_round = 0;
+    size_t keep = size_max(runs_least(), size_min(kept_used(&heap->kept), heap->run_allowed));
+    while (PEEK(heap->kept.bytes) > keep && (run = kept_unused(heap)) != NULL)
+        mid_spill(heap, run, heap->bins.kept, now);
+    heap->kept.used = 0;
+    mid_shrink(heap, keep, now);
+    POKE(heap->run_round, 0);
     return kept;
 }
 
@@ -489,6 +495,8 @@ static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
 static bool mid_free(struct heap *heap, struct span *run)
 {
     if (short_free(&heap->bins, run, run_block(run))) return true;
-    if (UNLIKELY(++heap->run_round >= RUN_ROUND)) return mid_keep_aged(heap, run);
+    uint32_t round = PEEK(heap->run_round) + 1;
+    POKE(heap->run_round, round);
+    if (UNLIKELY(round >= RUN_ROUND)) return mid_keep_aged(heap, run);
     return mid_keep(heap, run);
 }

@@ -296,6 +296,7 @@ struct kept {
     bool visited;                /* it was since somebody looked */
     bool asked;                  /* somebody collects */
     uint64_t bits;               /* bit b: runs[b] is not empty */
+    uint64_t used;               /* bit b: one of runs[b] served since the round began */
     struct span *runs[RUN_BINS]; /* by length */
     size_t bytes;                /* in them */
     size_t idle;                 /* fewest of them since the round began (mid_keep_aged) */
