@@ -483,8 +483,9 @@ static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
     bool kept = mid_keep(heap, run);
     mid_allow(heap); /* there may be more threads, or nobody may collect any more */
     size_t keep = size_max(runs_least(), size_min(kept_used(&heap->kept), heap->run_allowed));
-    while (PEEK(heap->kept.bytes) > keep && (run = kept_unused(heap)) != NULL)
-        mid_spill(heap, run, heap->bins.kept, now);
+    struct span *unused;
+    while (PEEK(heap->kept.bytes) > keep && (unused = kept_unused(heap)) != NULL)
+        mid_spill(heap, unused, heap->bins.kept, now);
     heap->kept.used = 0;
     mid_shrink(heap, keep, now);
     POKE(heap->run_round, 0);

@@ -323,9 +323,9 @@ struct heap {
     struct kept kept;                   /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
     uint32_t colour;                                          /* of the next run from the arena */
-    uint32_t run_round;                                       /* runs freed with accounts since it last aged */
-    size_t run_allowed;                                       /* bytes of runs that it may keep */
-    size_t short_bytes;                                       /* of short runs of a length that may be in hand */
+    uint32_t run_round;        /* freed with accounts since it last aged; the helper fills it */
+    size_t run_allowed;        /* bytes of runs that it may keep */
+    size_t short_bytes;        /* of short runs of a length that may be in hand */
     const struct span *fresh;  /* large run, untouched before, that was handed out last */
     int32_t thread;            /* whose it is */
     size_t given_bytes;        /* of all classes, since the last refill of one */
