@@ -172,16 +172,17 @@ def test_default_policies_are_those_that_are_meant():
 
 def test_a_history_can_be_replayed_decision_by_decision():
     """The same rewards into the same policy choose the same arms; the placebo's are of other windows."""
-    target = ab.workload("phases", "--phase-ms", "25", "--iterations", "6", "--chunks", "1")
+    target = ab.workload("phases", "--phase-ms", "25", "--iterations", "24", "--chunks", "1")
     for side, policy in (("on", "ucb-near"), ("shuffled", "ucb-near"), ("bonwick", "bonwick")):
-        _, table = ab.record(target, ab.side(side), FAST)
+        row, table = ab.record(target, ab.side(side), FAST)
+        assert row["status"] == "ok", row["error"]
         rows = table[table["block_size"] == 64]
         again = bandits.Bandit(policy, 6, seed=int(rows["seed"].iloc[0]), arm=rows["arm"].iloc[0])
-        for row in rows.itertuples():
-            visits = row.refills + row.spills
-            again.update(row.arm, row.told, row.contended / visits if visits else 0.0, row.price)
-            assert again.select() == row.next_arm
-        assert len(rows) > 20
+        for window in rows.itertuples():
+            visits = window.refills + window.spills
+            again.update(window.arm, window.told, window.contended / visits if visits else 0.0, window.price)
+            assert again.select() == window.next_arm
+        assert len(rows) > 20, (rows["time_ns"].tolist(), row["wall_ns"])
         assert (rows["told"] == rows["reward"]).all() == (side != "shuffled")
 
 

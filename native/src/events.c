@@ -96,7 +96,8 @@ int hak_event_write(const char *path)
     if (file < 0) return -1;
     lock_take(&event_writing);
     bool good = !os_file_is_empty(file) || os_write(file, text, (size_t)event_header(text, sizeof text));
-    while (good && hak_event_read(&event_written, &event, 1, &event_unwritten) == 1) {
+    while (good && event_pending() != 0) {
+        if (hak_event_read(&event_written, &event, 1, &event_unwritten) == 0) continue; /* overrun meanwhile */
         good = os_write(file, text, (size_t)event_row(text, sizeof text, &event));
         rows++;
     }

@@ -261,13 +261,12 @@ static size_t superslab_purge(uint64_t horizon)
         unit_mask row = superslab_purgeable(superslab, horizon, shortest, kept);
         if (row == 0 || refusals_left == 0) { /* then memory is locked, and the next would be refused too */
             struct superslab *next = superslab->next;
-            if (superslab->freed_ns <= horizon) /* rows too short to be asked for are waited for as what was refused */
+            if (superslab->freed_ns <= horizon) { /* rows too short to be asked for are waited for as what is refused */
                 atomic_fetch_add_explicit(&refused_units, mask_units(superslab->dirty_mask & ~kept),
                                           memory_order_relaxed);
-            if (kept != 0) {
-                superslab->freed_ns = size_max(superslab->freed_ns, horizon + 1); /* not again in this round */
-                superslab_defer(superslab);
+                superslab->freed_ns = horizon + 1; /* not again in this round */
             }
+            if (kept != 0) superslab_defer(superslab);
             if (refusals_left == 0) break;
             kept = 0;
             superslab = next;
