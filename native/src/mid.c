@@ -414,7 +414,7 @@ static NOINLINE void giant_relieve(void)
     size_t much = (size_t)knob(KNOB_large_threshold) >> UNIT_SHIFT;
     if (atomic_load_explicit(&dirty_units, memory_order_relaxed) < much || !lock_try(&round_lock)) return;
     round_begin();
-    arena_purge(os_now_ns(), 0);
+    arena_purge(os_now_ns());
     lock_drop(&round_lock);
 }
 
