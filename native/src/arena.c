@@ -232,7 +232,7 @@ static bool arena_map(struct arena *arena, size_t goal)
     if (goal > arena->bytes && !arena_describe(arena, size_min(align_up(goal, TABLES_STEP), arena->range)))
         return false;
     if (!(arena->reserved ? os_commit(from, bytes) : os_map_at(from, bytes))) return false;
-    arena_filled = os_is_filled((void *)(arena->base + goal - os_page));
+    POKE(arena_filled, os_is_filled((void *)(arena->base + goal - os_page)));
     numa_place(from, bytes);
     POKE(arena->writable, goal);
     return true;

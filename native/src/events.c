@@ -53,7 +53,7 @@ static uint64_t event_unwritten; /* lost to the file */
 
 static ACE_ONLY uint64_t event_pending(void)
 {
-    return atomic_load_explicit(&event_last, memory_order_acquire) - event_written;
+    return atomic_load_explicit(&event_last, memory_order_acquire) - PEEK(event_written);
 }
 
 /* In a child: what its parent saw is written by its parent. */
@@ -96,11 +96,13 @@ int hak_event_write(const char *path)
     if (file < 0) return -1;
     lock_take(&event_writing);
     bool good = !os_file_is_empty(file) || os_write(file, text, (size_t)event_header(text, sizeof text));
-    while (good && event_pending() != 0) {
-        if (hak_event_read(&event_written, &event, 1, &event_unwritten) == 0) continue; /* overrun meanwhile */
+    uint64_t cursor = event_written;
+    while (good && cursor != atomic_load_explicit(&event_last, memory_order_acquire)) {
+        if (hak_event_read(&cursor, &event, 1, &event_unwritten) == 0) continue; /* overrun meanwhile */
         good = os_write(file, text, (size_t)event_row(text, sizeof text, &event));
         rows++;
     }
+    POKE(event_written, cursor);
     lock_drop(&event_writing);
     os_close(file);
     return good ? rows : -1;

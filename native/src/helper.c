@@ -93,7 +93,7 @@ static size_t helper_stack(const pthread_attr_t *attributes)
 {
     size_t least = __pthread_get_minstack != NULL ? __pthread_get_minstack(attributes) : (size_t)PTHREAD_STACK_MIN;
     size_t usual = 0;
-    if (os_address_space() == SIZE_MAX && !arena_filled) pthread_attr_getstacksize(attributes, &usual);
+    if (os_address_space() == SIZE_MAX && !PEEK(arena_filled)) pthread_attr_getstacksize(attributes, &usual);
     return size_max(usual, least + 128 * 1024);
 }
 
