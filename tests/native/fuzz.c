@@ -5,7 +5,8 @@
  * written at fixed offsets and checked at every realloc and free. Blocks wander between threads through mailboxes, and
  * workers are replaced by fresh threads all the time. Ends with one line of figures, or with the first violation.
  * REFUSED: of so many of 100 the kernel refuses the library's calls for memory, and blocks may be refused.
- * With HAK_DIRECT the calls are hak_ ones of a hakmem linked in (sanitizer builds). */
+ * With HAK_DIRECT the calls are hak_ ones of a hakmem linked in (sanitizer builds), whose knobs are turned all the while
+ * where FUZZ_TURNS is set in the environment. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -17,7 +18,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 #ifdef HAK_DIRECT
 #include "hakmem.h"
@@ -296,6 +296,22 @@ static void *replace_forever(void *argument) {
     return NULL;
 }
 
+/* Turns any knob but those that choose a node or write lines, a thousand times a second: to an end of its range, to its
+ * preset or to something between. */
+static void turn_knobs(int seconds) {
+    for (int turn = 0; turn < 1000 * seconds; turn++, usleep(1000)) {
+#ifdef HAK_DIRECT
+        static struct worker hand = {.random = 42};
+        hak_knob_t knob;
+        hak_knob_read((int)(next_random(&hand) % (uint64_t)hak_knob_count()), &knob);
+        if (strncmp(knob.name, "placement", 9) == 0 || strcmp(knob.name, "ace_log_level") == 0) continue;
+        int64_t part = (knob.maximum - knob.minimum) >> next_random(&hand) % 32;
+        int64_t values[] = {knob.minimum, knob.maximum, knob.preset, knob.minimum + part};
+        hak_knob_set(knob.name, values[next_random(&hand) % 4]);
+#endif
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc < 4 || argc > 5 || atoi(argv[2]) < 1 || atoi(argv[2]) > THREADS_MAX) {
         dprintf(2, "usage: fuzz SECONDS THREADS SEED [REFUSED] (1 to %d threads)\n", THREADS_MAX);
@@ -309,8 +325,8 @@ int main(int argc, char **argv) {
     }
     refused = argc > 4 ? (unsigned)atoi(argv[4]) : 0;
     unsigned long long calls = 0;
-    struct timespec duration = {atoi(argv[1]), 0};
-    nanosleep(&duration, NULL);
+    if (getenv("FUZZ_TURNS") != NULL) turn_knobs(atoi(argv[1]));
+    else sleep((unsigned)atoi(argv[1]));
     stop = 1;
     for (int i = 0; i < threads; i++) pthread_join(workers[i].thread, NULL);
     for (int i = 0; i < threads; i++) {
