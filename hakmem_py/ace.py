@@ -17,6 +17,7 @@ one row of `events`. Ten lines drive the allocator of this process:
     table = hp.ace.drive(Greedy(6), learner=64, windows=200)
 """
 
+import io
 import sys
 import time
 import traceback
@@ -87,7 +88,8 @@ def history(paths, variant="release"):
 
 def _read_history(path):
     try:
-        part = pd.read_csv(path)
+        whole = Path(path).read_text().rpartition("\n")[0]  # a killed process may leave half a row
+        part = pd.read_csv(io.StringIO(whole))
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as a history of ACE: {error}") from None
     if missing := {*_columns(), "lost"} - {*part}:

@@ -137,7 +137,8 @@ def compact(folder):
     the process that holds the bench slot.
     """
     folder = Path(folder)
-    for left in set(folder.glob("*.parquet")) - set(_files(folder)):
+    ours = {path for kind in ("part", "samples") for path in folder.glob(f"{kind}-*.parquet")}
+    for left in ours - set(_files(folder)):
         left.unlink(missing_ok=True)
     parts, joined = (sorted(folder.glob(f"{kind}-*.parquet"), key=_bytes) for kind in ("part", "samples"))
     for path in joined if parts else []:

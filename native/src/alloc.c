@@ -474,7 +474,8 @@ static void *allocate_aligned(size_t alignment, size_t size)
 {
     if (alignment <= GRANULE) return allocate(size);
     if (alignment > SIZE_LIMIT / 2 || size > SIZE_LIMIT - alignment) return refuse();
-    if (UNLIKELY(is_served_otherwise())) return allocate_otherwise(alignment, size);
+    struct heap *heap = heap_here();
+    if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_otherwise(alignment, size);
     size_t rounded = align_up(size_max(size, 1), alignment);
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) {
         void *p = allocate(rounded);
@@ -484,7 +485,6 @@ static void *allocate_aligned(size_t alignment, size_t size)
         return (void *)run_block(routed);
     }
     size = size_max(size, L2_MAX + 1);
-    struct heap *heap = heap_here();
     struct span *run = heap != NULL && alignment <= UNIT_BYTES ? mid_allocate(heap, size) : NULL;
     if (run == NULL) run = run_fetch(heap, size, (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
     helper_offer();

@@ -168,7 +168,7 @@ static bool arena_collides(uintptr_t base, size_t bytes)
 {
     for (uint32_t i = 0; i < atomic_load_explicit(&arena_count, memory_order_relaxed); i++) {
         uintptr_t apart = (base - arenas[i].base) & (WINDOW_BYTES - 1);
-        if (apart < arenas[i].range || WINDOW_BYTES - apart < bytes) return true;
+        if (apart < size_max(arenas[i].range, arenas[i].bytes) || WINDOW_BYTES - apart < bytes) return true;
     }
     return false;
 }
@@ -399,7 +399,7 @@ static struct span *span_find(int state, uint32_t units, uint32_t alignment)
     uint64_t bits = free_bits[state] & (~UINT64_C(0) << run_bin_floor(units));
     for (; bits != 0; bits &= bits - 1) {
         unsigned bin = lowest_bit(bits);
-        int look = bin == RUN_BINS - 1 ? 64 : 8;
+        int look = alignment > 1 || bin == RUN_BINS - 1 ? 64 : 8; /* most do not serve */
         struct span *best = NULL;
         for (struct span *span = free_bins[state][bin]; span != NULL && look-- > 0; span = span->next)
             if (span_serves(span, units, alignment) && (best == NULL || span_is_better(span, best))) best = span;

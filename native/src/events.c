@@ -95,12 +95,13 @@ int hak_event_write(const char *path)
     int rows = 0, file = os_open_append(path);
     if (file < 0) return -1;
     lock_take(&event_writing);
-    bool good = !os_file_is_empty(file) || os_write(file, text, (size_t)event_header(text, sizeof text));
+    bool good = !os_file_is_empty(file) || os_append(file, text, (size_t)event_header(text, sizeof text));
     uint64_t cursor = event_written;
     while (good && cursor != atomic_load_explicit(&event_last, memory_order_acquire)) {
         if (hak_event_read(&cursor, &event, 1, &event_unwritten) == 0) continue; /* overrun meanwhile */
-        good = os_write(file, text, (size_t)event_row(text, sizeof text, &event));
-        rows++;
+        good = os_append(file, text, (size_t)event_row(text, sizeof text, &event));
+        if (good) rows++;
+        else cursor--; /* this row is the next one */
     }
     POKE(event_written, cursor);
     lock_drop(&event_writing);

@@ -136,10 +136,12 @@ static void guard_end(void)
     for (size_t i = 0; i < sizeof guard_queue / sizeof *guard_queue; i++)
         if (guard_queue[i] != 0) guard_inspect(span_of(guard_queue[i]), guard_queue[i]);
     lock_drop(&guard_lock);
+    lock_take(&orphan_lock); /* what is carved under it goes back under no other */
     for (unsigned class = 1; class < CLASSES; class ++) {
         lock_take(&class_slabs[class].lock);
         if (orphan_heap.current[class] != NULL) slab_inspect(orphan_heap.current[class]);
         for (const struct span *slab = class_slabs[class].partial; slab != NULL; slab = slab->next) slab_inspect(slab);
         lock_drop(&class_slabs[class].lock);
     }
+    lock_drop(&orphan_lock);
 }

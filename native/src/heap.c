@@ -246,6 +246,7 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
     struct span *run = arena_take((uint32_t)run_units(size), alignment);
     lock_drop(&arena_lock);
     if (run == NULL) return NULL;
+    stat_shared(STAT_spans_taken, 1);
     run->start = 0;
     POKE(run->place, RUN_SETTLED);
     run_begin(run, size, run_units(size));

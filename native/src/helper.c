@@ -24,7 +24,8 @@ static void helper_poke(void)
 
 static bool helper_has_work(void)
 {
-    bool due = PEEK(slabs_due) || pending_bytes(depots_bytes()) >= (size_t)knob(KNOB_purge_batch_bytes) / 8;
+    bool due =
+        PEEK(slabs_due) || pending_bytes(depots_bytes()) >= size_max((size_t)knob(KNOB_purge_batch_bytes) / 8, 1);
     return due && knob(KNOB_idle_return);
 }
 
@@ -80,8 +81,8 @@ static void helper_child(void)
     POKE(runs_watched, false);
     POKE(fences_there, false);
     atomic_store(&helper_sleeps, false);
-    atomic_store(&helper_state, HELPER_NONE);
-    atomic_store(&helper_due, false);
+    bool had = atomic_exchange(&helper_state, HELPER_NONE) != HELPER_NONE;
+    atomic_store(&helper_due, had && knob(KNOB_background)); /* for what was free by then */
     atomic_store(&fetched_units, 0);
 }
 

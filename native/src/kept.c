@@ -12,10 +12,13 @@ static _Atomic size_t runs_told;     /* bytes that they keep, each thread's to a
 static bool fences_there;            /* the kernel passes fences, so runs can be collected ... */
 static bool runs_watched;            /* ... and the helper does, from threads that rest */
 
+/* A thread that forks drops no lock: it may be asked for memory by a handler that runs after ours. */
+static bool runs_can_be_collected(void) { return PEEK(fences_there) && !lock_passing; }
+
 /* Bytes that can be collected. */
 static size_t runs_bytes(void)
 {
-    return PEEK(fences_there) ? atomic_load_explicit(&runs_told, memory_order_relaxed) : 0;
+    return runs_can_be_collected() ? atomic_load_explicit(&runs_told, memory_order_relaxed) : 0;
 }
 
 static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->address + run->start; }
@@ -227,7 +230,7 @@ static size_t kept_collect(uint64_t now, bool all)
 /* Result: bytes that went to the arena. */
 static size_t runs_collect(uint64_t now, bool all)
 {
-    if (!PEEK(fences_there)) return 0;
+    if (!runs_can_be_collected()) return 0;
     lock_take(&collect_lock);
     size_t bytes = kept_collect(now, all);
     lock_drop(&collect_lock);

@@ -121,7 +121,8 @@ static bool knob_parse(const char *text, int64_t *value)
     int shift = (*at | 32) == 'k' ? 10 : (*at | 32) == 'm' ? 20 : (*at | 32) == 'g' ? 30 : 0;
     at += shift != 0;
     if (*at != 0 || n > (INT64_MAX >> shift)) return false;
-    *value = (*text == '-' ? -n : n) << shift;
+    n <<= shift;
+    *value = *text == '-' ? -n : n;
     return true;
 }
 

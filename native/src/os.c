@@ -257,6 +257,15 @@ static bool os_write(int file, const char *text, size_t length)
     return true;
 }
 
+/* Appends all of the text or, where that fails, nothing. */
+static bool os_append(int file, const char *text, size_t length)
+{
+    off_t end = lseek(file, 0, SEEK_END);
+    bool whole = os_write(file, text, length);
+    if (!whole && end >= 0 && ftruncate(file, end) != 0) return false;
+    return whole;
+}
+
 static void os_close(int file) { close(file); }
 
 /* What tells a file from others, whatever its descriptor; of a closed one nothing. */

@@ -15,19 +15,23 @@ static struct {
 
 static _Atomic uint64_t lanes_taken = 1;  /* bit n: lane n has a living thread; lane 0 is nobody's */
 static THREAD_LOCAL unsigned lane_number; /* of this thread; 0: none yet */
+static THREAD_LOCAL bool lane_left;       /* it had one, and ends */
 static pthread_key_t lane_key;            /* its destructor frees the number */
+static bool lane_key_made;
 
 static void lane_leave(void *number)
 {
     lane_number = 0;
+    lane_left = true; /* another number would be freed by nobody, in the last round of destructors */
     atomic_fetch_and_explicit(&lanes_taken, ~(UINT64_C(1) << (uintptr_t)number), memory_order_release);
 }
 
-/* Takes the lowest number; 0 when all are taken. */
+/* Takes the lowest number; 0 when all are taken, or none would be freed. */
 static NOINLINE unsigned lane_enter(void)
 {
     uint64_t taken = atomic_load_explicit(&lanes_taken, memory_order_relaxed);
     unsigned number;
+    if (lane_left || !lane_key_made) return 0;
     do {
         if (taken == UINT64_MAX) return 0;
         number = lowest_bit(~taken);
@@ -46,7 +50,7 @@ static void lanes_child(void)
     atomic_store_explicit(&lanes_taken, UINT64_C(1) | UINT64_C(1) << lane_number, memory_order_relaxed);
 }
 
-static void lanes_init(void) { pthread_key_create(&lane_key, lane_leave); }
+static void lanes_init(void) { lane_key_made = pthread_key_create(&lane_key, lane_leave) == 0; }
 
 static void lane_count(_Atomic uint64_t *counter)
 {
@@ -78,29 +82,36 @@ static void depot_give(struct pool *pool, void **batch)
     pool->depot = batch;
 }
 
+/* A fork may come between any two stores to a lane, which threads of the child inherit: so at any time a batch is in
+ * one place at most. What is in none is lost to the child. */
+
 /* `alone`: the lane is the thread's own, so the lock is not held yet. */
 static NOINLINE void lane_refill(struct pool *pool, struct pool_lane *lane, bool alone)
 {
-    lane->loaded = lane->spare;
-    lane->spare = NULL;
-    if (lane->loaded == NULL) {
+    void **batch = lane->spare;
+    POKE(lane->spare, NULL);
+    atomic_signal_fence(memory_order_seq_cst);
+    if (batch == NULL) {
         if (alone) lock_take(&pools.lock);
-        lane->loaded = depot_take(pool);
+        batch = depot_take(pool);
         if (alone) lock_drop(&pools.lock);
     }
+    POKE(lane->loaded, batch);
     lane->count = pool->batch;
 }
 
 static NOINLINE void lane_spill(struct pool *pool, struct pool_lane *lane, bool alone)
 {
-    if (lane->spare != NULL) {
-        if (alone) lock_take(&pools.lock);
-        depot_give(pool, lane->spare);
-        if (alone) lock_drop(&pools.lock);
-    }
-    lane->spare = lane->loaded;
-    lane->loaded = NULL;
+    void **full = lane->loaded, **behind = lane->spare;
+    POKE(lane->loaded, NULL);
     lane->count = 0;
+    atomic_signal_fence(memory_order_seq_cst);
+    POKE(lane->spare, full);
+    atomic_signal_fence(memory_order_seq_cst);
+    if (behind == NULL) return;
+    if (alone) lock_take(&pools.lock);
+    depot_give(pool, behind);
+    if (alone) lock_drop(&pools.lock);
 }
 
 static ALWAYS_INLINE void **lane_pop(struct pool *pool, struct pool_lane *lane, bool alone)
@@ -118,6 +129,7 @@ static ALWAYS_INLINE void lane_push(struct pool *pool, struct pool_lane *lane, v
 {
     if (UNLIKELY(lane->count == pool->batch)) lane_spill(pool, lane, alone);
     *object = lane->loaded;
+    atomic_signal_fence(memory_order_release);
     lane->loaded = object;
     lane->count++;
     lane_count(&lane->deallocations);

@@ -334,7 +334,9 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
         lock_take(&slabs->lock);
         while (n < wanted && slabs->partial != NULL) {
             struct span *slab = slabs->partial;
+            uint32_t carved = slab->carved;
             n += slab_take(slab, wanted - n, slots + n);
+            stat_add(heap, STAT_carved_blocks, slab->carved - carved);
             if (!slab_has_blocks(slab)) partial_unlink(slabs, slab);
         }
         lock_drop(&slabs->lock);
@@ -342,7 +344,7 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
     }
     struct span *slab = heap->current[class];
     if (slab != NULL && slab->carved == classes[class].slab_blocks) {
-        slab_abandon(slab, 0);
+        slab_abandon(slab, os_tick_ns());
         slab = NULL;
     }
     if (slab == NULL) {

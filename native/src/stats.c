@@ -4,6 +4,7 @@
  * heaps when somebody reads; counters that any thread may raise are atomic adds on slow paths. None is on a hit. */
 
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* clang-format off */
@@ -46,7 +47,7 @@
     X(committed_bytes,  "bytes",  "bytes in slabs, runs and free memory that may hold pages")              \
     X(in_use_bytes,     "bytes",  "bytes in blocks that are out of their slabs, and in live runs")         \
     X(live_bytes,       "bytes",  "of those, bytes with callers, derived: without what magazines and depot hold")     \
-    X(cached_bytes,     "bytes",  "bytes in magazines and depot, which are in use too, and in runs that threads keep")   \
+    X(cached_bytes,     "bytes",  "bytes in magazines and depot, which are in use too, and in runs that threads keep, but for short ones in hand")   \
     X(dirty_bytes,      "bytes",  "free bytes that may hold pages: what a purge would return")             \
     X(heaps,            "heaps",  "heaps of living threads")                                               \
     X(live_blocks,      "blocks", "blocks up to 32 KiB with callers, derived: refilled minus spilled minus what magazines hold; those in quarantine too")
@@ -128,7 +129,8 @@ static void line_address(struct line *line, uintptr_t address)
 static void line_write(struct line *line, int file)
 {
     line->text[line->length++] = '\n';
-    if (write(file, line->text, line->length) < 0) return; /* a closed stderr is nobody's fault */
+    /* A closed stderr is nobody's fault, and this is no place for a thread to be cancelled: it may hold a lock. */
+    syscall(SYS_write, file, line->text, line->length);
 }
 
 static void line_end(struct line *line) { line_write(line, STDERR_FILENO); }

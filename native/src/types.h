@@ -345,6 +345,7 @@ struct heap {
     uint32_t refills[CLASSES]; /* of each class since the thread began, those apart that the spare magazine served: */
     uint32_t spills[CLASSES];  /* they are swaps, and cost no more than the call. Read by observers */
     uint32_t swaps[CLASSES];
+    uint32_t seen[CLASSES]; /* their sum when ACE last looked; ACE's */
     int64_t moved[CLASSES]; /* blocks that came with refills minus those that went with spills */
 };
 

@@ -151,7 +151,11 @@ static void ace_each_lock(void (*verb)(struct lock *))
 }
 
 /* The child keeps what its parent had learned; its history is its own, its helper starts with its first slow path. */
-static void ace_child(void) { event_skip(); }
+static void ace_child(void)
+{
+    event_skip();
+    cpu_then = ace_due[0] = ace_due[1] = 0; /* its clock and its faults begin at 0, and so do its windows */
+}
 
 __attribute__((destructor)) static void ace_end(void)
 {

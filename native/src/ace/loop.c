@@ -297,11 +297,11 @@ static int ace_step(uint64_t now, int doublings)
     const uint64_t interval[] = {(uint64_t)knob(KNOB_ace_fast_interval_ms) * 1000000u << doublings,
                                  (uint64_t)knob(KNOB_ace_slow_interval_ms) * 1000000u};
     int decisions = 0;
-    if (!learners_ready(now)) return 0;
+    bool ready = learners_ready(now);
     for (int slow = 0; slow < 2; slow++) {
         if (now < ace_due[slow]) continue;
-        if (ace_due[slow] == 0) windows_begin(slow, now);
-        else {
+        if (ready && ace_due[slow] == 0) windows_begin(slow, now);
+        else if (ready) {
             decisions += slow ? slow_step(now) : fast_step(now);
             ace_fired[slow]++;
         }
@@ -318,7 +318,7 @@ static void learners_apply(bool on)
         if (learner->outside) continue;
         if (on) {
             learner->given = knob(learner->knob);
-            learner_settle(learner, learner->arm);
+            if (!knob(KNOB_ace_frozen)) learner_settle(learner, learner->arm);
         } else if (number >= LEARNERS_SLOW)
             atomic_store_explicit(&class_capacity[learner->class], 0, memory_order_relaxed);
         else if (knob(learner->knob) == learner->settings[learner->arm]) /* else the program has set it meanwhile */

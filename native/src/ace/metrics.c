@@ -11,22 +11,27 @@ struct class_counts {
 /* CPU time of the process until now, taken to flow evenly: what threads on other cores use the kernel adds at their
  * ticks, every 1 to 10 ms, so of two windows of 2 ms one would see next to nothing and the next one all. The kernel is
  * asked once in a step that looks at many classes. Under ACE's lock. */
+static uint64_t cpu_then, cpu_told; /* when the kernel was asked, 0: not yet in this process; what it said */
+
 static uint64_t cpu_flow(uint64_t now)
 {
     const double evened = 20e6, fresh = 0.2e6; /* ns; windows of much more than the former are as the kernel tells */
-    static uint64_t then, told;
     static double rate, flow;
-    double passed = now > then ? (double)(now - then) : 0;
-    if (then != 0 && passed < fresh) return (uint64_t)(flow + rate * passed);
+    double passed = now > cpu_then ? (double)(now - cpu_then) : 0;
+    if (cpu_then != 0 && passed < fresh) return (uint64_t)(flow + rate * passed);
     uint64_t cpu = os_cpu_ns();
-    if (then != 0) {
-        rate += ((double)(cpu - told) / passed - rate) * passed / (passed + evened);
+    if (cpu_then != 0) {
+        rate += ((double)(cpu - cpu_told) / passed - rate) * passed / (passed + evened);
         flow += rate * passed;
     }
-    then = now;
-    told = cpu;
+    cpu_then = now;
+    cpu_told = cpu;
     return (uint64_t)flow;
 }
+
+/* A thread that rests takes no new capacity up: it has a say where no other visited its magazines since the last look.
+ */
+#define VISIT_WEIGHT (INT64_C(1) << 24)
 
 /* The clock is read beside the counts: between two far apart this thread may lose its core for longer than a window. */
 static struct class_counts class_read(unsigned class, uint64_t now)
@@ -39,20 +44,27 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         uint32_t capacity = PEEK(heap->capacity[class]);
         if (capacity == 0) continue; /* never used there */
         used = true;
-        c.window.refills += PEEK(heap->refills[class]);
-        c.window.spills += PEEK(heap->spills[class]);
-        c.window.swaps += PEEK(heap->swaps[class]);
+        uint32_t refills = PEEK(heap->refills[class]), spills = PEEK(heap->spills[class]);
+        uint32_t swaps = PEEK(heap->swaps[class]), sum = refills + spills + swaps;
+        c.window.refills += refills;
+        c.window.spills += spills;
+        c.window.swaps += swaps;
         out += PEEK(heap->moved[class]);
-        if (!heap_is_owned(heap)) continue;
+        bool owned = heap_is_owned(heap);
+        int64_t weight = (uint32_t)(sum - heap->seen[class]) * VISIT_WEIGHT + owned;
+        heap->seen[class] = sum;
+        if (capacity == c.capacity) votes += weight; /* majority by Boyer and Moore's vote */
+        else if (weight <= votes) votes -= weight;
+        else c.capacity = capacity, votes = weight - votes;
+        if (!owned) continue;
         int64_t loaded = loaded_blocks(heap, class);
         out -= loaded;
         held += loaded + spare_blocks(heap, class);
         c.state = (c.state * 31 + (uintptr_t)loaded) * 31 + PEEK(PEEK(heap->bins.small[class].top)[-1]);
-        if (votes == 0) c.capacity = capacity; /* majority by Boyer and Moore's vote */
-        votes += capacity == c.capacity ? 1 : -1;
     }
     lock_drop(&heap_lock);
     if (!used) return c; /* most classes of most programs: their depots' lines are left where they are */
+    if (c.capacity == 0) c.capacity = magazine_capacity(class); /* who used it has ended */
     struct depot_counts depot = depot_read(class);
     c.window.contended = depot.contended;
     c.window.cached_bytes = (uint64_t)(held + (int64_t)depot.blocks) * classes[class].size;
@@ -166,6 +178,7 @@ static void costs_measure(void)
  * bytes in every program, but not the same share, and the shares of all classes together are at most 1. */
 static double window_price(const hak_window_t *w, uint64_t rss)
 {
+    if (rss == 0) return 0.0; /* nobody knows */
     return (double)knob(KNOB_ace_price_ppm) * 1e-6 * (double)w->cached_bytes / ((double)rss + 1.0);
 }
 
