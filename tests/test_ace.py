@@ -200,6 +200,18 @@ def test_every_process_leaves_a_history_of_its_own(tmp_path):
     table = ace.history(tmp_path.glob("*.csv"))
     assert set(table["process"]) == {0, 1}
     assert not table.duplicated(["learner", "time_ns"]).any()
+    cores = table["cpu_ns"] / (table["end_ns"] - table["begin_ns"])
+    assert cores.between(0, os.cpu_count() + 1).all()  # a child's clock begins at 0
+
+
+def test_half_a_row_that_a_killed_program_left_is_no_row(tmp_path):
+    file = tmp_path / "one.csv"
+    env = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": str(file), **FAST}
+    preloaded(env, rounds=40)
+    whole = ace.history(file)
+    file.write_text(file.read_text()[:-20])
+    cut = ace.history(file)
+    assert len(whole) > 2 and cut.equals(whole.iloc[:-1])
 
 
 def test_a_history_is_where_it_was_asked_for(tmp_path):
@@ -221,6 +233,29 @@ os.kill(os.getpid(), SIGNAL)
         said = code.replace("SECONDS", str(seconds)).replace("SIGNAL", str(signal))
         subprocess.run([sys.executable, "-c", said], env=os.environ | env, cwd=tmp_path)
         assert len(ace.history(tmp_path / name)) > 10
+
+
+def test_threads_that_rest_do_not_say_which_arm_was_in_force():
+    code = """
+import threading, time
+from hakmem_py import ace, bandits, native
+lib, work = native.load().lib, ace.bursts(64, blocks=2000)
+native.set_knob("ace_policy", bandits.policies().index.get_loc("ucb1"))
+rest = threading.Event()
+for _ in range(3): threading.Thread(target=lambda: (work(), rest.wait())).start()
+lib.hak_ace_step(time.monotonic_ns())
+for _ in range(40):
+    for _ in range(5): work()
+    time.sleep(0.001)
+    lib.hak_ace_step(time.monotonic_ns())
+rest.set()
+rows = ace.events().query("block_size == 64")
+print((rows["arm"].iloc[1:].to_numpy() == rows["next_arm"].iloc[:-1].to_numpy()).mean(), len(rows))
+"""
+    env = os.environ | {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    share, rows = map(float, done.stdout.split())
+    assert rows > 20 and share > 0.9, done.stderr
 
 
 # ---------------------------------------------------------------- bad input

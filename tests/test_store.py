@@ -87,6 +87,15 @@ def test_joining_files_changes_nothing(tmp_path):
     pd.testing.assert_frame_equal(before, after, check_categorical=False)
 
 
+def test_files_of_others_in_the_folder_stay(tmp_path):
+    pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "mine.parquet")
+    for i in range(3):
+        store.append(tmp_path, [row(i)])
+    store.compact(tmp_path)
+    assert pd.read_parquet(tmp_path / "mine.parquet")["x"].tolist() == [1]
+    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2]
+
+
 def test_parts_left_by_a_kill_while_joining_count_once(tmp_path):
     for i in range(3):
         store.append(tmp_path, [row(i)])

@@ -333,6 +333,54 @@ PROMISE(a_child_may_use_pools_made_before_the_fork) {
 
 /* ---- placement ---- */
 
+enum { HEIRS = 40, TAKEN = 600 };
+static void *inherited[HEIRS][TAKEN];
+
+static void *churn(void *pool) {
+    void *objects[200];
+    for (;;) {
+        for (int i = 0; i < 200; i++) objects[i] = hak_pool_allocate(pool);
+        for (int i = 0; i < 200; i++) hak_pool_deallocate(pool, objects[i]);
+    }
+    return NULL;
+}
+
+static void *inherit(void *place) {
+    for (int i = 0; i < TAKEN; i++) ((void **)place)[i] = hak_pool_allocate(common);
+    pthread_barrier_wait(&barrier); /* each is a thread of its own */
+    return NULL;
+}
+
+static int by_address(const void *a, const void *b) {
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    return (x > y) - (x < y);
+}
+
+/* What other threads did when a process forked was half done: their objects may be lost to the child. */
+PROMISE(a_child_gets_no_object_twice) {
+#ifdef __SANITIZE_THREAD__
+    UNTRIED("TSan follows no child of several threads");
+#endif
+    common = hak_pool_new_shared(64, 16);
+    pthread_t threads[8], heirs[HEIRS];
+    for (int i = 0; i < 8; i++) pthread_create(&threads[i], NULL, churn, common);
+    for (int i = 0; i < 60; i++) {
+        pid_t child = fork();
+        HOLDS(child >= 0);
+        if (child == 0) {
+            pthread_barrier_init(&barrier, NULL, HEIRS);
+            for (int j = 0; j < HEIRS; j++) HOLDS(pthread_create(&heirs[j], NULL, inherit, inherited[j]) == 0);
+            for (int j = 0; j < HEIRS; j++) pthread_join(heirs[j], NULL);
+            void **all = inherited[0];
+            qsort(all, HEIRS * TAKEN, sizeof *all, by_address);
+            for (int j = 1; j < HEIRS * TAKEN; j++) HOLDS(all[j] != all[j - 1]);
+            _exit(0);
+        }
+        int status;
+        HOLDS(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
+
 PROMISE(every_policy_is_taken_or_refused_by_its_code) {
     char *pages = aligned_alloc(4096, 65536);
     HOLDS(hak_node_count() >= 1 && hak_node_current() >= 0);

@@ -127,3 +127,28 @@ PROMISE(damage_found_in_the_handler_ends_the_program_at_once) {
     int status = end_of(free_twice, damage_again);
     HOLDS(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
+
+static void *work_on(void *unused) {
+    for (;;) {
+        void *longer[65], *shorter[300];
+        for (int i = 0; i < 65; i++) longer[i] = malloc(1000);
+        for (int i = 0; i < 65; i++) free(longer[i]);
+        for (int i = 0; i < 300; i++) shorter[i] = malloc(16);
+        for (int i = 0; i < 300; i++) free(shorter[i]);
+    }
+    return unused;
+}
+
+PROMISE(a_program_that_ends_amid_its_threads_work_is_accused_of_nothing) {
+    for (int i = 0; i < 60; i++) {
+        pid_t child = fork();
+        HOLDS(child >= 0);
+        if (child == 0) {
+            pthread_t thread;
+            HOLDS(pthread_create(&thread, NULL, work_on, NULL) == 0);
+            usleep(10000 + 100 * i);
+            exit(0);
+        }
+        wait_for(child);
+    }
+}

@@ -304,3 +304,15 @@ PROMISE(exit_does_not_wait_for_the_helper) {
         wait_for(child);
     }
 }
+
+PROMISE(the_helper_rests_where_nothing_is_free_whatever_the_batch) {
+    int (*set)(const char *, int64_t) = (int (*)(const char *, int64_t))dlsym(RTLD_DEFAULT, "hak_knob_set");
+    if (set == NULL) UNTRIED("this allocator has no knobs");
+    set("purge_batch_bytes", 0);
+    set("purge_delay_ms", 0);
+    wake_helper();
+    sleep(1);
+    unsigned long before = of_other_threads(switches);
+    sleep(1);
+    HOLDS(of_other_threads(switches) - before < 50); /* who never rests is there a thousand times */
+}

@@ -47,3 +47,21 @@ PROMISE(no_file_of_the_programs_is_written_to) {
     wait_for(child);
     HOLDS(lseek(original, 0, SEEK_END) == 0);
 }
+
+/* Among runs of all lengths most holes do not serve an aligned block, but some do. */
+PROMISE(aligned_blocks_find_the_holes_that_others_left) {
+    enum { ALIGNED = 100, OTHERS = 1000, ROUNDS = 25000, ALIGNMENT = 16 * MIB };
+    static void *aligned[ALIGNED], *others[OTHERS];
+    int64_t reserved = 0;
+    unsigned random = 1;
+    for (int round = 0; round < 8 * ROUNDS; round++) {
+        random = random * 1103515245 + 12345;
+        unsigned a = (random >> 8) % ALIGNED, b = (random >> 12) % OTHERS;
+        free(aligned[a]);
+        HOLDS(posix_memalign(&aligned[a], ALIGNMENT, 100000 + (random >> 5) % 200000) == 0);
+        free(others[b]);
+        HOLDS((others[b] = malloc(33000 + (random >> 3) % 3000000)) != NULL);
+        if (round == ROUNDS) reserved = counter("reserved_bytes");
+    }
+    HOLDS(counter("reserved_bytes") <= reserved + reserved / 2);
+}
