@@ -102,3 +102,45 @@ PROMISE(a_late_library_takes_no_calls) {
     HOLDS(usable(((void *(*)(size_t))dlsym(handle, "malloc"))(1000)) % 16 == 0);
     free(block);
 }
+
+static void ask_for_much(void) {
+    static void *runs[400];
+    for (int i = 0; their_malloc != NULL && i < 400; i++) runs[i] = their_malloc(700000);
+    for (int i = 0; their_malloc != NULL && i < 400; i++) their_free(runs[i]);
+}
+
+static _Atomic int keeps;
+
+static void *keep_much(void *unused) {
+    static void *runs[100];
+    for (int round = 0; round < 6; round++, usleep(150000)) {
+        for (int i = 0; i < 100; i++) memset(runs[i] = their_malloc(600000), 1, 600000);
+        for (int i = 0; i < 100; i++) their_free(runs[i]);
+    }
+    keeps = 1;
+    for (;; usleep(10000)) their_free(their_malloc(600000));
+    return unused;
+}
+
+/* A handler that was there before the library runs while that holds its locks. */
+PROMISE(an_earlier_handler_of_fork_may_ask_for_memory) {
+    const char *library = getenv("LIBRARY");
+    if (library == NULL) UNTRIED("LIBRARY names no library");
+    pthread_atfork(ask_for_much, NULL, NULL);
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    HOLDS(handle != NULL);
+    their_free = (void (*)(void *))dlsym(handle, "free");
+    their_malloc = (void *(*)(size_t))dlsym(handle, "malloc");
+    int (*trim)(size_t) = (int (*)(size_t))dlsym(handle, "malloc_trim");
+    pthread_t thread;
+    HOLDS(pthread_create(&thread, NULL, keep_much, NULL) == 0);
+    while (!keeps) usleep(1000);
+    for (int i = 0; i < 8; i++) {
+        pid_t child = fork();
+        HOLDS(child >= 0);
+        alarm(20);
+        trim(0);
+        if (child == 0) _exit(0);
+        wait_for(child);
+    }
+}
