@@ -337,7 +337,7 @@ uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
  *     1 - (refills r + spills s + swaps w + contentions c + faults f + system calls y + bytes purged z) / CPU time
  *       - price * (bytes cached) / (bytes resident)
  * r, s, w, c, f, y, z are nanoseconds an event, measured on this machine when ACE starts; the price is a knob. An arm
- * counts as in force once most heaps have taken it up; until then the reward is the former one's. */
+ * counts as in force once those that work have taken it up; until then the reward is the former one's. */
 
 typedef struct hak_window_t {
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC */
