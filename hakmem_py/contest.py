@@ -306,7 +306,8 @@ def judge(samples, metric="cpu_ns_per_op"):
     """
     baseline, loops = samples.attrs["baseline"], samples.attrs["loops"]
     table = stats.compare(samples, baseline, metric)
-    good = samples[samples["status"] == "ok"]
+    timed = stats.timed(samples, metric)
+    good = timed[timed["status"] == "ok"]
     paired = good.pivot(index="block", columns="allocator", values=metric).reindex(columns=[*loops])
     least = {
         label: min(_fired(row, loop) for row in samples[samples["allocator"] == label].to_dict("records"))

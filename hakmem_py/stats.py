@@ -74,7 +74,7 @@ def compare(
     used = {by, "allocator", "host", "block", "status", "error", "load1", metric}
     samples = samples[[name for name in samples if name in used]]  # pandas copies all of it at each step
     samples.attrs = {}  # this too
-    samples = _timed(samples, metric)
+    samples = timed(samples, metric)
     allocators = list(samples["allocator"].unique())
     if baseline not in allocators:
         raise ValueError(
@@ -187,7 +187,7 @@ def _compare_one(side, base, metric):
     }  # fmt: skip
 
 
-def _timed(samples, metric):
+def timed(samples, metric):
     """The samples, status "no time" where a clock that jumped left a cost that cannot be one."""
     broken = (samples["status"] == "ok") & ~samples[metric].between(0, np.inf, inclusive="neither")
     if not broken.any():

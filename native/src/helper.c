@@ -5,15 +5,18 @@
 #include <limits.h>
 #include <signal.h>
 
-#define HELPER_LOOKS_NS UINT64_C(500000000) /* between looks for threads that ended unheard */
+#define HELPER_LOOKS_NS UINT64_C(500000000)  /* between looks for threads that ended unheard */
+#define HELPER_AGAIN_NS UINT64_C(1000000000) /* until it is tried again where it could not start; doubled each time */
 
 enum helper_state { HELPER_NONE, HELPER_STARTING, HELPER_RUNS };
 static _Atomic uint32_t helper_state;
 static _Atomic uint32_t helper_word; /* raised by every poke; slept on */
 static _Atomic bool helper_sleeps;
-static _Atomic bool helper_wanted; /* ACE is on: a helper must be there, in a child from its first slow calls on */
-static _Atomic bool helper_due;    /* a free would have started it */
-static sigset_t helper_mask;       /* of signals, as in the thread that started it */
+static _Atomic bool helper_wanted;    /* ACE is on: a helper must be there, in a child from its first slow calls on */
+static _Atomic bool helper_due;       /* a free would have started it */
+static _Atomic uint64_t helper_again; /* it could not start, and is not asked for before this time, ... */
+static uint64_t helper_pause;         /* ... which is so far from the last one; who starts it writes it */
+static sigset_t helper_mask;          /* of signals, as in the thread that started it */
 static uint64_t (*helper_ace)(uint64_t now); /* ACE's step; returns ns until the next, 0: ACE is off */
 
 static void helper_poke(void)
@@ -102,6 +105,7 @@ static size_t helper_stack(const pthread_attr_t *attributes)
 static void helper_start(void)
 {
     uint32_t none = HELPER_NONE;
+    if (os_tick_ns() < atomic_load(&helper_again)) return;
     if (!atomic_compare_exchange_strong(&helper_state, &none, HELPER_STARTING)) return;
     int saved = errno; /* who starts it got what he asked for */
     sigset_t all, own;
@@ -117,13 +121,12 @@ static void helper_start(void)
     bool started = pthread_create(&thread, &attributes, helper_main, NULL) == 0;
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &own, NULL);
+    if (!started) {
+        helper_pause = size_min(size_max(2 * helper_pause, HELPER_AGAIN_NS), AGAIN_NS);
+        atomic_store(&helper_again, os_now_ns() + helper_pause);
+    }
     uint32_t starting = HELPER_STARTING; /* it may have ended by now */
     atomic_compare_exchange_strong(&helper_state, &starting, started ? HELPER_RUNS : HELPER_NONE);
-    if (!started) { /* nor will it later */
-        knob_write(KNOB_background, 0);
-        atomic_store(&helper_wanted, false);
-        atomic_store(&helper_due, false);
-    }
     errno = saved;
 }
 
