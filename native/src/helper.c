@@ -84,8 +84,8 @@ static void helper_child(void)
     POKE(runs_watched, false);
     POKE(fences_there, false);
     atomic_store(&helper_sleeps, false);
-    bool had = atomic_exchange(&helper_state, HELPER_NONE) != HELPER_NONE;
-    atomic_store(&helper_due, had && knob(KNOB_background)); /* for what was free by then */
+    atomic_store(&helper_state, HELPER_NONE);
+    atomic_store(&helper_due, false);
     atomic_store(&fetched_units, 0);
 }
 

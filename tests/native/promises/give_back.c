@@ -637,22 +637,3 @@ PROMISE(a_peak_goes_back_after_many_larger_blocks) {
     for (int i = 0; i < 40; i++) free(memset(malloc(40 * MIB), 1, 40 * MIB));
     give_back_after(4 * MIB);
 }
-
-/* Its parent's helper stayed behind. */
-PROMISE(a_child_gives_back_what_was_free_when_it_began) {
-    enum { COUNT = 200, SIZE = 600000 };
-    static char *freed[COUNT];
-    for (int i = 0; i < COUNT; i++) memset(freed[i] = malloc(SIZE), 1, SIZE);
-    usleep(50000);
-    for (int i = 0; i < COUNT; i++) free(freed[i]);
-    pid_t child = fork();
-    HOLDS(child >= 0);
-    if (child == 0) {
-        free(malloc(20000)); /* it goes on, with little */
-        sleep(3);
-        HOLDS(resident_bytes() < (int64_t)COUNT * SIZE / 10);
-        _exit(0);
-    }
-    int status;
-    HOLDS(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
