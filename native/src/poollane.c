@@ -82,10 +82,8 @@ static void depot_give(struct pool *pool, void **batch)
     pool->depot = batch;
 }
 
-/* A fork may come between any two stores to a lane, which threads of the child inherit: so at any time a batch is in
- * one place at most. What is in none is lost to the child. */
-
-/* `alone`: the lane is the thread's own, so the lock is not held yet. */
+/* `alone`: the lane is the thread's own, so the lock is not held yet. A fork may come between any two stores to a lane,
+ * and the child's threads inherit it as it is: so a batch is in one place at most, and what is in none is lost. */
 static NOINLINE void lane_refill(struct pool *pool, struct pool_lane *lane, bool alone)
 {
     void **batch = lane->spare;

@@ -331,8 +331,6 @@ PROMISE(a_child_may_use_pools_made_before_the_fork) {
     HOLDS(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* ---- placement ---- */
-
 enum { HEIRS = 40, TAKEN = 600 };
 static void *inherited[HEIRS][TAKEN];
 
@@ -380,6 +378,8 @@ PROMISE(a_child_gets_no_object_twice) {
         HOLDS(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
 }
+
+/* ---- placement ---- */
 
 PROMISE(every_policy_is_taken_or_refused_by_its_code) {
     char *pages = aligned_alloc(4096, 65536);

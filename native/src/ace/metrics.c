@@ -5,14 +5,15 @@
 struct class_counts {
     hak_window_t window; /* counts and levels so far */
     uint64_t state;      /* of all magazines: it changes while the class is in use, even where every call is a hit */
-    uint32_t capacity;   /* blocks, in force in most heaps: an owner takes a new one up at its next refill or spill */
+    uint32_t
+        capacity; /* blocks, in force with those that work: an owner takes a new one up at its next refill or spill */
 };
+
+static uint64_t cpu_then, cpu_told; /* when the kernel was asked, 0: not yet in this process; what it said */
 
 /* CPU time of the process until now, taken to flow evenly: what threads on other cores use the kernel adds at their
  * ticks, every 1 to 10 ms, so of two windows of 2 ms one would see next to nothing and the next one all. The kernel is
  * asked once in a step that looks at many classes. Under ACE's lock. */
-static uint64_t cpu_then, cpu_told; /* when the kernel was asked, 0: not yet in this process; what it said */
-
 static uint64_t cpu_flow(uint64_t now)
 {
     const double evened = 20e6, fresh = 0.2e6; /* ns; windows of much more than the former are as the kernel tells */
@@ -29,8 +30,7 @@ static uint64_t cpu_flow(uint64_t now)
     return (uint64_t)flow;
 }
 
-/* A thread that rests takes no new capacity up: it has a say where no other visited its magazines since the last look.
- */
+/* A thread that rests takes no new capacity up: it has a say where nobody visited his magazines since the last look. */
 #define VISIT_WEIGHT (INT64_C(1) << 24)
 
 /* The clock is read beside the counts: between two far apart this thread may lose its core for longer than a window. */

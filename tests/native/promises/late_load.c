@@ -105,8 +105,9 @@ PROMISE(a_late_library_takes_no_calls) {
 
 static void ask_for_much(void) {
     static void *runs[400];
-    for (int i = 0; their_malloc != NULL && i < 400; i++) runs[i] = their_malloc(700000);
-    for (int i = 0; their_malloc != NULL && i < 400; i++) their_free(runs[i]);
+    if (their_malloc == NULL) return;
+    for (int i = 0; i < 400; i++) runs[i] = their_malloc(700000);
+    for (int i = 0; i < 400; i++) their_free(runs[i]);
 }
 
 static _Atomic int keeps;
