@@ -179,7 +179,7 @@ enum {
 typedef struct hak_pool_stats_t {
     uint64_t allocations; /* hits + misses */
     uint64_t hits;        /* served by an object that was freed, or made ready by preallocation */
-    uint64_t misses;      /* served by a new object of a pool that had to grow */
+    uint64_t misses;      /* served by a new object of a pool that had to grow; shared: by batches, counted whole */
     uint64_t live;        /* objects handed out now */
     uint64_t peak;        /* most objects handed out at once; shared: with those that threads keep at hand */
     uint64_t capacity;    /* objects that the pool's chunks hold */
@@ -194,7 +194,9 @@ void *hak_pool_allocate(hak_pool_t *pool);                                      
 int hak_pool_deallocate(hak_pool_t *pool, void *object);
 int hak_pool_preallocate(hak_pool_t *pool, size_t objects);    /* so many more are mapped and touched ahead */
 int hak_pool_stats(hak_pool_t *pool, hak_pool_stats_t *stats); /* owner's: time for each object freed since the last */
-int hak_pool_shrink(hak_pool_t *pool);  /* returns the chunks without a live object to the system */
+/* Returns the chunks without a live object to the system; shared: but for those with objects that other living threads
+ * keep at hand. */
+int hak_pool_shrink(hak_pool_t *pool);
 int hak_pool_destroy(hak_pool_t *pool); /* and all its objects; no other thread may be inside */
 int hak_pool_error(void);               /* code of the calling thread's last failed call */
 const char *hak_pool_message(int code); /* one line: what happened and how to mend it */

@@ -44,6 +44,10 @@ static NOINLINE unsigned lane_enter(void)
     return lane_number = number;
 }
 
+/* Lanes that no living thread has, held until they are let go: who enters meanwhile finds all taken. */
+static uint64_t lanes_hold(void) { return ~atomic_fetch_or_explicit(&lanes_taken, UINT64_MAX, memory_order_acquire); }
+static void lanes_let_go(uint64_t held) { atomic_fetch_and_explicit(&lanes_taken, ~held, memory_order_release); }
+
 /* The child has one thread; lanes of the others are inherited by threads to come. */
 static void lanes_child(void)
 {
@@ -52,9 +56,10 @@ static void lanes_child(void)
 
 static void lanes_init(void) { lane_key_made = pthread_key_create(&lane_key, lane_leave) == 0; }
 
+/* Released: who reads that an object was deallocated reads, thereafter, that it was allocated. */
 static void lane_count(_Atomic uint64_t *counter)
 {
-    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_relaxed);
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_release);
 }
 
 /* A batch of fresh objects, linked; the lock is held. */
@@ -80,6 +85,14 @@ static void depot_give(struct pool *pool, void **batch)
 {
     batch[1] = pool->depot;
     pool->depot = batch;
+}
+
+static void lane_empty(struct pool *pool, struct pool_lane *lane)
+{
+    if (lane->loaded != NULL) depot_give(pool, lane->loaded);
+    if (lane->spare != NULL) depot_give(pool, lane->spare);
+    lane->loaded = lane->spare = NULL;
+    lane->count = 0;
 }
 
 /* `alone`: the lane is the thread's own, so the lock is not held yet. A fork may come between any two stores to a lane,

@@ -176,7 +176,7 @@ int hak_pool_stats(hak_pool_t *handle, hak_pool_stats_t *stats)
 
 /* --- shrink ------------------------------------------------------------------------------------------------------- */
 
-/* Every idle object that this thread may touch, in one list. */
+/* Every idle object that this thread may touch, in one list: its own, nobody's, and those of threads that ended. */
 static void **pool_gather(struct pool *pool)
 {
     owner_count(pool);
@@ -184,12 +184,9 @@ static void **pool_gather(struct pool *pool)
     pool->counted = NULL;
     pool->counted_objects = 0;
     if (pool->state != POOL_SHARED) return all;
-    unsigned number;
-    struct pool_lane *lane = lane_of(pool, &number);
-    if (lane->loaded != NULL) depot_give(pool, lane->loaded);
-    if (lane->spare != NULL) depot_give(pool, lane->spare);
-    lane->loaded = lane->spare = NULL;
-    lane->count = 0;
+    uint64_t held = lanes_hold(), free = held | UINT64_C(1) | UINT64_C(1) << lane_number;
+    for (; free != 0; free &= free - 1) lane_empty(pool, &pool->lanes[lowest_bit(free)]);
+    lanes_let_go(held);
     for (void **batch = pool->depot; batch != NULL; batch = next) {
         next = batch[1];
         for (void **object = batch, **link; object != NULL; object = link) {
@@ -252,7 +249,7 @@ static struct pool_chunk *pool_shrink(struct pool *pool, struct pool_chunk **row
     return released;
 }
 
-/* Idle objects in the lanes of other threads stay, and their chunks with them. */
+/* Idle objects in the lanes of other living threads stay, and their chunks with them. */
 int hak_pool_shrink(hak_pool_t *handle)
 {
     struct pool *pool = (struct pool *)handle;

@@ -304,6 +304,24 @@ static void *take_and_give(void *pool) {
     return NULL;
 }
 
+static void *take_many_and_give_them(void *pool) {
+    static void *object[MANY];
+    for (int i = 0; i < MANY; i++) object[i] = hak_pool_allocate(pool);
+    for (int i = 0; i < MANY; i++) HOLDS(hak_pool_deallocate(pool, object[i]) == HAK_POOL_OK);
+    return NULL;
+}
+
+PROMISE(shrink_returns_what_ended_threads_kept_at_hand) {
+    hak_pool_t *pool = hak_pool_new_shared(64, 16);
+    pthread_t thread;
+    HOLDS(hak_pool_deallocate(pool, hak_pool_allocate(pool)) == HAK_POOL_OK); /* this thread has a place of its own */
+    HOLDS(pthread_create(&thread, NULL, take_many_and_give_them, pool) == 0 && pthread_join(thread, NULL) == 0);
+    HOLDS(hak_pool_shrink(pool) == HAK_POOL_OK);
+    HOLDS(stats_of(pool).capacity == 0 && stats_of(pool).live == 0);
+    HOLDS(hak_pool_deallocate(pool, hak_pool_allocate(pool)) == HAK_POOL_OK);
+    HOLDS(hak_pool_destroy(pool) == HAK_POOL_OK);
+}
+
 PROMISE(more_threads_than_lanes_share_a_pool) {
     enum { CROWD = 100 };
     pthread_t thread[CROWD];
