@@ -355,6 +355,65 @@ assert native.knobs().loc[["purge_delay_ms", "large_threshold"], "value"].to_lis
     assert done.returncode == 0, done.stderr
 
 
+def test_a_knob_that_the_program_sets_meanwhile_is_the_programs():
+    """ACE lets go of it, and of no other; the next start takes it up again."""
+    code = """
+from hakmem_py import ace, native
+for knob, value in {"ace_slow_interval_ms": 5, "ace_slow_policy": 18}.items(): native.set_knob(knob, value)
+work = ace.bursts(64, blocks=3000)
+def arms(knob):
+    seen = len(ace.events())
+    for _ in range(400): work()
+    return set(ace.events()[seen:].query("knob == @knob")["setting"])
+ace.start()
+assert arms("purge_delay_ms") and arms("large_threshold")
+native.set_knob("large_threshold", 5 << 20)
+for _ in range(400): work()
+assert not arms("large_threshold") and arms("purge_delay_ms")
+assert native.knobs().at["large_threshold", "value"] == 5 << 20
+ace.stop()
+assert native.knobs().at["large_threshold", "value"] == 5 << 20
+ace.start()
+assert arms("large_threshold")
+ace.stop()
+assert native.knobs().at["large_threshold", "value"] == 5 << 20
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_where_ace_only_looks_on_a_window_names_the_setting_in_force():
+    code = """
+from hakmem_py import ace, native
+for knob, value in {"ace_slow_interval_ms": 5, "ace_frozen": 1}.items(): native.set_knob(knob, value)
+work = ace.bursts(64, blocks=3000)
+ace.start()
+for _ in range(200): work()
+native.set_knob("large_threshold", 12 << 20)
+for _ in range(400): work()
+assert ace.events().query("knob == 'large_threshold'")["setting"].iloc[-1] == 12 << 20
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_steps_by_hand_are_undone_by_stop():
+    code = """
+from hakmem_py import ace, native
+for knob, value in {"ace_slow_interval_ms": 5, "ace_slow_policy": 18}.items(): native.set_knob(knob, value)
+before = native.knobs()["value"]
+lib, work = native.load().lib, ace.bursts(64, blocks=3000)
+for k in range(20):
+    for _ in range(200): work()
+    lib.hak_ace_step(k * 10**7 + 10**9)
+assert (native.knobs()["value"] != before).any()
+ace.stop()
+assert (native.knobs()["value"] == before).all(), native.knobs()[native.knobs()["value"] != before]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_step_by_hand_goes_by_the_time_it_is_told():
     """Nothing runs meanwhile, yet each half second that is told is a window."""
     code = """

@@ -395,7 +395,9 @@ typedef struct hak_event_t { /* one row a decision */
 } hak_event_t;
 
 int hak_ace_start(void); /* 0; -1: runs already; -2: compiled without ACE */
-void hak_ace_stop(void); /* the knobs say again what they said before; what was learned waits for the next start */
+/* The knobs say again what they said before, but for those that the program has set meanwhile: these are the program's
+ * from then on. What was learned waits for the next start. */
+void hak_ace_stop(void);
 int hak_ace_running(void);
 int hak_ace_step(uint64_t now_ns);  /* what is due at this time; number of decisions. Needs no thread */
 uint64_t hak_ace_firings(int slow); /* steps of the fast (0) or slow (1) loop so far */

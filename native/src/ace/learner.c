@@ -88,7 +88,7 @@ void hak_ace_stop(void)
     atomic_store(&helper_wanted, false);
     lock_take(&ace_lock);
     bool ran = atomic_exchange(&ace_on, false);
-    if (ran) learners_apply(false);
+    if (ace_steers) learners_apply(false);
     lock_drop(&ace_lock);
     knob_write(KNOB_ace_enabled, 0);
     if (ran) ace_log("stops");
@@ -155,6 +155,8 @@ static void ace_child(void)
 {
     event_skip();
     cpu_then = ace_due[0] = ace_due[1] = 0; /* its clock and its faults begin at 0, and so do its windows */
+    for (int number = 0; number < atomic_load(&learner_count); number++)
+        learners[number].before.cpu_ns = learners[number].before.faults = 0; /* of who is driven from outside, too */
 }
 
 __attribute__((destructor)) static void ace_end(void)

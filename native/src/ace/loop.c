@@ -5,9 +5,11 @@ struct learner {
     enum knob knob;
     uint8_t class; /* fast: the size class */
     bool outside;  /* chosen from outside */
+    bool taken;    /* slow: the program has set the knob since ACE began: it is the program's until ACE begins anew */
     int arms, arm;
     int64_t settings[HAK_BANDIT_ARMS];
     int64_t given; /* slow: what the knob said before it was learned */
+    int64_t seen;  /* slow: what ACE saw there last, or wrote */
     uint64_t windows, seed;
     double reward, told, price; /* of the last window; what the policy was told of them */
     double kept_reward, kept_price;
@@ -39,6 +41,7 @@ static struct learner *learners; /* LEARNERS_MAX of them, mapped when ACE first 
 static _Atomic int learner_count;
 static int8_t learner_of_class[CLASSES];  /* number; 0: none */
 static uint64_t ace_fired[2], ace_due[2]; /* fast, slow */
+static bool ace_steers; /* knobs say what learners chose: since it was started or stepped, until it is stopped */
 static _Atomic uint32_t ace_phase;
 static struct {
     double value;
@@ -52,7 +55,16 @@ static void learner_settle(struct learner *learner, int arm)
     learner->arm = arm;
     if (learner->knob == KNOB_magazine_blocks)
         atomic_store_explicit(&class_capacity[learner->class], (uint16_t)learner->settings[arm], memory_order_relaxed);
-    else knob_write(learner->knob, learner->settings[arm]);
+    else knob_write(learner->knob, learner->seen = learner->settings[arm]);
+}
+
+/* Is the knob somebody else's? Where ACE only looks on, the program turns it as it likes. */
+static bool learner_yields(struct learner *learner)
+{
+    int64_t says = knob(learner->knob);
+    if (says != learner->seen && knob(KNOB_ace_frozen)) learner->seen = learner->given = says;
+    learner->taken |= says != learner->seen;
+    return learner->outside || learner->taken;
 }
 
 static int learner_arm_of(const struct learner *learner, int64_t setting)
@@ -78,6 +90,7 @@ static int learner_add(enum knob row, unsigned class, const int64_t *settings, i
                                 .class = (uint8_t) class,
                                 .arms = arms,
                                 .given = knob(row),
+                                .seen = knob(row),
                                 .seed = (uint64_t)knob(KNOB_ace_seed) + (uint64_t)number};
     memcpy(learner->settings, settings, (size_t)arms * sizeof *settings);
     int chosen = (int)knob(policy);
@@ -251,11 +264,12 @@ static int slow_step(uint64_t now)
     hak_window_t after = whole_read(now);
     int decisions = 0;
     for (int number = 0; number < LEARNERS_SLOW; number++) {
-        if (learners[number].outside) continue;
-        hak_window_t window = window_between(&learners[number].before, &after);
-        learners[number].before = after;
+        struct learner *learner = &learners[number];
+        if (learner_yields(learner)) continue;
+        hak_window_t window = window_between(&learner->before, &after);
+        learner->before = after;
         if (window.cpu_ns < (window.end_ns - window.begin_ns) / IDLE_SHARE) continue;
-        learner_decide(number, &window, learners[number].arm, os_rss());
+        learner_decide(number, &window, learner_arm_of(learner, learner->seen), os_rss());
         decisions++;
     }
     return decisions;
@@ -272,7 +286,7 @@ static bool ace_idle(uint64_t now)
     cpu_then = cpu;
     if (idle && learners != NULL && !knob(KNOB_ace_frozen)) {
         struct learner *learner = &learners[LEARNER_IDLE_RETURN];
-        if (!learner->outside) learner_settle(learner, learner_arm_of(learner, learner->given));
+        if (!learner_yields(learner)) learner_settle(learner, learner_arm_of(learner, learner->given));
     }
     return idle;
 }
@@ -310,26 +324,31 @@ static int ace_step(uint64_t now, int doublings)
     return decisions;
 }
 
-/* ACE goes on from where it was, or its knobs say again what they said before it. Who drives from outside goes on. */
+/* ACE goes on from where it was, or its knobs say again what they said before it; but for those that the program has
+ * set meanwhile. Who drives from outside goes on. */
 static void learners_apply(bool on)
 {
     for (int number = 0; number < atomic_load(&learner_count); number++) {
         struct learner *learner = &learners[number];
         if (learner->outside) continue;
+        if (on && !ace_steers) {
+            learner->given = learner->seen = knob(learner->knob);
+            learner->taken = false;
+        }
         if (on) {
-            learner->given = knob(learner->knob);
-            if (!knob(KNOB_ace_frozen)) learner_settle(learner, learner->arm);
+            if (!knob(KNOB_ace_frozen) && !learner_yields(learner)) learner_settle(learner, learner->arm);
         } else if (number >= LEARNERS_SLOW)
             atomic_store_explicit(&class_capacity[learner->class], 0, memory_order_relaxed);
-        else if (knob(learner->knob) == learner->settings[learner->arm]) /* else the program has set it meanwhile */
-            knob_write(learner->knob, learner->given);
+        else if (!learner_yields(learner)) knob_write(learner->knob, learner->given);
     }
     ace_due[0] = ace_due[1] = 0;
+    ace_steers = on;
 }
 
 int hak_ace_step(uint64_t now)
 {
     lock_take(&ace_lock);
+    if (!ace_steers) learners_apply(true);
     int decisions = ace_step(now, 0);
     lock_drop(&ace_lock);
     return decisions;
