@@ -22,6 +22,7 @@ import sys
 import time
 import traceback
 from functools import cache
+from numbers import Integral
 from pathlib import Path
 
 import pandas as pd
@@ -94,6 +95,8 @@ def _read_history(path):
         raise ValueError(f"{path} cannot be read as a history of ACE: {error}") from None
     if missing := {*_columns(), "lost"} - {*part}:
         raise ValueError(f"{path} is no history of ACE: it has no column {', '.join(sorted(missing))}")
+    if part["time_ns"].eq("time_ns").any():
+        raise ValueError(f"{path} mixes processes: name a file for each, HAKMEM_ACE_EVENTS=FILE-%p.csv")
     return part
 
 
@@ -224,7 +227,7 @@ def drive(policy, learner=64, windows=200, interval_s=0.01, work=None, variant="
     learner alone until `release`. Raises NativeError for an unknown learner, TypeError for what is no policy.
     """
     number = learner_number(learner, variant)
-    work = work or bursts(learner if isinstance(learner, int) else 64, variant=variant)
+    work = work or bursts(learner if isinstance(learner, Integral) else 64, variant=variant)
     player = _Player(policy, number, load(variant))
     player.end_window()  # what came before is nobody's
     since, parts = max(events(variant=variant)["number"], default=0), []
@@ -250,8 +253,8 @@ def release(learner, variant="release"):
 def learner_number(learner, variant="release"):
     """The number of a block size's or a knob's learner, made if need be. Raises NativeError."""
     lib = load(variant).lib
-    number = lib.hak_ace_learner_of(learner if isinstance(learner, int) else 64)
-    if not isinstance(learner, int):
+    number = lib.hak_ace_learner_of(learner if isinstance(learner, Integral) else 64)
+    if not isinstance(learner, Integral):
         number = SLOW.index(learner) if learner in SLOW else -1
     if number < 0:
         raise NativeError(

@@ -178,6 +178,8 @@ def _checked_problem(means, rewards, changes, horizon, replications):
 
 def reading_points(horizon, points):
     """Plays at which curves are read: about `points` evenly spaced ones, the half and the end."""
+    if points < 1:
+        raise BanditError(f"points {points}: allowed: 1 or more")
     places = np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.uint64)
     return np.setdiff1d(np.append(places, np.uint64(horizon // 2)), [0]).astype(np.uint64)
 

@@ -46,7 +46,7 @@ def costs(samples, metric="cpu_ns_per_op"):
     """One row a block, columns same, again, slow: only blocks where all three ran well, in order of time."""
     good = samples[samples["status"] == "ok"]
     table = good.pivot_table(index="block", columns="allocator", values=metric, aggfunc="last", observed=True)
-    return table[["same", "again", "slow"]].dropna().sort_index()
+    return table.reindex(columns=["same", "again", "slow"]).dropna().sort_index()
 
 
 def rate(events):

@@ -327,6 +327,8 @@ def plan(effect, noise, power=POWER, confidence=CONFIDENCE, threshold=0.0):
 def _pilot_wins(pilot, shift):
     """P(d_i + d_j > 0) when the centred pilot is moved by `shift`: its lower 90 % bootstrap limit."""
     rng, n = np.random.default_rng(len(pilot)), len(pilot)
+    if n < 2:
+        raise ValueError(f"a pilot of {n} pairs tells no noise: give two or more, or a standard deviation")
 
     def wins(d):
         d = np.sort(d)

@@ -1,6 +1,7 @@
 """Stack pools from Python, and the report on StackPool (P0) beside our samples."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,7 @@ class StackPool:
 
 
 def _check_count(name, value):
-    if not isinstance(value, int) or not 0 <= value < 2**64:
+    if not isinstance(value, Integral) or not 0 <= value < 2**64:
         raise ValueError(f"{name} = {value!r} must be a whole number from 0 to 2^64 - 1")
 
 

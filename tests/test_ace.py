@@ -214,6 +214,14 @@ def test_half_a_row_that_a_killed_program_left_is_no_row(tmp_path):
     assert len(whole) > 2 and cut.equals(whole.iloc[:-1])
 
 
+def test_a_history_of_two_processes_in_one_file_is_refused(tmp_path):
+    file = tmp_path / "one.csv"
+    preloaded({"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": str(file), **FAST}, rounds=40)
+    file.write_text(file.read_text() * 2)
+    with pytest.raises(ValueError, match="mixes processes"):
+        ace.history(file)
+
+
 def test_a_history_is_where_it_was_asked_for(tmp_path):
     """Also of a program that changes its folder, writes over its environment, or is killed."""
     code = """

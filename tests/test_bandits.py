@@ -114,6 +114,8 @@ def test_changes_that_cannot_be_are_refused():
     ):
         with pytest.raises(BanditError, match=words):
             bandits.simulate("ucb1", [0, 1], horizon=100, changes=changes)
+    with pytest.raises(BanditError, match="points 0"):
+        bandits.simulate("ucb1", [0, 1], horizon=100, points=0)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,13 @@ def test_too_few_blocks_are_refused():
         calibration.judge(samples(150))
 
 
+def test_a_side_that_always_failed_leaves_no_block():
+    frame = samples(300)
+    frame.loc[frame["allocator"] == "slow", "status"] = "crashed"
+    with pytest.raises(ValueError, match="there are 0"):
+        calibration.judge(frame)
+
+
 def test_wilson_interval():
     assert calibration.rate([True] * 5 + [False] * 95)["high"] == pytest.approx(0.1118, abs=1e-4)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 from preload import NATIVE, promises
 
@@ -41,7 +42,7 @@ def test_promise_is_kept(executable, promise):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_statistics_add_up(shared):
-    with pools.StackPool(64, capacity=10, shared=shared) as pool:
+    with pools.StackPool(np.int64(64), capacity=10, shared=shared) as pool:
         objects = [pool.allocate() for _ in range(1000)]
         for address in objects[:400]:
             pool.deallocate(address)

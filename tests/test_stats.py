@@ -152,6 +152,12 @@ def test_the_planned_n_finds_the_effect(effect, noise):
     assert np.mean(found) >= 0.86  # 0.9 less three standard errors
 
 
+@pytest.mark.parametrize("pilot", [[], [0.01]])
+def test_a_pilot_that_tells_no_noise_is_refused(pilot):
+    with pytest.raises(ValueError, match="two or more"):
+        stats.plan(0.02, pilot)
+
+
 def test_a_pilot_plans_for_its_own_tails():
     pilot = 0.05 * RNG(5).standard_t(2.5, 500)
     n = stats.plan(0.02, pilot)
