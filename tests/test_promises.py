@@ -1,5 +1,6 @@
 """Start, exhaustion, the background thread, memory given back, late loading, and the library as a file."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -143,6 +144,17 @@ def test_system_calls_are_printed_when_the_program_ends():
 
 def test_system_calls_are_printed_into_no_file_of_the_programs():
     keep("promises/told.c", "no_file_of_the_programs_is_written_to", HAKMEM_SS_OS_STATS="1")
+
+
+def test_a_program_whose_stderr_nobody_reads_ends_as_it_would():
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    reader, writer = os.pipe()
+    os.close(reader)
+    env = {"LD_PRELOAD": str(library()), "HAKMEM_SS_OS_STATS": "1"}
+    command = [program("contract.c"), "free_of_null_does_nothing"]
+    assert subprocess.run(command, env=env, stderr=writer).returncode == 0
+    os.close(writer)
 
 
 def readelf(option):

@@ -3,8 +3,11 @@
  * Counters of a heap are written by its thread alone (a relaxed load and store, no atomic add) and folded over all
  * heaps when somebody reads; counters that any thread may raise are atomic adds on slow paths. None is on a hit. */
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 /* clang-format off */
@@ -126,11 +129,20 @@ static void line_address(struct line *line, uintptr_t address)
     line_digits(line, address, 16);
 }
 
+/* A stderr that is closed, or that nobody reads any more, is nobody's fault, and this is no place for a thread to be
+ * cancelled: it may hold a lock. So the signal of a broken pipe is kept from the program, but one of its own. */
 static void line_write(struct line *line, int file)
 {
+    const struct timespec now = {0};
+    sigset_t broken, before, waiting;
     line->text[line->length++] = '\n';
-    /* A closed stderr is nobody's fault, and this is no place for a thread to be cancelled: it may hold a lock. */
-    syscall(SYS_write, file, line->text, line->length);
+    sigemptyset(&broken);
+    sigaddset(&broken, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &broken, &before);
+    bool own = sigpending(&waiting) == 0 && sigismember(&waiting, SIGPIPE) == 1;
+    if (syscall(SYS_write, file, line->text, line->length) < 0 && errno == EPIPE && !own)
+        syscall(SYS_rt_sigtimedwait, &broken, NULL, &now, _NSIG / 8);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void line_end(struct line *line) { line_write(line, STDERR_FILENO); }
