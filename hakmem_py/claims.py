@@ -177,6 +177,8 @@ def _judge_ratio(claim, table, _counted):
         return {"verdict": "undecided", "why": NO_SAMPLES}
     if group.get("unit") == "build":
         layouts = [found for part in stats.by_layout(table) if (found := _estimate(claim, part))]
+        if len(layouts) < 2:
+            return {"verdict": "undecided", "why": "the build as the unit needs two layouts or more"}
         e = stats.over_builds([one.value for one in layouts], sum(one.n for one in layouts))
     options = {
         "hypothesis": group.get("hypothesis", "difference"),

@@ -309,8 +309,11 @@ def judge(samples, metric="cpu_ns_per_op"):
     timed = stats.timed(samples, metric)
     good = timed[timed["status"] == "ok"]
     paired = good.pivot(index="block", columns="allocator", values=metric).reindex(columns=[*loops])
+    ran = samples[samples["status"] == "ok"]
     least = {
-        label: min(_fired(row, loop) for row in samples[samples["allocator"] == label].to_dict("records"))
+        label: min(
+            (_fired(row, loop) for row in ran[ran["allocator"] == label].to_dict("records")), default=None
+        )
         for label, loop in loops.items()
         if loop
     }
@@ -322,7 +325,7 @@ def judge(samples, metric="cpu_ns_per_op"):
         table.loc[i, "firings"] = least.get(label)
         table.loc[i, "peak_rss_mb"] = rows["peak_rss_bytes"].median() / 1e6
         table.loc[i, "cached_kb"] = rows["cached_bytes"].median() / 1e3
-        if min(least.get(side, FIRINGS) for side in (label, baseline)) < FIRINGS:
+        if any(least.get(side) is not None and least[side] < FIRINGS for side in (label, baseline)):
             table.loc[i, "verdict"] = "FEW FIRINGS"
     return table
 
@@ -377,6 +380,11 @@ def chosen_workload(args, known):
 def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
     """Prints what `judge` says of samples, and the errors of runs that failed. memory: columns to show."""
     metric, baseline = f"{args.metric}_ns_per_op", samples.attrs["baseline"]
+    if metric not in samples:
+        errors = samples["error"].value_counts()
+        raise RuntimeError(
+            f"no run of {target.label} ended well; {errors.iloc[0]} of {len(samples)}: {errors.index[0]}"
+        )
     table = judge(samples, metric)
     said = f"{args.metric} time of each side / that of {baseline}"
     base = samples[samples["allocator"] == baseline].median(numeric_only=True)

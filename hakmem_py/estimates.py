@@ -30,7 +30,12 @@ POWER = 0.9
 ASSURANCE = 0.9  # share of pilots whose plan is long enough
 REDRAWS = 200  # of a pilot
 MIN_PAIRS = 6  # 2 * 0.5**6 < 5 %: below that no data can give a 95 % interval
-CORRELATION_LIMIT = 0.1  # lag-1 autocorrelation that a verdict tolerates (5 % nominal becomes 8 %)
+KINDS = ("GO", "NEUTRAL", "NO-GO")
+# Lag-1 autocorrelation that a verdict tolerates: true 0.1 makes 8 % of nominal 5 %. What is seen must be
+# above it by twice its own error, 2 / sqrt(n), or half of all sound series would be refused: of 30 pairs a
+# true 0.4 passes in five of six series, and one of five such intervals excludes the truth. What helps is a
+# random order.
+CORRELATION_LIMIT = 0.1
 
 
 @dataclass(frozen=True)
@@ -111,10 +116,13 @@ def tost(a, b, margin=MARGIN, paired=True):
     a, b = _checked(a, b, paired)
     limit = log1p(margin)
     if paired:
-        d = np.log(a / b)
-        return max(signed_rank_p(d + limit, "greater"), signed_rank_p(d - limit, "less"))
+        return _inside(np.log(a / b), limit)
     above = sps.mannwhitneyu(np.log(a) + limit, np.log(b), alternative="greater").pvalue
     return float(max(above, sps.mannwhitneyu(np.log(a) - limit, np.log(b), alternative="less").pvalue))
+
+
+def _inside(d, limit):
+    return max(signed_rank_p(d + limit, "greater"), signed_rank_p(d - limit, "less"))
 
 
 def alternated(times, sides):
@@ -231,14 +239,50 @@ def said(estimate):
 # ---------------------------------------------------------------- verdicts and plans
 
 
-def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, p_adjusted=0.0, family=1):
+def tests(d, threshold=RUN_THRESHOLD, margin=MARGIN):
+    """p-values of what each verdict claims, from the logs of a / b: {"GO": .., "NEUTRAL": .., "NO-GO": ..}.
+
+    GO and NO-GO two-sided, as the interval is; NEUTRAL by TOST. To be adjusted, each within its family.
+    """
+    d = np.asarray(d, float)
+    return {
+        "GO": min(1.0, 2 * signed_rank_p(d - log1p(threshold), "greater")),
+        "NEUTRAL": _inside(d, log1p(margin)),
+        "NO-GO": signed_rank_p(d),
+    }
+
+
+def tests_over_builds(logs, threshold=BUILD_THRESHOLD, margin=MARGIN):
+    """As `tests`, from the log of a / b of each layout, by Student's law as `over_builds` has it."""
+
+    def p(centre, alternative="two-sided"):
+        return float(sps.ttest_1samp(logs, centre, alternative=alternative).pvalue)
+
+    limit = log1p(margin)
+    return {
+        "GO": min(1.0, 2 * p(log1p(threshold), "greater")),
+        "NEUTRAL": max(p(-limit, "greater"), p(limit, "less")),
+        "NO-GO": p(0.0),
+    }
+
+
+def in_family(tested, correction="holm"):
+    """[{kind: (p, adjusted p, comparisons)}] of a family: one {kind: p} for each comparison that was made."""
+    adjusted = {kind: adjust([row[kind] for row in tested], correction) for kind in KINDS}
+    return [
+        {kind: (row[kind], float(adjusted[kind][i]), len(tested)) for kind in KINDS}
+        for i, row in enumerate(tested)
+    ]
+
+
+def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, family=None):
     """Should b (the denominator, the candidate) replace a (the reference)? By intervals, never by the point.
 
     GO: the whole interval of the gain a / b - 1 lies above `threshold`. NEUTRAL: TOST holds it inside the
     margin, whatever its sign. NO-GO: the whole interval lies below 0. Asked in this order; else UNDECIDED
     with the pairs that would decide. Correlated neighbours forbid a decision: then the interval is narrower
-    than the truth. p_adjusted: of this comparison within its family of so many; GO and NO-GO need it at 5 %
-    or below.
+    than the truth. family: this comparison's row of `in_family`; its adjusted p must be 5 % or less, too, so
+    that all verdicts of a kind err together no more often than one would.
     """
     low, high = _percent(estimate.low), _percent(estimate.high)
     gain = f"gain {_percent(estimate.value)} [{low}, {high}], n = {estimate.n}"
@@ -246,16 +290,18 @@ def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, p_adj
     if estimate.autocorrelation - 2 / sqrt(estimate.n) > CORRELATION_LIMIT:
         why = f"neighbour pairs correlate (lag 1: {estimate.autocorrelation:.2f}): the interval is too narrow"
         return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {why}: randomise the order within blocks")
-    found = p_adjusted <= 1 - estimate.confidence
-    if estimate.low > 1 + threshold and found:
-        return Verdict("GO", None, f"GO: {gain}, wholly above {threshold:.1%}")
-    if equivalent(estimate, margin):
-        return Verdict("NEUTRAL", None, f"NEUTRAL: {gain}, equivalent within {margin:.1%}")
-    if estimate.high < 1 and found:
-        return Verdict("NO-GO", None, f"NO-GO: {gain}, wholly below 0")
-    if not found and (estimate.low > 1 + threshold or estimate.high < 1):
-        needed = _needed_in_family(estimate, p_adjusted, family, power)
-        gain += f", but p = {p_adjusted:.2g} within its family"
+    alone = {
+        "GO": estimate.low > 1 + threshold and f"wholly above {threshold:.1%}",
+        "NEUTRAL": equivalent(estimate, margin) and f"equivalent within {margin:.1%}",
+        "NO-GO": estimate.high < 1 and "wholly below 0",
+    }
+    said = {kind: text for kind, text in alone.items() if text}
+    for kind, text in said.items():
+        if family is None or family[kind][1] <= 1 - estimate.confidence:
+            return Verdict(kind, None, f"{kind}: {gain}, {text}")
+    for kind in list(said)[:1]:
+        needed = _needed_in_family(estimate, *family[kind], power)
+        gain += f", {said[kind]}, but p = {family[kind][1]:.2g} within its family"
     more = f"needs n = {needed} if the gain is as estimated" if needed else "no n decides such a gain"
     return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {more}")
 
@@ -292,14 +338,14 @@ def _needed_pairs(estimate, threshold, margin, power):
     return max(estimate.n + 1, int(np.ceil(min(sizes)))) if sizes else None
 
 
-def _needed_in_family(estimate, p_adjusted, family, power):
+def _needed_in_family(estimate, p, adjusted, family, power):
     """Pairs at which p would be small enough for its family, by the square-root law of the test statistic.
 
     Holm asks for a p that is smaller by the number of comparisons, or by fewer; an adjusted p of 1 hides how
     many.
     """
-    smaller = max(family, p_adjusted / estimate.p_value)
-    z_now = sps.norm.isf(estimate.p_value / 2)
+    smaller = max(family, adjusted / p)
+    z_now = sps.norm.isf(p / 2)
     z_wanted = sps.norm.isf((1 - estimate.confidence) / 2 / smaller) + sps.norm.ppf(power)
     return int(np.ceil(estimate.n * (z_wanted / z_now) ** 2))
 
@@ -313,9 +359,13 @@ def plan(effect, noise, power=POWER, confidence=CONFIDENCE, threshold=0.0):
     all pilots are quieter than what follows. Noether 1987 (JASA 82): n = (z_alpha/2 + z_power)^2 / (3 (p' -
     1/2)^2), with p' = P(d_i + d_j > 0) under the effect.
     """
+    if not (isfinite(effect) and effect > -1 and not 0 <= effect <= threshold and 0 < power < 1):
+        raise ValueError(
+            "plan needs an effect above the threshold, or below 0 and above -1, and a power between 0 and 1"
+        )
+    if not (np.all(np.isfinite(noise)) and (np.ndim(noise) or noise >= 0)):
+        raise ValueError(f"plan needs finite noise, a standard deviation not below 0: it was given {noise}")
     shift = abs(log1p(effect) - log1p(threshold))
-    if shift == 0 or not 0 < power < 1:
-        raise ValueError("plan needs an effect that differs from the threshold, and a power between 0 and 1")
     if np.ndim(noise):
         wins = _pilot_wins(np.asarray(noise, float), shift)
     else:

@@ -55,15 +55,15 @@ def judge(costs, baseline=None, threshold=stats.RUN_THRESHOLD, margin=stats.MARG
     if baseline not in costs:
         raise DataError(f"there is no {baseline!r} to be the baseline; the file has {', '.join(costs)}")
     estimates = {name: stats.ratio(x, costs[baseline]) for name, x in costs.items() if name != baseline}
-    adjusted = stats.adjust([e.p_value for e in estimates.values()])
+    gains = [np.log(costs[baseline] / costs[name]) for name in estimates]
+    family = stats.in_family([stats.tests(d, threshold, margin) for d in gains])
     answers = []
-    for (name, e), p_adjusted in zip(estimates.items(), adjusted, strict=True):
-        gain = stats.inverse(e)
-        judged = stats.verdict(gain, threshold, margin, p_adjusted=p_adjusted, family=len(estimates))
+    for (name, e), of_family in zip(estimates.items(), family, strict=True):
+        judged = stats.verdict(stats.inverse(e), threshold, margin, family=of_family)
         answers.append({
             "ratio_of": f"{name} / {baseline}", "reference": baseline, "candidate": name, "ratio": e.value,
             "low": e.low, "high": e.high, "confidence": e.confidence, "n": e.n,
-            "wilcoxon_p": e.p_value, "adjusted_p": float(p_adjusted),
+            "wilcoxon_p": e.p_value, "adjusted_p": of_family["NO-GO"][1],
             "tost_p": stats.tost(costs[name], costs[baseline], margin), "margin": margin,
             "cliffs_delta": e.cliffs_delta, "noise_sd": e.noise_sd, "autocorrelation": e.autocorrelation,
             "cv_reference": e.cv_b, "cv_candidate": e.cv_a,

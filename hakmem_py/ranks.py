@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats as sps
 
 EXACT_PAIRS = 50  # exact laws up to here, normal approximations above
+MOST_PAIRS = 2000  # of which few differ: their ranks make the law long
 
 
 def sign_flip_law(ranks):
@@ -94,13 +95,14 @@ def shift(x, y, tails):
 def signed_rank_p(d, alternative="two-sided"):
     """Wilcoxon signed-rank p-value of paired differences d (alternative "greater": d tends to be above 0).
 
-    Up to 50 pairs the exact law of flipping every sign, given the ranks as they are tied; above, the normal
-    one. Zeros keep their rank and count for neither side (Pratt 1959).
+    Up to 50 pairs that differ the exact law of flipping every sign, given the ranks as they are tied; above,
+    the normal one. Zeros keep their rank and count for neither side (Pratt 1959).
     """
     d = np.asarray(d, float)
-    if not np.any(d):
+    differ = np.count_nonzero(d)
+    if not differ:
         return 1.0
-    if len(d) > EXACT_PAIRS:
+    if differ > EXACT_PAIRS or len(d) > MOST_PAIRS:
         test = sps.wilcoxon(d, None, "pratt", True, alternative, "asymptotic")
         return float(test.pvalue)
     doubled = np.rint(2 * sps.rankdata(np.abs(d))).astype(int)  # midranks are halves

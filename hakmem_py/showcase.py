@@ -29,15 +29,15 @@ def freeze(name, quick=False, blocks=None):
     quick, blocks: as they were measured; None: as many blocks as the specification says.
     """
     samples = ensure(name, quick=quick, blocks=blocks)
-    folder = store.REFERENCE / name
-    origin = samples.attrs["folder"]
-    for old in folder.glob("*"):
-        old.unlink()
-    folder.mkdir(parents=True, exist_ok=True)
-    store.append(folder, samples.to_dict("records"))
-    for one in samples["provenance"].unique():
-        kept = f"provenance-{one}.json"
-        store.save_json(folder, kept, json.loads((store.Path(origin) / kept).read_text()))
+    folder, origin = store.REFERENCE / name, store.Path(samples.attrs["folder"])
+    old = {path for kind in ("part", "samples", "provenance") for path in folder.glob(f"{kind}-*")}
+    names = [f"provenance-{one}.json" for one in samples["provenance"].unique()]
+    facts = {name: json.loads((origin / name).read_text()) for name in names}
+    store.append(folder, store.rows(origin, samples["run_id"]))
+    for kept, fact in facts.items():
+        store.save_json(folder, kept, fact)
+    for path in old - {folder / kept for kept in facts}:  # not before the new ones are there
+        path.unlink()
     _name_machines()
     return len(samples)
 
@@ -57,7 +57,7 @@ A `provenance-*.json` a build beside them says at which commit.
 """
     for facts, names in there.items():
         text += f"| {' | '.join(facts)} | {', '.join(names)} |\n"
-    (store.REFERENCE / "README.md").write_text(text)
+    (store.REFERENCE / "README.md").write_text(text, encoding="utf-8")
 
 
 # ---------------------------------------------------------------- drawings
@@ -132,7 +132,7 @@ def draw(name, title):
     """Writes data/reference/<stem>.svg of an experiment's reference samples."""
     samples = ensure(name, reference=True)
     path = store.REFERENCE / f"{name.split('_', 1)[1]}.svg"
-    path.write_text(dots(compare(samples), title, samples.attrs["baseline"]))
+    path.write_text(dots(compare(samples), title, samples.attrs["baseline"]), encoding="utf-8")
     return path
 
 

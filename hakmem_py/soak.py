@@ -8,6 +8,7 @@ like a drift. Times are CPU times, which do not run while a process is stopped.
 import contextlib
 import ctypes
 import json
+import math
 import os
 import signal
 import subprocess
@@ -68,7 +69,8 @@ def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wa
         if done < minutes * 60 - plan.window_s:
             _run(plan, file, chunks, done)
     facts = {"live_bytes": live, "subject": next(iter(plan.sides)), "beside": beside, "workload": workload}
-    table = windows(_read(file), plan.window_s)
+    rows = _read(file)
+    table = windows(rows, plan.window_s) if len(rows) else rows
     if table.empty:
         raise RuntimeError(f"no window of {plan.window_s:g} s for both sides: ask for more minutes")
     return _annotated(table, facts)
@@ -207,7 +209,7 @@ def windows(rows, window_s):
 def summary(table):
     """Drifts of subject, companion and ratio with intervals: percent within the soak, and an hour."""
     sides = (table.attrs["subject"], table.attrs["beside"])
-    hours = np.ptp(table["minutes"]) / 60
+    hours = table.groupby("segment")["minutes"].agg(np.ptp).sum() / 60
     rows = []
     for quantity in ("ns_per_op", "rss_bytes"):
         wide = table.pivot(index=["segment", "minutes"], columns="label", values=quantity).reset_index()
@@ -258,8 +260,8 @@ def add_soak(subparsers):
 
 
 def _soak(args):
-    if not args.minutes > 0:
-        raise ValueError(f"--minutes {args.minutes:g} must be above 0")
+    if not 0 < args.minutes < math.inf:
+        raise ValueError(f"--minutes {args.minutes:g} must be above 0, and finite")
     table = soak(args.minutes, args.workload, args.beside)
     for shown in (summary(table), rates(table)):
         print(shown.to_string(index=False, float_format=lambda value: f"{value:.4g}"))

@@ -26,6 +26,7 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     cliffs_delta,
     cv,
     equivalent,
+    in_family,
     inverse,
     look_confidences,
     over_builds,
@@ -34,6 +35,8 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     robust_cv,
     said,
     sequential,
+    tests,
+    tests_over_builds,
     tost,
     verdict,
 )
@@ -63,11 +66,12 @@ def compare(
     """One row a case and allocator: allocator / baseline, paired by block (and host), and what judges it.
 
     samples: rows as the store keeps them. ratio > 1 means that the baseline is faster; `verdict` answers
-    whether the row's allocator should replace the baseline (GO: yes; NO-GO: it is slower). GO and NO-GO also
-    need an adjusted p below 5 %. A run that failed is counted in `status` and forbids a verdict; an allocator
-    that never ran keeps its row, with the reason in `error`. Raises ValueError where the baseline has no
-    samples at all. looks: numbers of blocks at which verdicts may be taken while samples still come in
-    (see `sequential`; the family shares its error equally); the other columns know all samples so far.
+    whether the row's allocator should replace the baseline (GO: yes; NO-GO: it is slower). Each verdict also
+    needs an adjusted p of 5 % at most, of just what it claims. A run that failed is counted in `status` and
+    forbids a verdict; an allocator that never ran keeps its row, with the reason in `error`. Raises
+    ValueError where the baseline has no samples at all. looks: numbers of blocks at which verdicts may be
+    taken while samples still come in (see `sequential`; the family shares its error equally); the other
+    columns know all samples so far.
     """
     baseline = baseline or samples.attrs.get("baseline")
     metric = metric or samples.attrs.get("metric", "cpu_ns_per_op")
@@ -85,21 +89,18 @@ def compare(
         sides = dict(iter(group.groupby("allocator", sort=False)))
         for name in allocators:
             if name != baseline and name in sides:
-                row = _compare_one(sides[name], sides.get(baseline), metric)
+                row = _compare_one(sides[name], sides.get(baseline), metric, bool(looks))
                 rows.append({"case": case, "allocator": name, **row})
     table = pd.DataFrame(rows, columns=["case", "allocator", *COMPARED])
     table["p_adjusted"] = adjust(table["p"].astype(float), correction)
-    family = int(table["p"].notna().sum())
-    for i, row in enumerate(rows):
-        if "pairs" in row:
-            if looks:
-                a, b = row["pairs"]
-                judged = sequential(b, a, looks, threshold, margin, 1 - (1 - CONFIDENCE) / family)
-            else:
-                gain = inverse(row["estimate"])
-                adjusted = table.at[i, "p_adjusted"]
-                judged = verdict(gain, threshold, margin, p_adjusted=adjusted, family=family)
-            table.loc[i, ["verdict", "needs_n"]] = row["verdict"] or judged.kind, judged.needs_n
+    made = {i: row["pairs"] for i, row in enumerate(rows) if "pairs" in row}
+    family = in_family([tests(np.log(b / a), threshold, margin) for a, b in made.values()], correction)
+    for (i, (a, b)), of_family in zip(made.items(), family, strict=True):
+        if looks:
+            judged = sequential(b, a, looks, threshold, margin, 1 - (1 - CONFIDENCE) / len(made))
+        else:
+            judged = verdict(inverse(rows[i]["estimate"]), threshold, margin, family=of_family)
+        table.loc[i, ["verdict", "needs_n"]] = rows[i]["verdict"] or judged.kind, judged.needs_n
     return table
 
 
@@ -135,7 +136,7 @@ def compare_builds(layouts, baseline):
     median_ns, p_adjusted (Holm), verdict, needs_builds, status. One build is not judged.
     """
     tables = pd.concat([compare(samples, baseline) for samples in layouts])
-    rows, estimates = [], []
+    rows, made = [], {}
     for (case, name), group in tables.groupby(["case", "allocator"], sort=False):
         ratios = group["ratio"].dropna()
         status = next((text for text in group["status"] if text != "ok"), "ok")
@@ -148,30 +149,32 @@ def compare_builds(layouts, baseline):
                 "largest": ratios.max(),
                 "median_ns": group["median_ns"].median(),
             }
+        if e:
+            made[len(rows)] = e, tests_over_builds(-np.log(ratios.to_numpy(float)))
         rows.append(row | {"status": status})
-        estimates.append(e)
     table = pd.DataFrame(rows, columns=["case", "allocator", *OVER_BUILDS])
     table["p_adjusted"] = adjust(table["p_adjusted"].astype(float))
-    for i, e in enumerate(estimates):
-        if e and table.at[i, "status"] == "ok":
-            adjusted = table.at[i, "p_adjusted"]
-            judged = verdict(inverse(e), BUILD_THRESHOLD, p_adjusted=adjusted, family=len(estimates))
-            needed = judged.needs_n and int(np.ceil(judged.needs_n / e.n * table.at[i, "builds"]))
-            table.loc[i, ["verdict", "needs_builds"]] = judged.kind, needed
-        elif e:
-            table.loc[i, "verdict"] = "UNDECIDED"
+    family = in_family([tested for _, tested in made.values()])
+    for (i, (e, _)), of_family in zip(made.items(), family, strict=True):
+        judged = verdict(inverse(e), BUILD_THRESHOLD, family=of_family)
+        needed = judged.needs_n and int(np.ceil(judged.needs_n / e.n * table.at[i, "builds"]))
+        decided = (judged.kind, needed) if table.at[i, "status"] == "ok" else ("UNDECIDED", None)
+        table.loc[i, ["verdict", "needs_builds"]] = decided
     return table
 
 
-def _compare_one(side, base, metric):
-    """The row without its verdict; under "pairs" and "estimate" what is judged once the family is known."""
+def _compare_one(side, base, metric, by_block):
+    """The row without its verdict; under "pairs" and "estimate" what is judged once the family is known.
+
+    by_block: what further hosts add stands behind what was looked at, not before it.
+    """
     if base is None:
         why = "the baseline has no sample of this case"
         return {"n": 0, "status": "no baseline", "error": why, "verdict": NOT_MEASURED}
     failures = [text for text in (_failures(side), _failures(base, "baseline ")) if text]
     errors = pd.concat([side, base]).query("status != 'ok'")["error"]
     row = {"status": "; ".join(failures) or "ok", "error": errors.iloc[0] if len(errors) else "", "n": 0}
-    pairs = _pairs(side, base, metric)
+    pairs = _pairs(side, base, metric, ("block", "host") if by_block else ("host", "block"))
     if pairs.empty:
         return row | {"status": row["status"] if failures else "no common block", "verdict": NOT_MEASURED}
     a, b = pairs["a"].to_numpy(float), pairs["b"].to_numpy(float)
@@ -195,9 +198,9 @@ def timed(samples, metric):
     return samples.assign(status=samples["status"].astype(str).mask(broken, "no time"))
 
 
-def _pairs(side, base, metric):
-    """Costs a and b of the blocks in which both ran well (a later run supersedes), in block order."""
-    key = [name for name in ("host", "block") if name in side]
+def _pairs(side, base, metric, order):
+    """Costs a and b of the blocks in which both ran well (a later run supersedes), in this order."""
+    key = [name for name in order if name in side]
 
     def good(frame, name):
         kept = frame[frame["status"] == "ok"].drop_duplicates(key, keep="last").set_index(key)
@@ -276,6 +279,7 @@ def rate_interval(events, operations, confidence=CONFIDENCE):
     """Events per operation with an exact Poisson interval (Garwood 1936): (rate, low, high).
 
     The upper end is one-sided where there were no events: 3.0 / operations at 95 %, the rule of three.
+    So where about three are expected the interval covers 94 %.
     """
     if operations <= 0 or events < 0:
         raise ValueError("a rate needs operations > 0 and events >= 0")
@@ -297,7 +301,7 @@ def rate_verdict(events, operations, claimed):
         return Verdict("replicated", None, text)
     if low > claimed:
         return Verdict("not replicated", None, text)
-    return Verdict("undecided", int(np.ceil(-log(1 - CONFIDENCE) / claimed)), text)
+    return Verdict("undecided", int(np.ceil(-log(1 - CONFIDENCE) / claimed)) if claimed else None, text)
 
 
 def claim_verdict(claimed, estimate, hypothesis="difference", margin=MARGIN, claimed_n=None, void=""):
@@ -306,8 +310,8 @@ def claim_verdict(claimed, estimate, hypothesis="difference", margin=MARGIN, cla
     hypothesis: "difference" (right sign, and the claimed value inside the prediction interval of a study of
     `claimed_n` pairs with our noise; as many pairs as ours where unknown), "equivalence" (TOST inside the
     margin), "at least" and "at most" (a bound). estimate None: the quantity cannot be measured on this
-    machine. void: why the claim refutes itself. Kinds: replicated / replicated, smaller / not replicated /
-    undecided / not testable here / void.
+    machine. void: why the claim refutes itself. Kinds: replicated / replicated, smaller / replicated, larger
+    (the sign comes back, another effect) / not replicated / undecided / not testable here / void.
     """
     if void:
         return Verdict("void", None, void)
@@ -336,8 +340,8 @@ def prediction_interval(estimate, n):
 def _judge_difference(claimed, e, margin, claimed_n):
     low, high = prediction_interval(e, claimed_n or e.n)
     same_sign = e.low > 1 if claimed > 1 else e.high < 1
-    if same_sign and abs(log(e.value)) < abs(log(claimed)) and not low <= claimed <= high:
-        return "replicated, smaller"
+    if same_sign and not low <= claimed <= high:
+        return f"replicated, {'smaller' if abs(log(e.value)) < abs(log(claimed)) else 'larger'}"
     if same_sign:
         return "replicated"
     return "undecided" if low <= claimed <= high and not equivalent(e, margin) else "not replicated"

@@ -98,6 +98,9 @@ def load(folder, columns=None):
 
 def _of_all_files(folder, read):
     """read(files). A part that vanishes was joined by another process, or moved aside: look again."""
+    for path in folder.glob("*.parquet"):
+        if path.is_symlink() and not path.exists():
+            raise StoreError(f"{path} is a link to a file that is not there: mend or delete it")
     while True:
         try:
             return read(_files(folder))
@@ -160,10 +163,14 @@ def compact(folder):
 
 
 def _files(folder):
-    """The files to read: those that no joined file holds."""
+    """The files to read: those that no joined file holds.
+
+    Parts are listed first: what is joined in between is then seen twice, and its parts found gone.
+    """
+    parts = sorted(folder.glob("part-*.parquet"))
     joined = sorted(folder.glob("samples-*.parquet"))
     held = {name for path in joined for name in _joined_names(path)}
-    return [path for path in [*joined, *sorted(folder.glob("part-*.parquet"))] if path.name not in held]
+    return [path for path in [*joined, *parts] if path.name not in held]
 
 
 def _bytes(path):
@@ -184,14 +191,14 @@ def _read(path, wanted):
             there = set(file.schema_arrow.names)
             large = file.metadata.num_rows > 10_000  # threads cost a small file more than they save
             table = file.read([name for name in wanted.names if name in there], use_threads=large)
+        if table.schema.equals(wanted):
+            return table
+        return pa.Table.from_arrays([_column(table, field) for field in wanted], schema=wanted)
     except (FileNotFoundError, PermissionError, MemoryError):  # of which the file is not to blame
         raise
     except (pa.ArrowException, OSError) as error:
         _move_aside(path, str(error).splitlines()[0])
         raise FileNotFoundError(path) from None
-    if table.schema.equals(wanted):
-        return table
-    return pa.Table.from_arrays([_column(table, field) for field in wanted], schema=wanted)
 
 
 def _column(table, field):

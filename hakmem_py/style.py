@@ -40,6 +40,7 @@ KNOWN = {
     "round-robin": ("#7d838c", "cross"),
     "replicated": ("#0a9468", "circle"),
     "replicated, smaller": ("#5a8f29", "triangle-down"),
+    "replicated, larger": ("#5a8f29", "triangle-up"),
     "not replicated": ("#c0504d", "x"),
     "undecided": ("#b88a00", "square"),
     "void": ("#7d838c", "cross"),

@@ -37,7 +37,9 @@ def trend(x, y, confidence=CONFIDENCE, seed=42):
     Theil-Sen: the median of all pairwise slopes (Sen 1968), deaf to a few wild points, unlike last minus
     first. The residuals are drawn in circular blocks of about 3 n^(1/3) neighbours (Politis & Romano 1992),
     so that what is correlated stays together; few blocks are paid for by Student's t with n / length - 2
-    degrees of freedom. Needs 8 points. Raises ValueError.
+    degrees of freedom. Of points that are much alike it is still too short: simulated, 95 % become 90 % where
+    neighbours correlate by 0.5 and 80 % by 0.8 with 10 points, 89 % by 0.8 with 27. Needs 8 points. Raises
+    ValueError.
     """
     x, y = np.asarray(x, float), np.asarray(y, float)
     if len(x) != len(y) or len(x) < 8:
@@ -81,8 +83,8 @@ def change_points(history, noise=None):
     in order of time. PELT on log values (Killick, Fearnhead & Eckley 2012), penalty 4 log n times the noise
     variance. A change stands at the first label of the new level. noise: relative standard deviation of one
     value, 0 for what is counted; by default from columns low and high (95 %) where there are such, else from
-    the differences of neighbours. It is never taken below RESOLUTION, so that a counted history does not
-    split at its last digit.
+    the differences of neighbours, which of ten values say so little that one history in five of pure noise
+    splits. It is never taken below RESOLUTION, so that a counted history does not split at its last digit.
     """
     values = np.log(history["value"].to_numpy(float))
     if len(values) < 2:

@@ -26,6 +26,7 @@ MEASURED = (
     "rss_end_bytes", "peak_rss_bytes", "live_peak_bytes", "thp_bytes",
 )  # fmt: skip
 SETTINGS = {"workload", "size", "threads", "slots", "backend", "malloc_from", "unit", "seed", "cpu"}
+FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # no allocator ends its program by these
 SETTINGS |= {"slowdown_percent", "chunk_ns", "chunk_cpu_ns"}
 
 
@@ -34,6 +35,7 @@ def run(command, preload="", expect=None, env=(), timeout_s=60.0):
 
     preload: value of LD_PRELOAD. expect: the library that must answer malloc. env: further variables.
     A run that fails is a row like any other: status timeout, crashed (by a signal) or error, and the reason.
+    One that somebody ended from outside is none, but InterruptedError (in a thread Ctrl-C is no exception).
     """
     with _copies(command, preload) as (command, preloads, folder):
         start = time.perf_counter_ns()
@@ -75,6 +77,9 @@ def refusal(said):
 
 def _outcome(done, expect, wall_ns):
     last = done.stderr.strip().rpartition("\n")[2]
+    if -done.returncode in FROM_OUTSIDE:
+        name = signal.Signals(-done.returncode).name
+        raise InterruptedError(f"the bench was ended from outside ({name}): run the same command again")
     if done.returncode < 0:
         return {"status": "crashed", "error": f"{signal.Signals(-done.returncode).name}: {last}".rstrip(": ")}
     if done.returncode:

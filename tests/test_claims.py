@@ -46,7 +46,8 @@ def test_a_ratio_says_how_much_more_work_the_subject_does():
 
 
 @pytest.mark.parametrize(
-    ("factor", "verdict"), [(2.04, "replicated"), (1.2, "replicated, smaller"), (0.8, "not replicated")]
+    ("factor", "verdict"),
+    [(2.04, "replicated"), (1.2, "replicated, smaller"), (8, "replicated, larger"), (0.8, "not replicated")],
 )
 def test_a_pair_is_judged_by_its_samples(factor, verdict):
     noise = np.exp(np.random.default_rng(1).normal(0, 0.02, (2, 40)))
