@@ -343,6 +343,14 @@ size_t hak_usable_size(void *p)
     return span_usable(span_of_block(p, "usable size of no block"), (uintptr_t)p);
 }
 
+/* Of a large run that somebody had before, of which few pages are there: they go, and it reads zero. Else it is written
+ * as a whole, and so is what nobody would have touched. False where it is to be written. */
+static bool run_bare(const struct span *run, size_t size)
+{
+    return size >= LARGE_MIN && !os_dense((void *)run->address, span_bytes(run), 12) &&
+           os_purge((void *)run->address, span_bytes(run));
+}
+
 /* Above L2_MAX: what reads zero is not written. */
 static COLD void *allocate_zeroed_otherwise(size_t size)
 {
@@ -366,7 +374,8 @@ static void *allocate_zeroed(size_t size)
         helper_offer();
     }
     if (run == NULL) return refuse();
-    return run->zeroed && !cached ? (void *)run_block(run) : memset((void *)run_block(run), 0, size);
+    bool zeroed = (run->zeroed && !cached) || run_bare(run, size);
+    return zeroed ? (void *)run_block(run) : memset((void *)run_block(run), 0, size);
 }
 
 void *hak_calloc(size_t count, size_t size)

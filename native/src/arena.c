@@ -344,11 +344,36 @@ static size_t unit_aligned(const struct arena *arena, size_t at, size_t alignmen
     return align_up(base + at, alignment) - base;
 }
 
-/* A span from beyond the frontier; the gap that alignment leaves becomes a clean free span. */
+/* The clean free span that ends at the frontier; NULL where there is none. */
+static struct span *frontier_span(const struct arena *arena)
+{
+    if (arena->born == 0) return NULL;
+    struct span *last = &arena->spans[arena->born - 1];
+    if (last->kind == SPAN_INSIDE && last->back < arena->born) last -= last->back;
+    bool ends = last + last->units == &arena->spans[arena->born];
+    return last->kind == SPAN_FREE && last->zeroed && ends ? last : NULL;
+}
+
+/* Where an aligned span can begin and reach beyond the frontier; SIZE_MAX where the arena has no room for it. */
+static size_t arena_room(struct arena *arena, size_t from, uint32_t units, uint32_t alignment)
+{
+    size_t start = unit_aligned(arena, from, alignment);
+    return start + units <= arena->units && arena_reach(arena, start + units) ? start : SIZE_MAX;
+}
+
+/* A span from beyond the frontier; the gap that alignment leaves becomes a clean free span. Where there is not room for
+ * it, what is clean and free before the frontier is as good as what lies beyond. */
 static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t alignment)
 {
-    size_t start = unit_aligned(arena, arena->born, alignment);
-    if (start + units > arena->units || !arena_reach(arena, start + units)) return NULL;
+    size_t start = arena_room(arena, arena->born, units, alignment);
+    if (start == SIZE_MAX) {
+        struct span *last = frontier_span(arena);
+        if (last == NULL) return NULL;
+        start = arena_room(arena, (size_t)(last - arena->spans), units, alignment);
+        if (start == SIZE_MAX) return NULL;
+        free_unlink(last);
+        arena->born = (uint32_t)(last - arena->spans);
+    }
     size_t gap = start - arena->born;
     struct span *hole = &arena->spans[arena->born];
     arena->born = (uint32_t)(start + units);
@@ -393,19 +418,32 @@ static bool span_is_better(const struct span *span, const struct span *than)
 }
 
 /* Good fit: the smallest bin that can serve, and in it the smallest of a few spans, of equal ones the lowest: what lies
- * high is left to grow together. */
-static struct span *span_find(int state, uint32_t units, uint32_t alignment)
+ * high is left to grow together. Of the last bin, whose spans differ most, all are looked at. */
+static struct span *span_best(int state, uint32_t units, uint32_t alignment)
 {
     uint64_t bits = free_bits[state] & (~UINT64_C(0) << run_bin_floor(units));
     for (; bits != 0; bits &= bits - 1) {
         unsigned bin = lowest_bit(bits);
-        int look = alignment > 1 || bin == RUN_BINS - 1 ? 64 : 8; /* most do not serve */
+        uint32_t look = bin == RUN_BINS - 1 ? UINT32_MAX : alignment > 1 ? 64 : 8; /* most do not serve */
         struct span *best = NULL;
         for (struct span *span = free_bins[state][bin]; span != NULL && look-- > 0; span = span->next)
             if (span_serves(span, units, alignment) && (best == NULL || span_is_better(span, best))) best = span;
-        if (best != NULL) return span_cut(best, units, alignment);
+        if (best != NULL) return best;
     }
     return NULL;
+}
+
+/* What a giant left, and will soon have again, is not broken for a small one, if a shorter clean span serves that: or
+ * each time the giant comes back it finds no room, and goes on to where nobody was before. */
+static struct span *span_find(int state, uint32_t units, uint32_t alignment)
+{
+    struct span *best = span_best(state, units, alignment);
+    if (best == NULL) return NULL;
+    if (UNLIKELY(state == DIRTY && best->units >= GIANT_UNITS && units < best->units / 8)) {
+        struct span *clean = span_best(CLEAN, units, alignment);
+        if (clean != NULL && clean->units < best->units) best = clean;
+    }
+    return span_cut(best, units, alignment);
 }
 
 static void refused_set(size_t units)
@@ -503,6 +541,19 @@ static bool arena_extend(struct span *span, uint32_t units)
     after->kind = SPAN_INSIDE;
     span_shape(arena, span, SPAN_RUN, units);
     return true;
+}
+
+/* Shortens a span in place; what was behind is free. The caller holds arena_lock. */
+static void arena_split(struct span *span, uint32_t units, uint64_t now)
+{
+    const struct arena *arena = arena_of(span->address);
+    uint32_t touched = PEEK(span->touched), more = span->units - units;
+    struct span *rest = span + units;
+    span_shape(arena, span, SPAN_RUN, units);
+    span_shape(arena, rest, SPAN_RUN, more);
+    rest->life = RUN_FREE;
+    if (touched > units) POKE(span->touched, units);
+    arena_give(rest, touched > units ? touched - units : 0, now);
 }
 
 /* --- regions of runs that come and go ----------------------------------------------------------------------------- */

@@ -176,7 +176,7 @@ static size_t shorts_bytes(void)
 static void shorts_limit(struct heap *heap, size_t bytes)
 {
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
-        size_t runs = (bytes + length * UNIT_BYTES - 1) / (length * UNIT_BYTES);
+        size_t runs = bytes / (length * UNIT_BYTES); /* none where the share is less: the others can be collected */
         heap->bins.shorts[length].limit = shorts_slots(heap, length) + size_min(runs, shorts_most(length));
     }
     heap->short_bytes = bytes;
@@ -315,7 +315,8 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
     unsigned doubling = log2_floor(size), filled = PEEK(large_filled[doubling]), since = PEEK(large_since[doubling]);
     bool sure = filled >= LARGE_FEW && filled != LARGE_SPARSE;
     size_t weight = lives ? 1 : 1 + size / LARGE_LONG; /* of long ones that come and go, one at a time is on trust */
-    size_t turn = sure ? size_min(weight << (filled - LARGE_FEW + 1), UINT8_MAX) : 0;
+    size_t trusted = lives ? size_max(2, LARGE_TRUST / size) : UINT8_MAX; /* one that is sparse costs all its bytes */
+    size_t turn = sure ? size_min(weight << (filled - LARGE_FEW + 1), size_min(trusted, UINT8_MAX)) : 0;
     bool huge = sure && (since + 1 < turn || os_dense((void *)run->address, size, 1));
     POKE(large_since[doubling], huge ? (uint8_t)size_min(since + 1, UINT8_MAX) : 0);
     POKE(run->place, huge ? RUN_SETTLED : RUN_UNSETTLED);

@@ -67,13 +67,16 @@
 #define LARGE_FEW 2u           /* large blocks in a row that were filled until some of such a size get huge pages ... */
 #define LARGE_SURE 6u          /* ... and until no more than one of 32 live ones goes without */
 #define LARGE_SPARSE UINT8_MAX /* in place of that number: the last one that told was not filled */
-#define LARGE_LONG ((size_t)4 << 20) /* bytes; each of them tells as much as one more block, up to LARGE_FEW */
-#define RUN_ROUND 1024u              /* longer runs freed, until what lay idle all the while goes back */
-#define RUN_COLOURS 64u              /* cache lines by which blocks of runs are staggered: a page */
+#define LARGE_LONG ((size_t)4 << 20)    /* bytes; each of them tells as much as one more block, up to LARGE_FEW */
+#define LARGE_TRUST ((size_t)256 << 20) /* bytes of blocks with huge pages until one goes without; but two blocks */
+#define RUN_ROUND 1024u                 /* longer runs freed, until what lay idle all the while goes back */
+#define RUN_COLOURS 64u                 /* cache lines by which blocks of runs are staggered: a page */
 #define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)         /* bytes a run must have to spare for it */
 #define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of a block that a short run can serve */
 #define LARGE_MIN ((size_t)1 << 20)                        /* 1 MiB: blocks from here on are large */
 #define LARGE_THRESHOLD_MAX ((size_t)32 << 20)             /* bytes: of the knob */
+#define TRIM_LEAST ((size_t)256 << 10)                     /* bytes behind a large block that became shorter */
+#define GIANT_UNITS (LARGE_THRESHOLD_MAX / UNIT_BYTES)     /* from here on one that comes again soon keeps its pages */
 #define SIZE_LIMIT (WINDOW_BYTES / 2)                      /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX                         /* address space given to a block that grows: 64 MiB */
 #define WINDOW_HUGE ((size_t)8 << 20)                      /* bytes of such a block from which it may get huge pages */

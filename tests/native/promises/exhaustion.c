@@ -326,3 +326,39 @@ PROMISE(the_end_of_mappings_is_survived) {
     serve_every_size(NULL);
     serve_in_threads();
 }
+
+/* What it left lies before memory that nobody had, and is as good. */
+PROMISE(under_a_limit_a_freed_block_makes_room_for_a_longer_one) {
+    struct rlimit limit = {2000 * (rlim_t)MIB, 2000 * (rlim_t)MIB};
+    free((void *)opaque((uintptr_t)malloc(1000)));
+    HOLDS(setrlimit(RLIMIT_AS, &limit) == 0);
+    for (size_t size = 1000; size <= 1600; size += 100) {
+        char *block = malloc(size * MIB);
+        HOLDS(block != NULL);
+        block[0] = block[size * MIB - 1] = 1;
+        free(block);
+    }
+}
+
+/* A large block comes and goes, and each time a small one stays: the large one finds its place again. */
+PROMISE(small_blocks_break_no_room_for_giants) {
+    static const size_t giants[] = {70 * (size_t)MIB, 2048 * (size_t)MIB};
+    for (int i = 0; i < 2; i++)
+        for (int round = 0; round < 4000; round++) {
+            char *giant = malloc(giants[i]);
+            HOLDS(giant != NULL);
+            giant[0] = giant[giants[i] - 1] = 1;
+            free(giant);
+            HOLDS(malloc(40000) != NULL);
+        }
+}
+
+/* Holes between them are as long as they are, and none is overlooked. */
+PROMISE(giants_on_wide_boundaries_find_their_places_again) {
+    enum { COUNT = 150 };
+    static void *giants[COUNT];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < COUNT; i++) HOLDS(posix_memalign(&giants[i], 1024 * (size_t)MIB, 600 * (size_t)MIB) == 0);
+        for (int i = 0; i < COUNT; i++) free(giants[i]);
+    }
+}

@@ -637,3 +637,55 @@ PROMISE(a_peak_goes_back_after_many_larger_blocks) {
     for (int i = 0; i < 40; i++) free(memset(malloc(40 * MIB), 1, 40 * MIB));
     give_back_after(4 * MIB);
 }
+
+/* Cut to a little more than half where it lies, or to far less. */
+static void shrink_gives_back(size_t size, size_t count, size_t shorter) {
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (size_t i = 0; i < count; i++) memset(blocks[i] = malloc(size), (int)i + 1, size);
+    for (size_t i = 0; i < count; i++) blocks[i] = realloc(blocks[i], shorter);
+    expect_at_most(before + (long)(count * shorter / 8 * 9));
+    for (size_t i = 0; i < count; i++) {
+        HOLDS(blocks[i][0] == (char)(i + 1) && blocks[i][shorter - 1] == (char)(i + 1));
+        free(blocks[i]);
+    }
+}
+
+PROMISE(blocks_of_2_mib_that_shrink_give_pages_back) { shrink_gives_back(2 * MIB, 150, 1100000); }
+PROMISE(blocks_of_16_mib_that_shrink_give_pages_back) { shrink_gives_back(16 * MIB, 20, 8500000); }
+
+/* It is not copied, which would need both at once; what is behind serves others. */
+PROMISE(a_giant_that_shrinks_stays_where_it_is) {
+    enum { SIZE = 300 * MIB, SHORTER = 100 * MIB };
+    struct rusage peak;
+    char *giant = memset(malloc(SIZE), 1, SIZE), *shorter = realloc(giant, SHORTER);
+    HOLDS(shorter == giant && shorter[SHORTER - 1] == 1);
+    char *others = memset(malloc(SIZE - SHORTER), 2, SIZE - SHORTER);
+    getrusage(RUSAGE_SELF, &peak);
+    HOLDS(peak.ru_maxrss * KIB < SIZE + 32L * MIB);
+    HOLDS(shorter[SHORTER - 1] == 1 && others[0] == 2);
+    free(others);
+    free(shorter);
+}
+
+static void *use_runs_and_rest(void *unused) {
+    char *runs[100];
+    size_t bytes = 0, count = 0;
+    for (; bytes < 4 * MIB; bytes += 33 * KIB + count % 30 * 16 * KIB, count++)
+        memset(runs[count] = malloc(33 * KIB + count % 30 * 16 * KIB), 1, 33 * KIB);
+    for (size_t i = 0; i < count; i++) free(runs[i]);
+    pause();
+    return unused;
+}
+
+PROMISE(runs_of_many_threads_that_rest_go_back) {
+    enum { THREADS = 400 };
+    pthread_attr_t small;
+    pthread_t thread;
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 256 * KIB);
+    for (int i = 0; i < THREADS; i++) HOLDS(pthread_create(&thread, &small, use_runs_and_rest, NULL) == 0);
+    expect_at_most(before + THREADS * 256L * KIB);
+}
