@@ -25,25 +25,34 @@ HEARTBEAT_S = 10
 GRACE_S = 10  # for a papermill that was told to end
 STARTS = 3  # of a kernel whose ports others took first
 LONG_LOG = 1 << 16  # bytes: a notebook that has said so much has started
-# What decides, with text, parameters and samples, whether an executed notebook is still good.
+# What decides, with text, parameters and data, whether an executed notebook is still good.
 CODE = [
     "hakmem_py/**/*.py",
     "hakmem_py/**/*.js",
     "native/include/*",
     "native/src/**/*.[ch]",
     "native/bench/*.[ch]",
+    "data/published/*",
 ]
 
 
-def content_key(run):
-    """Hash of everything that decides what an executed notebook says."""
+def _given(run):
+    """Hash, to be gone on with, of what a run is given and leaves as it is."""
     digest = hashlib.sha256(json.dumps(run.parameters, sort_keys=True).encode())
-    digest.update(run.notebook.read_bytes())
-    for path in sorted({path for pattern in CODE for path in ROOT.glob(pattern)}):
+    specs = [ROOT / "data" / "specs" / f"{experiment}.toml" for experiment in run.experiments]
+    code = sorted({path for pattern in CODE for path in ROOT.glob(pattern)})
+    for path in [run.notebook, *code, *specs]:
+        digest.update(path.read_bytes())
+    return digest
+
+
+def content_key(run, given=None):
+    """Hash of everything that decides what an executed notebook says. given: `_given` before the run."""
+    digest, data = (given or _given(run)).copy(), ROOT / "data"
+    for path in sorted(data.glob(f"reference/{run.notebook.stem}*/*")):
         digest.update(path.read_bytes())
     for experiment in run.experiments:
-        digest.update((ROOT / "data" / "specs" / f"{experiment}.toml").read_bytes())
-        for path in sorted((ROOT / "data").glob(f"*/{experiment}/*")):
+        for path in sorted(data.glob(f"*/{experiment}/*")):
             digest.update(f"{path.name} {path.stat().st_size}".encode())  # samples are only ever added
     return digest.hexdigest()[:16]
 
@@ -73,7 +82,7 @@ def _name_cell(cell):
 
 def _fault(output, log, code):
     """(status, cell, error) of a run that failed, from the notebook and the log that papermill left."""
-    text = log.read_text(errors="replace")
+    text = log.read_text(encoding="utf-8", errors="replace")
     try:
         cells = notebook.read(output)["cells"]
     except ValueError:  # nothing was executed, or papermill ended while writing
@@ -122,7 +131,7 @@ def execute(run, folder, timeout, stop):
     """Run one notebook; write its record and, if it succeeded, its executed notebook. Returns the record."""
     output, log = folder / f".{run.name}.part", folder / f"{run.name}.log"
     output.unlink(missing_ok=True)
-    started = time.time()
+    started, given = time.time(), _given(run)  # who edits a file meanwhile makes the page an old one
     words = _papermill(run, output, timeout or run.cell_timeout_s())
     for _ in range(STARTS):
         code = _run(words, os.environ | {"HAKMEM_COMMAND": run.command()}, log, stop)
@@ -144,10 +153,20 @@ def execute(run, folder, timeout, stop):
         record |= {"status": status, "cell": cell, "error": error}
         _keep_failed(run, folder, output)
     else:
-        record["key"] = content_key(run)  # after the run, which may have added samples
+        record["key"] = content_key(run, given)  # the rest after the run: it may add samples, or freeze them
         _publish(run, folder, output, record)
     store.save_json(folder, _record_path(run, folder).name, record)
     return record
+
+
+def _attempt(run, folder, timeout, stop):
+    """`execute`, where what cannot be read or written is a record as well: it costs this page only."""
+    started = time.time()
+    try:
+        return execute(run, folder, timeout, stop)
+    except OSError as error:  # StoreError is one
+        seconds = round(time.time() - started, 1)
+        return {"name": run.name, "status": "failed", "error": str(error), "seconds": seconds}
 
 
 def _keep_failed(run, folder, output):
@@ -179,8 +198,11 @@ def _earlier(run, folder):
 
 def _is_current(run, folder):
     """Whether the executed notebook says what a new run would say."""
-    record, executed = _earlier(run, folder), folder / f"{run.name}.ipynb"
-    return record.get("status") == "ok" and executed.exists() and record["key"] == content_key(run)
+    path, executed = _record_path(run, folder), folder / f"{run.name}.ipynb"
+    record = _earlier(run, folder)
+    if not executed.exists() or notebook.incomplete(record, path) or notebook.damage(executed):
+        return False
+    return record["status"] == "ok" and record.get("key") == content_key(run)
 
 
 def _say(text):
@@ -198,7 +220,7 @@ def _side_by_side(runs, folder, jobs, timeout):
     """Run them, `jobs` at a time, telling how they get on; yields each record. Ctrl-C stops the children."""
     stop = []  # shared with the threads: not empty means stop
     with ThreadPoolExecutor(jobs) as pool:
-        pending = {pool.submit(execute, run, folder, timeout, stop): run for run in runs}
+        pending = {pool.submit(_attempt, run, folder, timeout, stop): run for run in runs}
         try:
             while pending:
                 done, _ = wait(pending, HEARTBEAT_S, FIRST_COMPLETED)

@@ -5,14 +5,32 @@ import json
 
 PLOTLY = "application/vnd.plotly.v1+json"
 HEADLINE = "application/vnd.hakmem.headline+json"
+FACTS = ("name", "part", "parameters", "status", "started_at", "seconds")  # without which a record is damaged
 
 
 def read(path):
     """The notebook as plain dicts. Raises ValueError with one line."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not (isinstance(found, dict) and {"cells", "metadata", "nbformat"} <= found.keys()):
+            raise ValueError("it is no notebook")
+        return found
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read {path}: {error}") from None
+
+
+def incomplete(record, path):
+    """What the record in a file lacks, as one line; "" for nothing."""
+    absent = [fact for fact in FACTS if fact not in record]
+    return f"{path} is damaged: its record has no {absent[0]!r}; run the notebook again" if absent else ""
+
+
+def damage(path):
+    """Why an executed notebook cannot be shown, as one line; "" where it can."""
+    try:
+        return incomplete(read(path)["metadata"].get("hakmem", {}).get("record", {}), path)
+    except ValueError as error:
+        return f"{error}; run the notebook again"
 
 
 def source(cell):

@@ -20,7 +20,7 @@ from plotly.offline import get_plotlyjs
 from traitlets.config import Config
 
 from . import store, thumbnail
-from .notebook import HEADLINE, PLOTLY
+from .notebook import HEADLINE, PLOTLY, damage, incomplete
 
 TEMPLATES = Path(__file__).parent / "templates"
 # What a page shows of an output that has several forms, best first. Widgets need a kernel: not among them.
@@ -171,8 +171,8 @@ def page(executed, self_contained=False):
             "calibration": record.get("calibration", ""),
             "command": record.get("command", ""),
             "made": made(record),
-            "css": (template / "page.css").read_text(),
-            "js": (template / "page.js").read_text(),
+            "css": (template / "page.css").read_text(encoding="utf-8"),
+            "js": (template / "page.js").read_text(encoding="utf-8"),
             "plotly": get_plotlyjs() if self_contained and outputs(notebook, PLOTLY) else "",
         }
     }
@@ -218,13 +218,16 @@ def _words(notebook, name, headlines):
     return html.escape(" ".join(dict.fromkeys(text.lower().split())))
 
 
-def _card(record, executed):
-    """What the front page says of one notebook; `record` is its last run, which may have failed."""
-    name = record["name"]
-    card = {"name": name, "part": record["part"], "title": name, "words": name}
-    card["failure"] = "" if record["status"] == "ok" else failure(record)
+def _card(path, record):
+    """What the front page says of one notebook; `record`, of the file `path`, is its last run, which may
+    have failed. A file that is damaged is named."""
+    name, executed = path.stem, path.with_suffix(".ipynb")
+    card = {"name": name, "part": record.get("part", ""), "title": name, "words": name}
+    card["failure"] = incomplete(record, path) or ("" if record["status"] == "ok" else failure(record))
     if not executed.exists():
         return card
+    if damaged := damage(executed):
+        return card | {"failure": damaged}
     notebook = nbformat.read(executed, as_version=4)
     success = notebook.metadata["hakmem"]["record"]
     headlines = outputs(notebook, HEADLINE)
@@ -249,8 +252,8 @@ def failure(record):
 def write_index(reports, machine):
     """reports/index.html from all records in reports/executed. Returns its path."""
     executed = reports / "executed"
-    records = [record for path in sorted(executed.glob("*.json")) if (record := store.read_json(path))]
-    cards = [_card(record, executed / f"{record['name']}.ipynb") for record in records]
+    records = {path: store.read_json(path) for path in sorted(executed.glob("*.json"))}
+    cards = [_card(path, record) for path, record in records.items() if record]
     parts = list(dict.fromkeys(card["part"] for card in cards))  # in the order of the notebooks
     template = Environment(loader=FileSystemLoader(TEMPLATES / "hakmem")).get_template("site.html.j2")
     css = (TEMPLATES / "hakmem" / "page.css").read_text(encoding="utf-8")

@@ -66,7 +66,7 @@ class Parameter:
         try:
             value = ast.literal_eval({"true": "True", "false": "False"}.get(text.strip(), text))
             return list(value) if isinstance(value, tuple) else value  # 16,32
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             if kind == "list" and not set(text) & set("[]"):  # hakmem,system
                 return [item.strip() for item in text.split(",")]
             raise self._error(text) from None

@@ -130,10 +130,12 @@ def _check_kinds(file, entry):
     for key, value in entry.items():
         if not isinstance(value, RUN_KEYS[key]):
             raise ReportError(f"{file}: {key} = {value!r}: must be {words[RUN_KEYS[key]]}")
+    if not re.fullmatch(r"[^/\0]+", entry.get("name", "page")):
+        raise ReportError(f"{file}: name = {entry['name']!r}: must be a file's name, without /")
     for name, value in entry.get("grid", {}).items():
-        if not isinstance(value, list):
+        if not isinstance(value, list) or not value:
             raise ReportError(
-                f"{file}: grid: {name} = {value!r}: must be a list, a run for each of its values"
+                f"{file}: grid: {name} = {value!r}: must be a list, not empty: a run for each of its values"
             )
 
 
@@ -216,7 +218,7 @@ def report(args):
         print("stopped; what was finished is kept: go on with --resume", file=sys.stderr)
         return 130
     for path in [executed / f"{run.name}.ipynb" for run in runs]:
-        if path.exists():
+        if path.exists() and not notebook.damage(path):  # of an earlier run: the front page names it
             pages.write_page(path, shown, args.self_contained)
     print(f"{pages.write_index(args.out, _machine())}")
     failed = [record for record in records if record["status"] != "ok"]

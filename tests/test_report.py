@@ -14,7 +14,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from hakmem_py import notebook, parameters, report
+from hakmem_py import batch as runs
+from hakmem_py import notebook, pages, parameters, report, store
 from hakmem_py.batch import execute
 from hakmem_py.spec import load_spec
 
@@ -75,6 +76,9 @@ def test_values_get_the_declared_type(given, read):
         ({"sizes": [16.5]}, "list[int] from 8 to 1024"),
         ({"sizes": "[16"}, "list[int] from 8 to 1024"),
         ({"sizes": "[]"}, "list[int] from 8 to 1024"),
+        ({"sizes": "{[]: 1}"}, "list[int] from 8 to 1024"),
+        ({"rate": 10_000 * "-" + "1"}, "float from 0 to 1"),
+        ({"rate": "{{}}"}, "float from 0 to 1"),
         ({"threads": [3]}, "list[int], one of 1, 2, 4"),
         ({"policy": "best"}, "one of ucb1, fixed"),
         ({"rate": 2.0}, "float from 0 to 1"),
@@ -154,6 +158,8 @@ def test_a_runs_file_is_multiplied_out_and_read_strictly(tmp_path):
         ("[[run]]\nnotebook = 4", "notebook = 4: must be a text"),
         ('[[run]]\nnotebook = "04"\nparameters = ["quick"]', "must be a table"),
         ('[[run]]\nnotebook = "04"\ngrid = { blocks = 6 }', "grid: blocks = 6: must be a list"),
+        ('[[run]]\nnotebook = "04"\ngrid = { sizes = [] }', r"grid: sizes = \[\]: must be a list, not empty"),
+        ('[[run]]\nnotebook = "04"\nname = "a/b"', "name = 'a/b': must be a file's name"),
     ],
 )
 def test_a_wrong_runs_file_is_one_line(tmp_path, text, said):
@@ -230,6 +236,80 @@ def test_resuming_runs_only_what_changed(batch):
     assert "01_good: nothing changed, kept" in kept.stderr
     other = run(book, "-p", "sizes=[16]", "--resume", "--out", out)
     assert "01_good: ok" in other.stderr and "sum of sizes 16" in (out / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["published/published.csv", "reference/08_mine/outcomes.parquet", "reference/08_mine_runs/a.parquet"],
+)
+def test_new_data_make_a_page_an_old_one(tmp_path, monkeypatch, file):
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    one = report.make_run(write(tmp_path, "08_mine", PARAMETERS, GOOD), {})
+    path = tmp_path / "data" / file
+    path.parent.mkdir(parents=True)
+    path.write_text("1")
+    before = runs.content_key(one)
+    path.write_text("2")
+    assert runs.content_key(one) != before
+
+
+def copied(run, output, _, then=""):
+    """Words for a papermill that executes nothing."""
+    return [
+        sys.executable,
+        "-c",
+        f"import shutil; shutil.copy({str(run.notebook)!r}, {str(output)!r}); {then}",
+    ]
+
+
+def test_an_edit_while_a_notebook_runs_is_not_taken_for_what_ran(tmp_path, monkeypatch):
+    one = report.make_run(write(tmp_path, "mine", PARAMETERS, GOOD), {})
+    monkeypatch.setattr(runs, "_papermill", copied)
+    (tmp_path / "out").mkdir()
+    execute(one, tmp_path / "out", None, [])
+    assert runs._is_current(one, tmp_path / "out")
+    edit = f"open({str(one.notebook)!r}, 'a').write(' ')"
+    monkeypatch.setattr(runs, "_papermill", functools.partial(copied, then=edit))
+    assert execute(one, tmp_path / "out", None, [])["status"] == "ok"
+    assert not runs._is_current(one, tmp_path / "out")
+
+
+def test_a_record_that_cannot_be_written_costs_its_own_page_only(tmp_path, monkeypatch):
+    three = [report.make_run(write(tmp_path, name, PARAMETERS, GOOD), {}) for name in "abc"]
+    save = store.save_json
+
+    def full(folder, name, value):
+        if name == "b.json":
+            raise store.StoreError("No space left on device")
+        save(folder, name, value)
+
+    monkeypatch.setattr(store, "save_json", full)
+    monkeypatch.setattr(runs, "_papermill", copied)
+    records = {record["name"]: record for record in runs.run_all(three, tmp_path, 1, None)}
+    assert [records[name]["status"] for name in "abc"] == ["ok", "failed", "ok"]
+    assert "No space left" in pages.failure(records["b"])
+
+
+@pytest.mark.parametrize(
+    ("file", "harm"),
+    [
+        ("mine.ipynb", lambda text: text[: len(text) // 2]),
+        ("mine.ipynb", lambda text: ""),
+        ("mine.ipynb", lambda text: "[]"),
+        ("mine.ipynb", lambda text: text.replace('"record"', '"other"')),
+        ("mine.json", lambda text: text.replace('"part"', '"other"')),
+        ("mine.json", lambda text: text.replace('"key"', '"other"')),
+    ],
+)
+def test_a_damaged_file_is_named_on_the_front_page_and_made_again(tmp_path, monkeypatch, file, harm):
+    one, folder = report.make_run(write(tmp_path, "mine", PARAMETERS, GOOD), {}), tmp_path / "executed"
+    monkeypatch.setattr(runs, "_papermill", copied)
+    folder.mkdir()
+    execute(one, folder, None, [])
+    (folder / file).write_text(harm((folder / file).read_text()))
+    named = str(folder / file) in pages.write_index(tmp_path, "here").read_text()
+    assert named or '"other"' in (folder / "mine.json").read_text()  # its key is no matter of the front page
+    assert not runs._is_current(one, folder)
 
 
 def test_what_measures_runs_alone(tmp_path):
