@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import threading
@@ -20,29 +21,33 @@ def run(command, preload="", env=(), timeout_s=600.0):
 
     preload: value of LD_PRELOAD. env: further variables; HAKMEM_ ones of the caller are not handed on. What
     the program prints is not kept. Peak memory is that of the program itself, without its children; nan where
-    it ended before anybody could look a few times.
+    it ended before anybody could look a few times. status: ok, error, or timeout, on which the children end
+    too, as they do where the user stops the measurement.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
     with tempfile.TemporaryFile() as said:
         start = time.monotonic_ns()
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-            env=own | dict(env) | {"LD_PRELOAD": preload},
+            env=own | dict(env) | {"LD_PRELOAD": preload}, start_new_session=True,
         )  # fmt: skip
-        alarm = threading.Timer(timeout_s, child.kill)
-        alarm.start()
+        late = threading.Event()
+        alarm = threading.Timer(timeout_s, lambda: (late.set(), _end(child)))
         try:
+            alarm.start()
             with _peak_rss(child.pid) as peak:
                 _, status, usage = os.wait4(child.pid, 0)
                 wall_ns = time.monotonic_ns() - start
-        except BaseException:  # stopped by the user: nothing of it may go on
-            child.kill()
+        except BaseException:  # stopped by the user, of whom a session of its own hears nothing
+            _end(child)
             raise
         finally:
             alarm.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
+    if child.returncode and late.is_set():
+        return {"status": "timeout", "error": f"{Path(command[0]).name} did not end within {timeout_s:g} s"}
     if child.returncode:
         name, last = Path(command[0]).name, lines[-1] if lines else ""
         error = f"{name} ended with status {child.returncode}: {last}".rstrip(": ")
@@ -57,19 +62,25 @@ def run(command, preload="", env=(), timeout_s=600.0):
     return row | {"status": "ok", "error": ""}
 
 
+def _end(child):
+    """Ends a program and the children that share its session."""
+    with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+        os.killpg(child.pid, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def _peak_rss(pid):
     """Peaks of a process's resident bytes as it lives, a list that grows; looked at every few milliseconds.
 
     The kernel's own account (ru_maxrss of getrusage(2)) starts from what the parent had when it forked.
     """
-    seen, over = [], threading.Event()
+    seen, over, status = [], threading.Event(), Path(f"/proc/{pid}/status")
 
     def watch():
         while not over.wait(LOOK_S if seen else 0):
             found = None
             with contextlib.suppress(OSError):
-                found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+                found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="utf-8", errors="replace"))
             seen.append(1024 * int(found[1]) if found else 0)  # none: it has just ended
 
     look = threading.Thread(target=watch)

@@ -1,9 +1,15 @@
 """Comparisons of ways of running: sides, what they must have learned, verdicts, settings that take turns."""
 
+import contextlib
+import functools
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -249,3 +255,36 @@ def test_a_knob_named_twice_is_refused():
 def test_a_program_that_ends_at_once_has_no_peak():
     assert math.isnan(preloaded.run(["true"])["peak_rss_bytes"])
     assert preloaded.run(["sleep", "0.5"])["peak_rss_bytes"] > 100_000
+
+
+def asleep(seconds, wanted):
+    """Waits until a process `sleep SECONDS` is there, or is not; whether that came."""
+    until, words = time.monotonic() + 10, f"sleep\0{seconds}\0".encode()
+    while time.monotonic() < until:
+        found = False
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it has just ended
+                found |= path.read_bytes() == words
+        if found == wanted:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_program_that_takes_too_long_ends_with_its_children():
+    seconds = f"61.1{os.getpid()}"
+    row = preloaded.run(["sh", "-c", f"sleep {seconds}; true"], timeout_s=1)
+    assert row == {"status": "timeout", "error": "sh did not end within 1 s"}
+    assert asleep(seconds, False)
+
+
+def test_stopping_the_measurement_stops_the_program_and_its_children():
+    seconds = f"61.2{os.getpid()}"
+    code = f"from hakmem_py import preloaded; preloaded.run(['sh', '-c', 'sleep {seconds}; true'])"
+    # The children of a background job ignore the signal, which is not what is tested.
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, preexec_fn=heard)
+    assert asleep(seconds, True)
+    child.send_signal(signal.SIGINT)
+    assert b"KeyboardInterrupt" in child.communicate(timeout=30)[1]
+    assert asleep(seconds, False)
