@@ -14,6 +14,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from numbers import Integral
 
 import numpy as np
 import pandas as pd
@@ -148,7 +149,7 @@ def contest(
     task = _checked_problem(means, rewards, changes, horizon, replications)
     learners = [_new_bandit(name, task.arms, 0, parameters) for name, parameters in entries]
     places = reading_points(horizon, points)
-    _seed(seed)
+    _whole("seed", seed, 0, 2**64 - 1)
     chunks = [(first, min(CHUNK, replications - first)) for first in range(0, replications, CHUNK)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # threads suffice: C runs without the interpreter's lock
         jobs = [
@@ -165,21 +166,22 @@ def _checked_problem(means, rewards, changes, horizon, replications):
     task = problem(
         means, rewards, changes if changes is None or isinstance(changes, dict) else read_changes(changes)
     )
-    for name, value, most in (
-        ("horizon", horizon, MOST_PLAYS),
-        ("replications", replications, MOST_REPLICATIONS),
-    ):
-        if not 1 <= value <= most:
-            raise BanditError(f"{name} {value}: allowed: 1 to {most}")
+    _whole("horizon", horizon, 1, MOST_PLAYS)
+    _whole("replications", replications, 1, MOST_REPLICATIONS)
     if task.starts[-1] >= horizon:
         raise BanditError(f"a change at step {task.starts[-1]} is never reached; allowed: 1 to {horizon - 1}")
     return task
 
 
+def _whole(name, value, low, high):
+    if not isinstance(value, Integral) or not low <= value <= high:
+        raise BanditError(f"{name} {value!r} is not possible; allowed: whole numbers, {low} to {high}")
+
+
 def reading_points(horizon, points):
     """Plays at which curves are read: about `points` evenly spaced ones, the half and the end."""
-    if points < 1:
-        raise BanditError(f"points {points}: allowed: 1 or more")
+    if not isinstance(points, Integral) or points < 1:
+        raise BanditError(f"points {points!r}: allowed: whole numbers, 1 or more")
     places = np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.uint64)
     return np.setdiff1d(np.append(places, np.uint64(horizon // 2)), [0]).astype(np.uint64)
 
@@ -225,6 +227,7 @@ def play(make, means, rewards="bernoulli", horizon=1000, replications=20, seed=1
     """
     task = _checked_problem(means, rewards, changes, horizon, replications)
     places = reading_points(horizon, points)
+    _whole("seed", seed, 0, 2**64 - 1)
     parts = [_play_once(make, task, horizon, seed, r, places) for r in range(replications)]
     name = getattr(make, "__name__", type(make).__name__)
     return Outcome(name, {}, task, horizon, replications, seed, places, *_joined(parts))
@@ -236,7 +239,7 @@ def _play_once(make, task, horizon, seed, replication, places):
     arms, rewards = np.empty(horizon, int), np.empty(horizon)
     for t in range(horizon):
         arm = policy.select()
-        if arm not in range(task.arms):
+        if not isinstance(arm, Integral) or arm not in range(task.arms):
             raise BanditError(f"select() gave {arm!r} at play {t}; allowed: 0 to {task.arms - 1}")
         arms[t] = arm
         rewards[t] = task.draw(means[t, arm], random)
@@ -253,7 +256,8 @@ class Lab:
     def __init__(self, notebook, reference=False):
         self.file = REFERENCE / notebook / "outcomes.parquet"
         self.kept = _read(self.file) if reference else {}
-        self.facts = json.loads(self.file.with_name("facts.json").read_text()) if reference else None
+        facts = self.file.with_name("facts.json")
+        self.facts = json.loads(facts.read_text(encoding="utf-8")) if reference else None
         self.reference = reference
 
     def simulate(self, policy, means, **settings):
@@ -340,12 +344,6 @@ def _numbers(text):
         return [float(word) for word in text.split(",")]
     except ValueError:
         raise BanditError(f"means {text!r} cannot be read; allowed: numbers separated by commas") from None
-
-
-def _seed(number):
-    if not 0 <= number < 2**64:
-        raise BanditError(f"seed {number} is not possible; allowed: 0 to {2**64 - 1}")
-    return number
 
 
 def _assignment(text):

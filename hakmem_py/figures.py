@@ -28,6 +28,14 @@ def absent(table):
     return f" Not wholly measured: {'; '.join(said)}." if said else ""
 
 
+def succeeded(samples):
+    """Rows of runs that succeeded. Raises ValueError where there are none: nothing can be drawn of them."""
+    good = samples[samples["status"] == "ok"]
+    if good.empty:
+        raise ValueError(f"nothing to draw: none of {len(samples)} runs succeeded")
+    return good
+
+
 # ---------------------------------------------------------------- comparisons
 
 
@@ -159,7 +167,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
 
     metric: a time, or "peak_rss_bytes".
     """
-    good = samples[samples["status"] == "ok"]
+    good = succeeded(samples)
     scale, unit, what = (1e-6, "MB", "Memory") if metric.endswith("bytes") else (1, "ns", "Time")
     times = scale * good.groupby(["case", "allocator"], sort=False)[metric].median().unstack()
     times = times.drop(columns=["floor", "inlined"], errors="ignore").reindex(samples["case"].unique())
@@ -185,7 +193,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
             ygap=2,
         )
     )
-    wins = listed(times.idxmin(axis=1).value_counts(), "{}")
+    wins = listed(times.dropna(how="all").idxmin(axis=1).value_counts(), "{}")  # nobody holds an empty row
     alt = f"{what} over the least of each of {len(factor)} cases. Records held: {wins}. "
     alt += f"Worst case: {listed(factor.max(), '{:.2f}×')}."
     return finish(
@@ -201,7 +209,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
 
 def patterns(samples, metric="cpu_ns_per_op", title="Million operations/s by block size"):
     """Small multiples: one panel a workload, block size across, millions of operations per second up."""
-    good = samples[samples["status"] == "ok"]
+    good = succeeded(samples)
     speed = 1000 / good.groupby(["workload", "allocator", "size_bytes"])[metric].median()
     workloads, names = list(good["workload"].unique()), in_order(good["allocator"])
     columns, look = min(MOST_COLUMNS, len(workloads)), looks(names)

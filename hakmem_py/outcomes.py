@@ -81,11 +81,13 @@ class Outcome:
         return self._curve(np.diff(self.best, prepend=0, axis=1) / np.diff(self.points, prepend=0))
 
     def arm_shares(self):
-        """DataFrame arm (its mean), play, share: of the first replication's plays so far, at the points."""
+        """DataFrame arm (its mean), play, share: of the first replication's plays so far, at the points; of
+        those that were kept."""
         played = self.arms_played[:, None] == np.arange(self.problem.arms)
-        share = np.cumsum(played, axis=0)[self.points.astype(int) - 1] / self.points[:, None]
+        points = self.points[self.points <= len(played)]
+        share = np.cumsum(played, axis=0)[points.astype(int) - 1] / points[:, None]
         table = pd.DataFrame(share, columns=[f"{mean:g}" for mean in self.problem.means[0]])
-        return table.assign(play=self.points).melt("play", var_name="arm", value_name="share")
+        return table.assign(play=points).melt("play", var_name="arm", value_name="share")
 
     def _curve(self, values):
         low, high = np.quantile(values, [0.05, 0.95], axis=0)
@@ -120,8 +122,8 @@ def _interval(interval):
 
 
 def _short(value):
-    """A float for JSON: whole numbers as such, NaN as null."""
-    if math.isnan(value):
+    """A float for JSON: whole numbers as such, what is not finite as null."""
+    if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else float(value)
 

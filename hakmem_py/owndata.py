@@ -129,6 +129,9 @@ def _rows(path):
     if len(lines) < 2:
         raise DataError("holds no data; needs a line of column names, then one of numbers each")
     header = lines[0][1]
+    twice = [name for name in header if name and header.count(name) > 1]
+    if twice:
+        raise DataError(f"the column {twice[0]} occurs twice; give each a name of its own")
     for line, row in lines[1:]:
         if len(row) != len(header):
             raise DataError(f"line {line} has {len(row)} fields, the header {len(header)}")
@@ -137,6 +140,8 @@ def _rows(path):
 
 def _cost(row, column, line):
     try:
+        if "_" in row[column]:  # Python alone takes 1_0 for 10
+            raise ValueError
         value = float(row[column])
     except ValueError:
         raise DataError(f"line {line}: {column} is {row[column]!r}, not a number") from None

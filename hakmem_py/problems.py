@@ -5,6 +5,7 @@ import json
 import math
 import tomllib
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +54,12 @@ class Problem:
 def problem(means, rewards="bernoulli", changes=None):
     """A checked Problem. `changes`: {plays made: means} or None. Raises BanditError."""
     kind, deviation = parse_rewards(rewards)
+    for step in changes or {}:
+        if not isinstance(step, Real) or step < 1 or step % 1:
+            raise BanditError(f"a change at step {step!r} is not possible; allowed: whole numbers from 1")
     pieces = [(0, means), *sorted((changes or {}).items())]
     table = tuple(_checked_means(piece, kind) for _, piece in pieces)
     for step, piece in pieces[1:]:
-        if step < 1 or int(step) != step:
-            raise BanditError(f"a change at step {step} is not possible; allowed: whole numbers from 1")
         if len(piece) != len(means):
             raise BanditError(f"the change at step {step} has {len(piece)} means; allowed: {len(means)}")
     return Problem(table, tuple(int(step) for step, _ in pieces), kind, deviation)

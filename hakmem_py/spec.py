@@ -226,6 +226,9 @@ def _allocator(row, where):
 def _cases(row, where, folder):
     """The cases of one table: every key that holds a list is multiplied out, the last key fastest."""
     lists = {key: value if isinstance(value, list) else [value] for key, value in row.items()}
+    empty = [key for key, values in lists.items() if not values]
+    if empty:
+        raise SpecError(f"{where}: {empty[0]} = [] names nothing; a list needs one value at least")
     for values in itertools.product(*lists.values()):
         point = _checked(dict(zip(lists, values, strict=True)), "case", where, Case)
         yield _found(Case(**point | {"options": _pairs(row.get("options"))}), where, folder)
@@ -267,7 +270,7 @@ def narrow(experiment, blocks=None, sizes=None, allocators=None, workloads=None,
         _known(allocators, [a.label for a in sides], "allocators")
         sides = tuple(a for a in sides if a.label in {*allocators, experiment.baseline})
     elif quick:
-        sides = tuple(a for a in sides if a.quick)
+        sides = tuple(a for a in sides if a.quick or a.label == experiment.baseline)
     if workloads is not None:
         _known(workloads, [c.workload for c in cases], "workloads")
         cases = tuple(c for c in cases if c.workload in workloads)
@@ -277,6 +280,9 @@ def narrow(experiment, blocks=None, sizes=None, allocators=None, workloads=None,
     if blocks is not None:
         blocks = _checked({"blocks": blocks}, "experiment", "override", Overrides)["blocks"]
         experiment = replace(experiment, blocks=blocks, quick_blocks=blocks)
+    if not any(case.quick_scale or not quick for case in cases):
+        why = ": what was chosen runs in the full mode only" if cases else ""
+        raise SpecError(f"no case of {experiment.name} is left{why}")
     return replace(experiment, allocators=sides, cases=cases)
 
 

@@ -91,6 +91,15 @@ def test_one_block_has_a_share_and_no_interval():
     assert figures.curves(table, "x", "y", "of", "low", "high", y_log=True).layout.yaxis.type == "log"
 
 
+def test_a_case_or_an_experiment_of_which_no_run_succeeded():
+    samples = pd.DataFrame({"case": ["good", "bad"], "allocator": "a", "status": ["ok", "timeout"]})
+    samples = samples.assign(workload=samples["case"], size_bytes=16, cpu_ns_per_op=[10.0, np.nan])
+    assert "Records held: a 1." in figures.records(samples).layout.meta["alt"]
+    for draw in (figures.records, figures.patterns):
+        with pytest.raises(ValueError, match="none of 2 runs succeeded"):
+            draw(samples.assign(status="timeout"))
+
+
 def test_no_share_follows_from_a_saving_that_may_be_none():
     chance = np.random.default_rng(1)
     times = {"old": 10.0, "on": 10.0, "quick": 7.0, "free": 5.0}

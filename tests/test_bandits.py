@@ -1,6 +1,7 @@
 """The simulator and its command: problems, changes, curves, what it prints, what it refuses."""
 
 import json
+import math
 
 import numpy as np
 import pandas as pd
@@ -111,11 +112,27 @@ def test_changes_that_cannot_be_are_refused():
         ({0: [1, 0]}, "from 1"),
         ({5: [1]}, "allowed: 2"),
         ({100: [1, 0]}, "never reached"),
+        ({"10": [1, 0], 5: [1, 0]}, "'10' is not possible"),
+        ({math.nan: [1, 0]}, "nan is not possible"),
     ):
         with pytest.raises(BanditError, match=words):
             bandits.simulate("ucb1", [0, 1], horizon=100, changes=changes)
     with pytest.raises(BanditError, match="points 0"):
         bandits.simulate("ucb1", [0, 1], horizon=100, points=0)
+
+
+@pytest.mark.parametrize("asked", [{"horizon": 100.5}, {"horizon": 1e3}, {"seed": 1.5}, {"points": 2.5}])
+def test_what_counts_is_whole(asked):
+    for play in (bandits.simulate, bandits.play):
+        with pytest.raises(BanditError, match="whole numbers"):
+            play("ucb1", [0, 1], **asked)
+
+
+def test_what_is_not_finite_is_null(capsys):
+    words = ["--means=1e300,-1e300", "--rewards", "gaussian:1e299", "--replications", "20", "--json"]
+    with np.errstate(over="ignore"):
+        status, out, _ = run(capsys, *words)
+    assert status == 0 and json.loads(out)["mean_regret"]["high"] is None
 
 
 @pytest.mark.parametrize(
@@ -191,6 +208,22 @@ def test_a_policy_of_ones_own_plays_in_ten_lines():
     assert own.pulls.tolist() == [[50, 50]] * 3
     assert own.total_regret.mean == pytest.approx(0.6 * 50)
     assert own.policy == "Alternate"
+
+
+def test_an_arm_is_a_whole_number():
+    class Half:
+        def select(self):
+            return 0.0
+
+    with pytest.raises(BanditError, match=r"select\(\) gave 0.0"):
+        bandits.play(lambda arms, seed: Half(), [0.2, 0.8], horizon=10)
+
+
+def test_shares_end_where_the_single_plays_that_were_kept_do():
+    long = bandits.simulate("ucb1", [0.2, 0.8], horizon=20_000, replications=2, points=10)
+    kept = bandits.from_row(bandits.to_row(long)).arm_shares()
+    whole = long.arm_shares()
+    pd.testing.assert_frame_equal(kept, whole[whole.play <= 10_000].reset_index(drop=True), check_dtype=False)
 
 
 def test_a_bandit_shows_what_it_thinks():

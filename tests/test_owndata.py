@@ -91,6 +91,8 @@ GOOD = [(5, 4), (5, 4.1), (5, 4.2), (5, 4), (5, 4), (5, 4), (5, 4)]
         ("a,b\n", "no data"),
         ("x,y\n1,2\n", "it has x, y"),
         ("a,b\n1,2,3\n", "line 2 has 3 fields"),
+        ("a,b,a\n1,2,3\n", "the column a occurs twice"),
+        (wide_text(GOOD).replace("4.1", "4_1"), "line 3: b is '4_1'"),
         (wide_text(GOOD).replace("4.1", "fast"), "line 3: b is 'fast'"),
         (wide_text(GOOD).replace("4.1", ""), "line 3: b is ''"),
         (wide_text(GOOD).replace("4.1", "nan"), "line 3: b is nan"),

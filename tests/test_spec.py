@@ -19,6 +19,7 @@ REFUSED = {  # replacement in the tiny spec -> words that the one line must hold
     ('label = "floor"', 'label = "system"'): ["'system' occurs twice"],
     ("size = [16, 64]", "size = [16, 16]"): ["lifo-16", "twice"],
     ("size = [16, 64]", "size = [16, 0]"): ["size = 0", "[[case]] 1"],
+    ("size = [16, 64]", "size = []"): ["size = []", "[[case]] 1"],
     ("size = [16, 64]", 'size = "16"'): ["size = '16'", "whole number"],
     ('workload = "lifo"', ""): ["workload", "missing"],
     ('workload = "lifo"', 'workload = "a.haktrace"'): ["a trace has sizes", "leave them out"],
@@ -107,6 +108,16 @@ def test_narrowing_to_what_is_not_there_is_refused(tiny, choice):
 def test_brackets_that_are_wrong_are_named(tables, said):
     with pytest.raises(SpecError, match=said):
         spec.read_spec(tables)
+
+
+def test_the_quick_mode_keeps_the_baseline_and_is_refused_where_nothing_is_left(tiny):
+    absent = 'use = "system"\nquick = 0'
+    quick = narrow(load_spec(tiny('use = "system"', absent)), quick=True)
+    assert [side.label for side in quick.allocators] == ["system", "floor"]
+    full = load_spec(tiny("quick_scale = 0.001", "quick_scale = 0"))
+    assert narrow(full).cases
+    with pytest.raises(SpecError, match="no case of tiny is left"):
+        narrow(full, quick=True)
 
 
 def test_a_side_of_the_full_mode_is_in_the_quick_one_where_it_is_asked_for():
