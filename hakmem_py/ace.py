@@ -89,8 +89,8 @@ def history(paths, variant="release"):
 
 def _read_history(path):
     try:
-        whole = Path(path).read_text().rpartition("\n")[0]  # a killed process may leave half a row
-        part = pd.read_csv(io.StringIO(whole))
+        text = Path(path).read_text(encoding="utf-8")
+        part = pd.read_csv(io.StringIO(text.rpartition("\n")[0]))  # a killed process may leave half a row
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as a history of ACE: {error}") from None
     if missing := {*_columns(), "lost"} - {*part}:

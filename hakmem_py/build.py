@@ -97,7 +97,7 @@ class Build:
 
     def facts(self):
         """What build.json holds: variant, hash, flags, compiler, library_sha256, text_bytes."""
-        return json.loads((self.folder / "build.json").read_text())
+        return json.loads((self.folder / "build.json").read_text(encoding="utf-8"))
 
 
 def build(variant="release", native=NATIVE):
@@ -205,7 +205,7 @@ def compiler_version():
 
 def cdef(native=NATIVE):
     """The declarations for cffi: hakmem.h between its markers, as it is."""
-    text = (native / "include" / "hakmem.h").read_text()
+    text = (native / "include" / "hakmem.h").read_text(encoding="utf-8")
     return text.partition("/* cdef begin */")[2].partition("/* cdef end */")[0]
 
 
@@ -245,8 +245,9 @@ def _link(out, native, flags, objects, layout=0):
     a build's own is linked around them: in front a padding, behind them who it is.
     """
     core, preload = objects
-    (out.folder / "identity.c").write_text(IDENTITY.format(variant=out.variant, hash=out.hash))
-    (out.folder / "pad.S").write_text(PAD.format(bytes=layout * LAYOUT_STEP))
+    identity = IDENTITY.format(variant=out.variant, hash=out.hash)
+    (out.folder / "identity.c").write_text(identity, encoding="utf-8")
+    (out.folder / "pad.S").write_text(PAD.format(bytes=layout * LAYOUT_STEP), encoding="utf-8")
     _cc(["-c", "-fPIC", f"-I{native / 'include'}", "identity.c", "pad.S"], out.folder)
     link = [flag for flag in flags if flag.startswith(("-fsanitize", "-fprofile-generate"))]
     _cc(
@@ -264,7 +265,7 @@ def _link(out, native, flags, objects, layout=0):
         "library_sha256": hashlib.sha256(out.library.read_bytes()).hexdigest(),
         "text_bytes": _text_bytes(out.library),
     }
-    (out.folder / "build.json").write_text(json.dumps(facts, indent=1))
+    (out.folder / "build.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 
 def _objects(native, flags):

@@ -44,7 +44,7 @@ def total(
         if run.returncode or not out.exists():
             reason = _last_line(run.stderr) or f"exit status {run.returncode}"
             raise InstructionsError(f"{command[0]} under valgrind: {reason}")
-        return _totals(out.read_text()), run.stdout
+        return _totals(out.read_text(encoding="utf-8")), run.stdout
 
 
 def per_op(

@@ -233,7 +233,8 @@ def reach(size=64):
     """How many objects fill each cache of data: level, bytes, objects; none where Linux does not tell."""
     rows = []
     for index in sorted(CACHES.glob("index*")):
-        kind, level, text = ((index / name).read_text().strip() for name in ("type", "level", "size"))
+        files = (index / name for name in ("type", "level", "size"))
+        kind, level, text = (file.read_text(encoding="utf-8").strip() for file in files)
         if kind != "Instruction":
             rows.append((f"L{level} cache", int(text[:-1]) * {"K": 2**10, "M": 2**20}[text[-1]]))
     table = pd.DataFrame(rows, columns=["level", "bytes"])

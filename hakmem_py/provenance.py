@@ -212,7 +212,7 @@ def _value(function):
 
 def _read(path):
     try:
-        return Path(path).read_text().strip()
+        return Path(path).read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
