@@ -336,7 +336,7 @@ def bench_slot(what, wait_s=0.0):
         until = time.monotonic() + wait_s
         while not _locked(lock):
             if time.monotonic() >= until:
-                holder = SLOT.read_text().strip() or "another process"
+                holder = SLOT.read_text(encoding="utf-8").strip() or "another process"
                 raise SlotError(
                     f"this machine's bench slot is taken by {holder}: two campaigns would measure "
                     "each other. Wait for it to end, or stop it"

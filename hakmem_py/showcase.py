@@ -32,7 +32,7 @@ def freeze(name, quick=False, blocks=None):
     folder, origin = store.REFERENCE / name, store.Path(samples.attrs["folder"])
     old = {path for kind in ("part", "samples", "provenance") for path in folder.glob(f"{kind}-*")}
     names = [f"provenance-{one}.json" for one in samples["provenance"].unique()]
-    facts = {name: json.loads((origin / name).read_text()) for name in names}
+    facts = {name: json.loads((origin / name).read_text(encoding="utf-8")) for name in names}
     store.append(folder, store.rows(origin, samples["run_id"]))
     for kept, fact in facts.items():
         store.save_json(folder, kept, fact)
@@ -46,7 +46,7 @@ def _name_machines():
     """data/reference/README.md: on which machines the reference was measured."""
     there = {}
     for path in sorted(store.REFERENCE.glob("*/provenance-*.json")):
-        facts = json.loads(path.read_text())
+        facts = json.loads(path.read_text(encoding="utf-8"))
         there.setdefault(tuple(facts[name] for name in MACHINE_FACTS), {})[path.parent.name] = True
     text = f"""# Reference samples
 
@@ -188,5 +188,5 @@ def _readme(_args):
         ("04_patterns", "Five patterns, four sizes"),
     ):
         print(draw(name, title), file=sys.stderr)
-    README.write_text(with_table(README.read_text(), knob_table()))
+    README.write_text(with_table(README.read_text(encoding="utf-8"), knob_table()), encoding="utf-8")
     _name_machines()

@@ -59,7 +59,7 @@ def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wa
     attrs: live_bytes (of the workload's blocks at their peak), subject, beside.
     """
     if reference:
-        kept = json.loads(KEPT.read_text())
+        kept = json.loads(KEPT.read_text(encoding="utf-8"))
         return _annotated(pd.DataFrame(kept["windows"]), kept["attrs"])
     plan = _plan(minutes, workload, beside)
     file = Path(folder) / plan.file.name
@@ -179,7 +179,7 @@ def _turn(process, seconds, label):
 def _read(file):
     """Rows of a soak's file, one a chunk; a line cut short by a kill is left out."""
     rows = []
-    for line in file.read_text().splitlines() if file.exists() else []:
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
         with contextlib.suppress(ValueError):
             rows.append(json.loads(line))
     return pd.DataFrame(rows)

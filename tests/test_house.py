@@ -20,7 +20,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS_MAX = 6
 PYTHON_LINES_MAX, FUNCTION_LINES_MAX, CELL_LINES_MAX = 420, 60, 15
 DOING = {"build", "native", "worker", "runner"}  # need a compiler or make processes
-BY_LOCALE = {"runner", "showcase", "soak"}  # read and write text as the locale has it, so far
 THINKING = ("stats", "figures", "report")  # must open without one
 HEADINGS = ("Question", "Prediction", "Run", "Result", "What it does not show")
 PUBLISHED = (
@@ -139,9 +138,7 @@ def test_files_and_functions_stay_short(path):
     assert ast.get_docstring(ast.parse(text)), "a file says what it is for"
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in sorted(PACKAGE.glob("*.py")) if p.stem not in BY_LOCALE], ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
 def test_text_files_do_not_go_by_the_locale(path):
     calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
     files = [n for n in calls if getattr(n.func, "attr", "") in ("read_text", "write_text")]
