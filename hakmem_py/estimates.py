@@ -30,7 +30,6 @@ POWER = 0.9
 ASSURANCE = 0.9  # share of pilots whose plan is long enough
 REDRAWS = 200  # of a pilot
 MIN_PAIRS = 6  # 2 * 0.5**6 < 5 %: below that no data can give a 95 % interval
-KINDS = ("GO", "NEUTRAL", "NO-GO")
 # Lag-1 autocorrelation that a verdict tolerates: true 0.1 makes 8 % of nominal 5 %. What is seen must be
 # above it by twice its own error, 2 / sqrt(n), or half of all sound series would be refused: of 30 pairs a
 # true 0.4 passes in five of six series, and one of five such intervals excludes the truth. What helps is a
@@ -116,12 +115,13 @@ def tost(a, b, margin=MARGIN, paired=True):
     a, b = _checked(a, b, paired)
     limit = log1p(margin)
     if paired:
-        return _inside(np.log(a / b), limit)
+        return inside(np.log(a / b), limit)
     above = sps.mannwhitneyu(np.log(a) + limit, np.log(b), alternative="greater").pvalue
     return float(max(above, sps.mannwhitneyu(np.log(a) - limit, np.log(b), alternative="less").pvalue))
 
 
-def _inside(d, limit):
+def inside(d, limit):
+    """p-value of TOST from the logs d of a / b: below 5 % they lie between -limit and limit."""
     return max(signed_rank_p(d + limit, "greater"), signed_rank_p(d - limit, "less"))
 
 
@@ -237,42 +237,6 @@ def said(estimate):
 
 
 # ---------------------------------------------------------------- verdicts and plans
-
-
-def tests(d, threshold=RUN_THRESHOLD, margin=MARGIN):
-    """p-values of what each verdict claims, from the logs of a / b: {"GO": .., "NEUTRAL": .., "NO-GO": ..}.
-
-    GO and NO-GO two-sided, as the interval is; NEUTRAL by TOST. To be adjusted, each within its family.
-    """
-    d = np.asarray(d, float)
-    return {
-        "GO": min(1.0, 2 * signed_rank_p(d - log1p(threshold), "greater")),
-        "NEUTRAL": _inside(d, log1p(margin)),
-        "NO-GO": signed_rank_p(d),
-    }
-
-
-def tests_over_builds(logs, threshold=BUILD_THRESHOLD, margin=MARGIN):
-    """As `tests`, from the log of a / b of each layout, by Student's law as `over_builds` has it."""
-
-    def p(centre, alternative="two-sided"):
-        return float(sps.ttest_1samp(logs, centre, alternative=alternative).pvalue)
-
-    limit = log1p(margin)
-    return {
-        "GO": min(1.0, 2 * p(log1p(threshold), "greater")),
-        "NEUTRAL": max(p(-limit, "greater"), p(limit, "less")),
-        "NO-GO": p(0.0),
-    }
-
-
-def in_family(tested, correction="holm"):
-    """[{kind: (p, adjusted p, comparisons)}] of a family: one {kind: p} for each comparison that was made."""
-    adjusted = {kind: adjust([row[kind] for row in tested], correction) for kind in KINDS}
-    return [
-        {kind: (row[kind], float(adjusted[kind][i]), len(tested)) for kind in KINDS}
-        for i, row in enumerate(tested)
-    ]
 
 
 def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, family=None):

@@ -26,7 +26,6 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     cliffs_delta,
     cv,
     equivalent,
-    in_family,
     inverse,
     look_confidences,
     over_builds,
@@ -35,11 +34,10 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     robust_cv,
     said,
     sequential,
-    tests,
-    tests_over_builds,
     tost,
     verdict,
 )
+from .family import in_family, tests, tests_over_builds
 
 FASTEST_NS = 0.2  # a call, half a pair, is a cycle or more: a smaller figure means that the work was removed
 NOT_MEASURED = "not measured"

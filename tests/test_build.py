@@ -52,6 +52,13 @@ def test_a_module_reports_the_variant_it_is(variant):
     assert facts["text_bytes"] > 10_000
 
 
+def test_a_build_without_ace_says_so():
+    env = {"LD_PRELOAD": str(build.build("noace").library), "HAKMEM_PROFILE": "learning"}
+    assert "no ACE" in subprocess.run(["true"], env=env, capture_output=True, text=True).stderr
+    code = "from hakmem_py import native; native.load('noace'); native.set_knob('ace_enabled', 1, 'noace')"
+    assert "ace_enabled" in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+
+
 @pytest.mark.parametrize("variant", build.VARIANTS)
 def test_every_variant_builds(variant):
     done = build.build(variant)

@@ -142,6 +142,14 @@ def test_system_calls_are_printed_when_the_program_ends():
     assert re.fullmatch(rf"hakmem: system calls: {kinds}\n", said)
 
 
+def test_system_calls_of_libcs_allocator_are_not_said_to_be_none():
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    env = {"HAKMEM_SS_OS_STATS": "1", "HAKMEM_FORCE_LIBC_ALLOC": "1"}
+    said = run([program("contract.c"), "free_of_null_does_nothing"], **env).stderr
+    assert said == "hakmem: system calls of libc's allocator are not counted\n"
+
+
 def test_system_calls_are_printed_into_no_file_of_the_programs():
     keep("promises/told.c", "no_file_of_the_programs_is_written_to", HAKMEM_SS_OS_STATS="1")
 

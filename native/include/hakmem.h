@@ -85,7 +85,7 @@ typedef struct hak_span_t {
     uint64_t size;       /* bytes */
     uint64_t superslab;  /* address of the region it was carved from */
     uint32_t kind;       /* 0 free, 1 slab, 2 run (mid or large), 3 growth window, 4 purged */
-    uint32_t block_size; /* slab: bytes a block; run: bytes asked for */
+    uint32_t block_size; /* slab: bytes a block; run: bytes asked for, 4 GiB - 1 where it is more */
     uint32_t blocks;     /* slab: blocks it can hold */
     uint32_t used;   /* slab: blocks handed out of it, cached ones included; run: 1 with a caller, 0 kept by a thread */
     uint32_t carved; /* slab: blocks carved so far */
@@ -160,8 +160,9 @@ int hak_place_read(const void *address, int *policy, int *node);
  *
  * hak_pool_new makes the owner's variant: only the thread that made it may use it (any thread may destroy it), and a
  * hit is inlined into the caller. hak_pool_new_shared makes one that any number of threads may use at once. Every call
- * tells misuse by its code; foreign pointers and double deallocation are told by the checked build only. The handle is
- * not looked at: it is a pool's, not NULL. */
+ * tells misuse by its code; foreign pointers and double deallocation are told by the checked build only. A thread that
+ * begins where the owner ended is taken for it, and a destroyed pool is known until 1024 more were destroyed. The
+ * handle is not looked at: it is a pool's, not NULL. */
 typedef struct hak_pool hak_pool_t;
 
 enum {
@@ -395,8 +396,8 @@ typedef struct hak_event_t { /* one row a decision */
 } hak_event_t;
 
 int hak_ace_start(void); /* 0; -1: runs already; -2: compiled without ACE */
-/* The knobs say again what they said before, but for those that the program has set meanwhile: these are the program's
- * from then on. What was learned waits for the next start. */
+/* The knobs say again what they said before, but for those that the program has set meanwhile, which are the program's
+ * from then on, and those of learners that are driven from outside. What was learned waits for the next start. */
 void hak_ace_stop(void);
 int hak_ace_running(void);
 int hak_ace_step(uint64_t now_ns);  /* what is due at this time; number of decisions. Needs no thread */

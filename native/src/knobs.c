@@ -31,7 +31,7 @@
     X(site_rules,           "bool",        0,       0,        1,   1, 0, "route blocks above 1 KiB by the call site that asks for them") \
     X(quarantine,           "blocks",      0,       0, QUARANTINE_MAX, 0, 1, "freed blocks held back and checked before reuse; guards every block as canaries does (hardened)") \
     X(canaries,             "bool",        0,       0,        1,   0, 1, "guard bytes behind every block, checked when it is freed (hardened)") \
-    X(ace_enabled,          "bool",        0,       0,        1,   0, 0, "the learner runs") \
+    X(ace_enabled,          "bool",        0,       0,  HAK_ACE,   0, 0, "the learner runs") \
     X(ace_log_level,        "level",       0,       0,        3,   0, 0, "0 silent, 1 start and stop, 2 decisions, 3 windows; on stderr") \
     X(ace_fast_interval_ms, "ms",        500,       1,    60000,   0, 0, "window of the fast loop: magazines") \
     X(ace_slow_interval_ms, "ms",      30000,       1,  3600000,   0, 0, "window of the slow loop: superslabs, purging, the large threshold") \

@@ -197,9 +197,10 @@ __attribute__((destructor)) static void observe_exit(void)
     struct file_id file = os_file_id(observe_stderr);
     bool same = file.device == observe_file.device && file.number == observe_file.number;
     if (!same && observe_stderr != STDERR_FILENO) return; /* a file of the program's */
+    bool counted = !knob(KNOB_force_libc_alloc);
     struct line line = {0};
-    line_text(&line, "hakmem: system calls:");
-    for (enum shared_stat row = STAT_sys_mmap; row <= STAT_sys_mbind; row++) {
+    line_text(&line, counted ? "hakmem: system calls:" : "hakmem: system calls of libc's allocator are not counted");
+    for (enum shared_stat row = STAT_sys_mmap; counted && row <= STAT_sys_mbind; row++) {
         line_text(&line, " ");
         line_text(&line, stat_rows[HEAP_STAT_COUNT + row].name + sizeof "sys_" - 1);
         line_text(&line, "=");

@@ -14,10 +14,16 @@ int hak_ace_observe(int learner, uint64_t now, hak_window_t *window, double *rew
 }
 int hak_ace_choose(int learner, int arm) { return (void)learner, (void)arm, -1; }
 int hak_ace_learner_of(uint32_t block_size) { return (void)block_size, -1; }
-int hak_ace_parameter(const char *name, double value) { return (void)name, (void)value, 0; }
+int hak_ace_parameter(const char *name, double value) { return (void)name, (void)value, -1; }
 void hak_ace_phase(uint32_t mark) { (void)mark; }
 
 static void ace_prepare(void) {}
-static void ace_begin(void) {}
+static void ace_begin(void)
+{
+    if (!knob(KNOB_ace_enabled)) return;
+    struct line line = {0};
+    line_text(&line, "hakmem: this build has no ACE, so ace_enabled does nothing: take another variant");
+    line_end(&line);
+}
 static void ace_each_lock(void (*verb)(struct lock *)) { (void)verb; }
 static void ace_child(void) {}
