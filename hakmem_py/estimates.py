@@ -328,7 +328,7 @@ def plan(effect, noise, power=POWER, confidence=CONFIDENCE, threshold=0.0):
             "plan needs an effect above the threshold, or below 0 and above -1, and a power between 0 and 1"
         )
     if not (np.all(np.isfinite(noise)) and (np.ndim(noise) or noise >= 0)):
-        raise ValueError(f"plan needs finite noise, a standard deviation not below 0: it was given {noise}")
+        raise ValueError("plan needs finite noise: a standard deviation not below 0, or a pilot's log ratios")
     shift = abs(log1p(effect) - log1p(threshold))
     if np.ndim(noise):
         wins = _pilot_wins(np.asarray(noise, float), shift)

@@ -33,9 +33,9 @@ def freeze(name, quick=False, blocks=None):
     old = {path for kind in ("part", "samples", "provenance") for path in folder.glob(f"{kind}-*")}
     names = [f"provenance-{one}.json" for one in samples["provenance"].unique()]
     facts = {name: json.loads((origin / name).read_text(encoding="utf-8")) for name in names}
-    store.append(folder, store.rows(origin, samples["run_id"]))
-    for kept, fact in facts.items():
+    for kept, fact in facts.items():  # these first: no samples of both lie there when one cannot be written
         store.save_json(folder, kept, fact)
+    store.append(folder, store.rows(origin, samples["run_id"]))
     for path in old - {folder / kept for kept in facts}:  # not before the new ones are there
         path.unlink()
     _name_machines()

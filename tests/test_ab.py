@@ -124,6 +124,33 @@ def test_sides_that_take_the_same_time_are_equivalent():
     assert table.at["on", "settled"] == 0.9
 
 
+@pytest.mark.parametrize("failed", [0, 5])
+def test_few_firings_are_marked_whichever_run_failed(failed):
+    run = {"case": "w", "error": "", "load1": 0.0, "settled": 0.9, "cached_bytes": 0.0, "peak_rss_bytes": 1e6}
+    samples = pd.DataFrame(
+        run | {"block": block, "allocator": name, "firings": firings, "status": "ok", "cpu_ns_per_op": 9.0}
+        for block in range(6)
+        for name, firings in (("off", None), ("on", 5))
+    )
+    samples.loc[samples["block"] == failed, ["status", "firings", "cpu_ns_per_op"]] = "timeout", None, None
+    samples.attrs = {"baseline": "off", "loops": {"off": None, "on": "fast"}}
+    row = ab.judge(samples).iloc[0]
+    assert (row["verdict"], row["firings"]) == ("FEW FIRINGS", 5)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"), [(ab, AB), (turns, ["toggle", "magazine_blocks=16,32", "--workload", "bursts"])]
+)
+def test_runs_that_all_failed_say_why_in_one_line(module, words, monkeypatch, capsys):
+    run = {"case": "bursts", "block": 0, "load1": 0.0, "status": "timeout", "error": "no result within 1 s"}
+    samples = pd.DataFrame([run | {"allocator": name} for name in ("off", "on")])
+    samples.attrs = {"baseline": "off", "loops": {"off": None, "on": None}}
+    monkeypatch.setattr(module, "compare", lambda *_, **__: samples)
+    assert cli.main(words) == 1
+    said = f"hakmem {words[0]}: no run of bursts ended well; 2 of 2: no result within 1 s\n"
+    assert capsys.readouterr().err == said
+
+
 def test_settled_is_where_the_last_half_of_the_windows_went():
     def learner(number, rewards, arms):
         rows = {"learner": number, "block_size": 64, "arm": arms, "reward": [rewards[arm] for arm in arms]}

@@ -120,6 +120,8 @@ def test_placebos_that_do_as_well_deny_that_anything_was_learned():
     rivals = rivals.assign(low=rivals["ratio"] - 0.1, high=rivals["ratio"] + 0.1)
     assert ceiling.placebos(rivals, ["random"])[1] == "LEARNED"
     assert ceiling.placebos(rivals, ["random", "shuffled"])[1] == "NOT SHOWN"
+    for sides in (["fixed"], ["random", "fixed"]):  # of which one did not run
+        assert ceiling.placebos(rivals, sides)[1] == "NOT SHOWN"
 
 
 def test_when_a_peak_has_gone_back():

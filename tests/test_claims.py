@@ -57,6 +57,12 @@ def test_a_pair_is_judged_by_its_samples(factor, verdict):
     assert found["low"] < factor < found["high"]
 
 
+def test_one_layout_does_not_judge_builds():
+    table = samples("interleaved-32", {"plain": [10.0, 11.0] * 4, "pgo": [9.0, 9.5] * 4})
+    found = claims.judge({"07_pgo": table}).set_index("claim").loc["P2 pgo_effect hakmem-pgo"]
+    assert found["verdict"] == "undecided" and "two layouts or more" in found["why"]
+
+
 def test_what_was_not_measured_is_undecided_and_what_refutes_itself_is_void():
     verdicts = claims.judge({}).set_index("claim")["verdict"]
     assert verdicts["P1 vm jemalloc"] == "undecided"

@@ -21,6 +21,8 @@ runner.SLOT = Path(sys.argv[1], "bench.lock")
 runner.ensure(sys.argv[2], folder=Path(sys.argv[1], "samples"), quick=False)
 """
 
+ENDED = "import os, signal as s; s.signal(s.{0}, s.SIG_DFL); os.kill(os.getpid(), s.{0})"
+
 
 def test_samples_carry_what_defines_them(tiny, tmp_path):
     samples = runner.ensure(tiny(), folder=tmp_path / "s")
@@ -186,6 +188,13 @@ def test_a_crash_is_a_row(tiny, tmp_path, monkeypatch):
     crashed = samples[samples["allocator"] == "floor"]
     assert set(crashed["status"]) == {"crashed"}
     assert crashed["error"].iloc[0].startswith("SIGABRT")
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_bench_that_was_ended_from_outside_is_no_row(name):
+    with pytest.raises(InterruptedError, match=rf"ended from outside \({name}\): run the same command again"):
+        worker.run([sys.executable, "-c", ENDED.format(name)])
+    assert worker.run([sys.executable, "-c", ENDED.format("SIGSEGV")])["status"] == "crashed"
 
 
 def test_hakmem_itself_answers_when_preloaded_and_when_linked(tiny, tmp_path):

@@ -52,6 +52,12 @@ def test_an_unknown_workload_is_named_once(capsys):
     assert capsys.readouterr().err.startswith("hakmem soak: workload 'nothing' of soak is unknown; the bench")
 
 
+def test_a_soak_without_end_is_refused(capsys):
+    for minutes in ("inf", "nan", "0"):
+        assert cli.main(["soak", "--minutes", minutes]) == 1
+        assert capsys.readouterr().err == f"hakmem soak: --minutes {minutes} must be above 0, and finite\n"
+
+
 def test_windows_in_which_one_side_stood_still_are_left_out():
     counts = dict.fromkeys(("cpu_ns", "ops", "rss_bytes", "minor_faults", "major_faults"), 1)
     rows = [
@@ -119,3 +125,12 @@ def test_a_leak_is_seen_beside_the_reference():
     assert found.loc[("rss_bytes", "system"), "steady"]
     assert soak.rates(table)["a_million_ops"].tolist() == pytest.approx([3, 3])
     assert soak.grows(table) and not soak.grows(lives(1e-5))  # 6 % an hour, and 0.06 %
+
+
+def test_a_drift_is_told_over_all_segments():
+    """A soak that was interrupted after half of its hour: each segment counts its minutes anew."""
+    whole = lives(0.001)
+    halves = whole.assign(segment=(whole["minutes"] // 30).astype(str), minutes=whole["minutes"] % 30)
+    halves.attrs = whole.attrs
+    one, two = (soak.summary(t).set_index(["quantity", "of"])["percent"] for t in (whole, halves))
+    assert two["rss_bytes", "hakmem"] == pytest.approx(one["rss_bytes", "hakmem"], rel=0.05)

@@ -109,6 +109,12 @@ def test_ties_and_zeros_are_flipped_exactly():
     assert signed_rank_p(d, "greater") == pytest.approx(np.mean(np.array(flips) >= ranks[d > 0].sum()))
 
 
+def test_pairs_that_do_not_differ_bring_no_normal_law():
+    """Five that differ, all one way: two of 32 ways to sign them are as extreme, among however many zeros."""
+    for n in (50, 51):
+        assert signed_rank_p(np.r_[np.full(5, 0.01), np.zeros(n - 5)]) == pytest.approx(0.0625)
+
+
 def test_descriptive_numbers():
     assert stats.cliffs_delta([2, 3], [1, 2]) == pytest.approx(0.75)  # three couples above, one tied
     assert stats.cv([9, 10, 11]) == pytest.approx(0.1)
@@ -156,6 +162,23 @@ def test_the_planned_n_finds_the_effect(effect, noise):
 def test_a_pilot_that_tells_no_noise_is_refused(pilot):
     with pytest.raises(ValueError, match="two or more"):
         stats.plan(0.02, pilot)
+
+
+@pytest.mark.parametrize(
+    ("effect", "noise", "said"),
+    [
+        (0.02, np.nan, "finite noise"),
+        (0.02, -0.01, "finite noise"),
+        (0.02, np.r_[np.inf, np.zeros(30)], "finite noise"),
+        (0.0, 0.01, "above the threshold"),
+        (0.01, 0.01, "above the threshold"),
+        (-1.0, 0.01, "above -1"),
+    ],
+)
+def test_a_plan_of_what_cannot_be_is_refused_in_one_line(effect, noise, said):
+    with pytest.raises(ValueError, match=said) as refused:
+        stats.plan(effect, noise, threshold=0.01)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_a_pilot_plans_for_its_own_tails():
@@ -378,6 +401,13 @@ def test_looks_give_verdicts_only_where_they_fall():
     assert late.loc["system", "verdict"] == "NO-GO" and late.loc["same", "verdict"] != "GO"
 
 
+def test_blocks_of_a_later_host_do_not_undo_what_a_look_decided():
+    first = samples({"base": 0.06, "cand": 0}, blocks=25, noise=0.02).assign(host="z")
+    later = samples({"base": 0, "cand": 0.06}, blocks=25, noise=0.02).assign(host="a")
+    for rows in (first, pd.concat([first, later.assign(block=later["block"] + 25)])):
+        assert stats.compare(rows, "base", looks=(25, 50)).loc[0, "verdict"] == "GO"
+
+
 def test_the_build_is_the_unit_where_layouts_differ():
     """Identical code, layouts 2 % apart: pooled pairs take that for a difference, builds do not."""
     found, pooled, trials = 0, 0, 100
@@ -407,6 +437,23 @@ def test_a_difference_of_every_build_is_found():
     layouts[1].loc[0, ["status", "error"]] = ["crashed", "signal 11"]
     assert stats.compare_builds(layouts, "base").iloc[0]["verdict"] == "UNDECIDED"
     assert stats.compare_builds(layouts[:1], "base").iloc[0]["verdict"] == stats.NOT_MEASURED
+
+
+def test_over_builds_too_a_verdict_must_hold_among_all_cases():
+    """Ten cases that differ by 5 % from layout to layout say nothing; beside them two more do not either."""
+    clear = {"gain": (0.015, 0.0015), "same": (0.0, 0.002)}  # of the candidate: mean, spread of the layouts
+    for cases, verdicts in (
+        (clear, ["GO", "NEUTRAL"]),
+        (clear | {f"wild {i}": (0.0, 0.05) for i in range(10)}, ["UNDECIDED"] * 12),
+    ):
+        layouts = [
+            pd.concat(
+                samples({"base": mean + off * spread, "tree": 0}, blocks=2, case=case, noise=0)
+                for case, (mean, spread) in cases.items()
+            )
+            for off in (-1, 0, 1)
+        ]
+        assert stats.compare_builds(layouts, "base")["verdict"].tolist() == verdicts
 
 
 def test_geometric_mean_covers_its_truth():

@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from hakmem_py import store
+from hakmem_py import showcase, store
 
 ROW = {
     "experiment": "tiny",
@@ -134,6 +135,31 @@ def test_joined_files_left_by_a_kill_while_joining_count_once(tmp_path):
     assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2, 3, 4]
 
 
+def test_what_is_joined_while_the_files_are_listed_is_read(tmp_path, monkeypatch):
+    for i in range(3):
+        store.append(tmp_path, [row(i)])
+    joined = []
+
+    def glob(folder, pattern, listed=Path.glob):
+        found = [*listed(folder, pattern)]
+        if pattern.startswith(("part", "samples")) and not joined:
+            joined.append(folder)
+            store.compact(folder)
+        return found
+
+    monkeypatch.setattr(Path, "glob", glob)
+    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2] and joined
+
+
+def test_a_link_to_nowhere_is_named_with_its_cure(tmp_path):
+    store.append(tmp_path, [row(0)])
+    (tmp_path / "part-x.parquet").symlink_to(tmp_path / "gone")
+    with pytest.raises(
+        store.StoreError, match=r"part-x\.parquet is a link to .* not there: mend or delete it"
+    ):
+        store.load(tmp_path)
+
+
 @pytest.mark.parametrize("join", [[], ["join"]], ids=["append", "append and join"])
 def test_a_kill_costs_at_most_the_row_in_flight(tmp_path, join):
     writer = subprocess.Popen(
@@ -150,7 +176,13 @@ def test_a_kill_costs_at_most_the_row_in_flight(tmp_path, join):
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" * 500]
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"x" * 500,
+        lambda data: pd.DataFrame({"block": ["many"]}).to_parquet(),  # no number, as a block must be
+    ],
 )
 def test_a_damaged_file_is_moved_aside_and_named(tmp_path, capfd, damage):
     for i in range(3):
@@ -174,6 +206,42 @@ def test_a_damaged_reference_file_stays_and_is_named_with_its_cure(tmp_path, mon
     with pytest.raises(store.StoreError, match=f"restore it by git checkout -- {broken}"):
         store.load(tmp_path / "tiny")
     assert broken.exists()
+
+
+@pytest.fixture
+def reference(tmp_path, monkeypatch):
+    """The folder of an old reference beside a soak; there are newer samples to freeze, a failed run too."""
+    monkeypatch.setattr(store, "REFERENCE", tmp_path / "reference")
+    old, new = tmp_path / "reference" / "tiny", tmp_path / "samples"
+    store.append(old, [row(9, provenance="old")])
+    measured = {"provenance": "new", "started_at": pd.Timestamp.now("UTC")}
+    store.append(new, [row(0, unit="call", **measured)])
+    store.append(new, [row(1, status="timeout", error="no result", ns_per_op=None, **measured)])
+    for folder, name in ((old, "old"), (new, "new")):
+        store.save_json(folder, f"provenance-{name}.json", dict.fromkeys(showcase.MACHINE_FACTS, "m"))
+    store.save_json(old, "soak.json", {"windows": []})
+    monkeypatch.setattr(showcase, "ensure", lambda *_, **__: store.load(new))
+    return old
+
+
+def test_failed_runs_are_frozen_and_what_else_lies_there_stays(reference):
+    assert showcase.freeze("tiny") == 2
+    samples = store.load(reference).set_index("block")
+    assert samples["status"].to_dict() == {0: "ok", 1: "timeout"} and pd.isna(samples.loc[1, "unit"])
+    others = {path.name for path in reference.iterdir()} - {path.name for path in reference.glob("part-*")}
+    assert others == {"provenance-new.json", "soak.json"}
+
+
+@pytest.mark.parametrize("write", ["append", "save_json"])
+def test_a_reference_that_cannot_be_replaced_stays_whole(reference, monkeypatch, write):
+    def full(*_):
+        raise store.StoreError("cannot write")
+
+    monkeypatch.setattr(store, write, full)
+    with pytest.raises(store.StoreError):
+        showcase.freeze("tiny")
+    assert store.load(reference)["block"].tolist() == [9]
+    assert {"provenance-old.json", "soak.json"} <= {path.name for path in reference.iterdir()}
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
