@@ -329,7 +329,7 @@ def plan(effect, noise, power=POWER, confidence=CONFIDENCE, threshold=0.0):
         )
     if not (np.all(np.isfinite(noise)) and (np.ndim(noise) or noise >= 0)):
         raise ValueError("plan needs finite noise: a standard deviation not below 0, or a pilot's log ratios")
-    shift = abs(log1p(effect) - log1p(threshold))
+    shift = abs(log1p(effect) - (log1p(threshold) if effect > 0 else 0.0))
     if np.ndim(noise):
         wins = _pilot_wins(np.asarray(noise, float), shift)
     else:

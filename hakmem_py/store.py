@@ -98,7 +98,7 @@ def load(folder, columns=None):
 
 def _of_all_files(folder, read):
     """read(files). A part that vanishes was joined by another process, or moved aside: look again."""
-    for path in folder.glob("*.parquet"):
+    for path in [*folder.glob("part-*.parquet"), *folder.glob("samples-*.parquet")]:
         if path.is_symlink() and not path.exists():
             raise StoreError(f"{path} is a link to a file that is not there: mend or delete it")
     while True:
