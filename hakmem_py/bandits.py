@@ -271,11 +271,10 @@ class Lab:
         keys = [json.dumps([*entry, list(means), settings], sort_keys=True) for entry in entries]
         if not self.reference:
             self.kept |= zip(keys, contest(entries, means, **settings), strict=True)
-        missing = [key for key in keys if key not in self.kept]
+        missing = [entry for entry, key in zip(entries, keys, strict=True) if key not in self.kept]
         if missing:
-            raise BanditError(
-                f"{self.file} has no simulation of {missing[0]}; simulate it by reference = False"
-            )
+            asked = f"{missing[0][0]} over {settings.get('horizon', 1000)} plays of this problem"
+            raise BanditError(f"{self.file} has no simulation of {asked}; simulate it by reference = False")
         return [self.kept[key] for key in keys]
 
     def freeze(self):

@@ -69,9 +69,14 @@ def side(name, arm=None):
     return special.get(name) or Side(name, on | _policy("HAKMEM_ACE_POLICY", name), "fast")
 
 
-def learner(name):
-    """The Side of on or of a row of the policy table. Raises AbError for every other side."""
-    known = ("on", *bandits.policies().index)
+def learner(name, reference=False):
+    """The Side of on or of a row of the policy table. Raises AbError for every other side.
+
+    reference: the runs that are kept are of `on`; to know it takes no compiler.
+    """
+    if reference and name != "on":
+        raise AbError(f"the reference holds no runs of {name!r}, only of 'on': run it by reference = False")
+    known = ("on",) if reference else ("on", *bandits.policies().index)
     if name not in known:
         raise AbError(f"{name!r} is no policy; allowed: {', '.join(known)}")
     return side(name)

@@ -63,7 +63,8 @@ def ensure(name, quick=True, *, reference=False, folder=None, wait_s=0.0, **choi
     """
     experiment = narrow(load_spec(name), quick=quick and not reference, **choice)
     if reference:
-        return _annotated(_reference(experiment), experiment, store.REFERENCE / stem(name))
+        found = _reference(experiment, choice.get("blocks"))
+        return _annotated(found, experiment, store.REFERENCE / stem(name))
     folder = Path(folder or store.SAMPLES / experiment.name)
     contenders = find_contenders(experiment)
     found = plan(experiment, quick, contenders, folder)
@@ -79,13 +80,15 @@ def samples_of(experiment, folder, run_ids):
     return _annotated(samples[samples["run_id"].isin(run_ids)], experiment, folder)
 
 
-def _reference(experiment):
-    """The frozen samples of an experiment, narrowed to what it asks for."""
+def _reference(experiment, blocks=None):
+    """The frozen samples of an experiment, narrowed to what it asks for; blocks: the first so many."""
     folder = store.REFERENCE / experiment.name
     samples = store.load(folder)
     if samples.empty:
         raise SpecError(f"there are no reference samples in {folder}: measure with reference = False")
     chosen = samples["allocator"].isin([a.label for a in experiment.allocators])
+    if blocks:
+        chosen &= samples["block"] < blocks
     return samples[chosen & samples["case"].isin([case.name for case in experiment.cases])]
 
 

@@ -282,3 +282,4 @@ def test_knobs_and_counters_are_tables():
     assert len(native.counters()) > 3
     with pytest.raises(native.NativeError, match="restart the kernel"):
         native.load("checked")
+    assert set(runner.ensure(tiny(), reference=True, blocks=1)["block"]) == {0} < set(measured["block"])
