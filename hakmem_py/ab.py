@@ -14,6 +14,7 @@ from .contest import (  # noqa: F401  the whole of it is the face of this module
     EQUIVALENT,
     FIRINGS,
     PEERS,
+    SHAPE,
     SIDES,
     AbError,
     Side,
@@ -133,6 +134,9 @@ def add_ab(subparsers):
 def _run(args):
     if bool(args.workload) == bool(args.program):
         raise AbError("give a workload of the bench (--workload NAME) or a program (-- PROGRAM ARGUMENTS)")
+    shape = [f"--{name}" for name in SHAPE if getattr(args, name) is not None]
+    if args.program and shape:
+        raise AbError(f"{shape[0]} is of a workload: a program takes its own arguments, after its name")
     sides = [side(name, args.arm) for name in dict.fromkeys(args.sides)]
     if len(sides) < 2:
         raise AbError("an A/B needs two different sides or more; hakmem beside itself is --sides off hakmem")

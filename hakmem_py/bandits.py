@@ -239,7 +239,7 @@ def _play_once(make, task, horizon, seed, replication, places):
     arms, rewards = np.empty(horizon, int), np.empty(horizon)
     for t in range(horizon):
         arm = policy.select()
-        if not isinstance(arm, Integral) or arm not in range(task.arms):
+        if isinstance(arm, bool) or not isinstance(arm, Integral) or arm not in range(task.arms):
             raise BanditError(f"select() gave {arm!r} at play {t}; allowed: 0 to {task.arms - 1}")
         arms[t] = arm
         rewards[t] = task.draw(means[t, arm], random)

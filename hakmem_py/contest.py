@@ -26,6 +26,7 @@ ARMS = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
 SIDES = ("off", "on", "random", "fixed:64", "shuffled")
 PEERS = ("system", *peers.KNOWN)
 SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "needs_n"]
+SHAPE = {"scale": float, "size": int, "threads": int, "slots": int}  # options of a workload
 
 
 class AbError(RuntimeError):
@@ -348,7 +349,7 @@ def add_common(sub):
     sub.add_argument("--fast-interval-ms", type=int, metavar="MS", help="window of the fast loop")
     sub.add_argument("--slow-interval-ms", type=int, metavar="MS", help="window of the slow loop")
     sub.add_argument("--allow-few", action="store_true", help="show a result, marked, below 100 decisions")
-    for name, kind in (("scale", float), ("size", int), ("threads", int), ("slots", int)):
+    for name, kind in SHAPE.items():
         sub.add_argument(f"--{name}", type=kind, help="of the workload")
 
 
@@ -375,7 +376,7 @@ def chosen_workload(args, known):
     elif args.workload not in known:
         there = f"{', '.join(known)}, and replays the path of a {TRACE_SUFFIX}"
         raise AbError(f"workload {args.workload!r} is unknown; the bench has {there}")
-    given = {name: getattr(args, name) for name in ("scale", "size", "threads", "slots")}
+    given = {name: getattr(args, name) for name in SHAPE}
     return workload(
         args.workload,
         *(word for name, value in given.items() if value is not None for word in (f"--{name}", value)),

@@ -91,6 +91,12 @@ def knobs(variant="release"):
     return pd.DataFrame(rows, columns=KNOB).astype({"learnable": bool, "at_start": bool}).set_index("name")
 
 
+def settings():
+    """What the environment may say to any build: HAKMEM_ and the name of a knob, a profile, a history."""
+    variant = _loaded.build.variant if _loaded else "release"
+    return [f"HAKMEM_{name.upper()}" for name in ("profile", "ace_events", *knobs(variant).index)]
+
+
 def set_knob(name, value, variant="release"):
     """Sets a tunable for the whole process. Raises NativeError: unknown name, a value that it does not take,
     a knob that is read when a process starts."""

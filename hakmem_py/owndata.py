@@ -9,7 +9,7 @@ import argparse
 import csv
 import json
 import sys
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 
 import numpy as np
@@ -170,7 +170,10 @@ def _pivot(rows):
 
 def _share(text):
     """ "1%" or "0.01" as 0.01; refuses what would be 100 % or more."""
-    value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = nan
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is no share; write 1% or 0.01")
     return value

@@ -6,8 +6,8 @@ The declaration is the cell itself, one line a parameter:
     policy: str = "ucb1"   # one of ucb1 | thompson | fixed; who chooses the arm
     sizes: list[int] = [16, 32]  # 8..1024; block sizes in bytes
 
-A comment may open with a range or with the allowed words or numbers; in a list they hold for each element,
-and a list may be empty where it is so by default.
+A comment may open with a range ("0 or 6..1000": also with a number beside it) or with the allowed words or
+numbers; in a list they hold for each element, and a list may be empty where it is so by default.
 """
 
 import ast
@@ -15,7 +15,8 @@ import re
 from dataclasses import dataclass
 
 TYPES = {"bool": bool, "int": int, "float": float, "str": str, "list": list, "dict": dict}
-RANGE = re.compile(r"\s*(-?[\d.]+(?:e-?\d+)?)\.\.(-?[\d.]+(?:e-?\d+)?)\b")
+NUMBER = r"(-?[\d.]+(?:e-?\d+)?)"
+RANGE = re.compile(rf"\s*(?:{NUMBER} or )?{NUMBER}\.\.{NUMBER}\b")
 WORDS = re.compile(r"\s*one of ([\w.+-]+(?: \| [\w.+-]+)+)")
 DECLARATION = re.compile(r"^\w+: [\w\[\]]+ = ", re.MULTILINE)
 INJECTED = "# Parameters"  # first line of the cell that papermill puts behind the declarations
@@ -27,7 +28,8 @@ class ParameterError(ValueError):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declaration; `element`: type inside a list; `limits`, `words`: None where anything goes."""
+    """One declaration; `element`: type inside a list; `limits`, `words`: None where anything goes; `beside`:
+    a number that is allowed outside the limits."""
 
     name: str
     type: str
@@ -35,12 +37,15 @@ class Parameter:
     limits: tuple[float, float] | None
     words: tuple[str, ...] | None
     default: object
+    beside: float | None = None
 
     def allowed(self):
         """The declaration in words, for messages: "int from 1 to 1000"."""
         kind = f"{self.type}[{self.element}]" if self.element else self.type
         if self.limits:
             kind += f" from {self.limits[0]:g} to {self.limits[1]:g}"
+        if self.beside is not None:
+            kind += f", or {self.beside:g}"
         return kind + (f", one of {', '.join(self.words)}" if self.words else "")
 
     def check(self, value):
@@ -72,7 +77,7 @@ class Parameter:
             raise self._error(text) from None
 
     def _bounded(self, value):
-        outside = self.limits and not self.limits[0] <= value <= self.limits[1]
+        outside = self.limits and not self.limits[0] <= value <= self.limits[1] and value != self.beside
         if outside or (self.words and str(value) not in self.words):
             raise self._error(value)
         return value
@@ -95,9 +100,10 @@ def _declaration(node, line):
         raise ParameterError(f"parameter {name}: type {annotation!r} is unknown; allowed: {', '.join(TYPES)}")
     comment = line[node.end_col_offset :].partition("#")[2]
     limits, words = RANGE.match(comment), WORDS.match(comment)
-    limits = tuple(map(float, limits.groups())) if limits else None
+    beside = float(limits[1]) if limits and limits[1] else None
+    limits = tuple(map(float, limits.groups()[1:])) if limits else None
     words = tuple(words[1].split(" | ")) if words else None
-    return Parameter(name, kind, element or None, limits, words, ast.literal_eval(node.value))
+    return Parameter(name, kind, element or None, limits, words, ast.literal_eval(node.value), beside)
 
 
 def check(values, parameters, where):

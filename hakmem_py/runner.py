@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import __version__, build, peers, provenance, stats, store, trace, worker
+from . import __version__, build, native, peers, provenance, stats, store, trace, worker
 from .progress import Progress
-from .spec import SpecError, load_spec, narrow, schedule, stem
+from .spec import SpecError, load_spec, narrow, refuse_strange, schedule, stem
 
 SLOT = Path("/tmp/hakmem-bench.lock")  # one bench at a time on a machine, whoever starts it
 SHOWN = [
@@ -123,6 +123,8 @@ def find_contenders(experiment, builds=None):
     made = build.build_all(["release", *(side.variant for side in sides)])
     builds = {side.label: made[side.variant] for side in sides} | (builds or {})
     bench = made["release"]
+    if any(side.env for side in sides):  # the library knows its settings
+        refuse_strange(experiment, native.settings())
     for case in experiment.cases:
         if case.trace:
             trace.chosen(Path(case.trace))

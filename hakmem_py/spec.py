@@ -303,6 +303,13 @@ def _known(chosen, there, what):
         raise SpecError(f"{what} = {list(chosen)!r} {allowed}")
 
 
+def refuse_strange(experiment, known):
+    """Raises SpecError for a setting of HAKMEM that is none of these: who runs would pass over it."""
+    for name, _ in (pair for side in experiment.allocators for pair in side.env):
+        if name.startswith("HAKMEM_") and name not in known:
+            raise SpecError(f"{experiment.name}: env {name} is no setting; allowed: {', '.join(known)}")
+
+
 def schedule(experiment, block, quick):
     """The Runs of one block in their order: the cases shuffled, and within a case the allocators.
 

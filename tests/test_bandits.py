@@ -210,13 +210,14 @@ def test_a_policy_of_ones_own_plays_in_ten_lines():
     assert own.policy == "Alternate"
 
 
-def test_an_arm_is_a_whole_number():
-    class Half:
+@pytest.mark.parametrize("arm", [0.0, True])
+def test_an_arm_is_a_whole_number(arm):
+    class Strange:
         def select(self):
-            return 0.0
+            return arm
 
-    with pytest.raises(BanditError, match=r"select\(\) gave 0.0"):
-        bandits.play(lambda arms, seed: Half(), [0.2, 0.8], horizon=10)
+    with pytest.raises(BanditError, match=rf"select\(\) gave {arm} at play 0"):
+        bandits.play(lambda arms, seed: Strange(), [0.2, 0.8], horizon=10)
 
 
 def test_shares_end_where_the_single_plays_that_were_kept_do():

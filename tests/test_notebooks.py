@@ -12,8 +12,8 @@ from hakmem_py import ROOT
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 
 
-def run(path, folder):
-    """The executed notebook."""
+def run(path, folder, *more):
+    """The executed notebook. There is no compiler, and so no build: each is told by its compiler, too."""
     output = folder / path.name
     words = [str(path.relative_to(ROOT)), str(output), "-p", "reference", "true", "--no-progress-bar", *more]
     command, env = [sys.executable, "-m", "papermill", *words], os.environ | {"CC": "no-compiler"}
@@ -33,6 +33,13 @@ def tables(executed):
 def test_plain_papermill_runs_every_notebook(path, tmp_path):
     executed = run(path, tmp_path)
     assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
+
+
+def test_the_scorecard_stands_without_mimalloc(tmp_path):
+    path = next(path for path in NOTEBOOKS if path.stem == "05_scorecard")
+    executed = run(path, tmp_path, "-p", "allocators", '["system"]')
+    said = [output.get("text", "") for cell in executed.cells for output in cell.get("outputs", [])]
+    assert any("mimalloc is not among the chosen" in text for text in said)
 
 
 def test_the_same_samples_give_the_same_tables_byte_for_byte(tmp_path):

@@ -24,7 +24,8 @@ sizes: list[int] = [16, 32]  # 8..1024; bytes
 policy: str = "ucb1"  # one of ucb1 | fixed; who chooses
 rate: float = 0.5  # 0..1; x = y
 quick: bool = True  # few
-threads: list[int] = []  # one of 1 | 2 | 4; none: all"""
+threads: list[int] = []  # one of 1 | 2 | 4; none: all
+blocks: int = 0  # 0 or 6..1000; randomised blocks"""
 GOOD = """\
 import hakmem_py as hp
 hp.parameters.settle(globals())
@@ -60,6 +61,8 @@ def run(*words):
         ({"threads": "[2, 4]"}, {"threads": [2, 4]}),
         ({"quick": "false"}, {"quick": False}),
         ({"rate": 1}, {"rate": 1.0}),
+        ({"blocks": "0"}, {"blocks": 0}),
+        ({"blocks": "6"}, {"blocks": 6}),
         ({"policy": "fixed"}, {"policy": "fixed"}),
     ],
 )
@@ -70,7 +73,8 @@ def test_values_get_the_declared_type(given, read):
 @pytest.mark.parametrize(
     ("given", "allowed"),
     [
-        ({"sizs": [16]}, "allowed: sizes, policy, rate, quick, threads"),
+        ({"sizs": [16]}, "allowed: sizes, policy, rate, quick, threads, blocks"),
+        ({"blocks": 5}, "int from 6 to 1000, or 0"),
         ({"sizes": 16}, "list[int] from 8 to 1024"),
         ({"sizes": [4]}, "list[int] from 8 to 1024"),
         ({"sizes": [16.5]}, "list[int] from 8 to 1024"),
@@ -98,7 +102,10 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(given, allowed):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-p", "sizs=[16]"], "unknown parameter 'sizs'; allowed: sizes, policy, rate, quick, threads"),
+        (
+            ["-p", "sizs=[16]"],
+            "unknown parameter 'sizs'; allowed: sizes, policy, rate, quick, threads, blocks",
+        ),
         (["-p", "sizes=many"], "sizes = 'many' is not allowed"),
         (["-p", "rate=7"], "float from 0 to 1"),
         (["-p", "rate"], "write -p NAME=VALUE"),
@@ -120,6 +127,12 @@ def test_an_experiments_labels_and_sizes_are_known_before_it_starts(name):
         assert set(known["sizes"].default) == {case.size for case in experiment.cases}
     with pytest.raises(report.ReportError, match="is not allowed; allowed: list"):
         report.plan([name], ["allocators=nope"])
+
+
+@pytest.mark.parametrize("name", ["00", "03", "04", "05", "06", "07", "09"])
+def test_blocks_too_few_for_an_interval_are_refused(name):
+    with pytest.raises(report.ReportError, match="blocks = 5 is not allowed; allowed: int from 6"):
+        report.plan([name], ["blocks=5"])
 
 
 def test_a_notebook_is_found_by_its_number():
