@@ -188,4 +188,4 @@ def add_campaign(subparsers):
 def _run(args):
     samples = campaign(args.experiment, args.scheduler, not args.full, **runner.choice(args))
     print(samples.groupby("host").size().rename("runs").to_string(), file=sys.stderr)
-    runner.show(samples)
+    return runner.show(samples)

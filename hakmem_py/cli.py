@@ -1,6 +1,7 @@
 """The command line: each subcommand lives beside what it drives, as `add_NAME(subparsers)`."""
 
 import argparse
+import os
 import sys
 from importlib import import_module
 
@@ -42,6 +43,17 @@ def parser(names):
 
 def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
+    try:
+        try:
+            return _main(argv)
+        finally:
+            sys.stdout.flush()  # which else fails after the last handler
+    except BrokenPipeError:  # whoever read it has seen enough, as head(1) does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed once more at the end
+        return 1
+
+
+def _main(argv):
     if not argv or argv[0] not in COMMANDS:
         return usage(argv)
     try:
@@ -52,11 +64,9 @@ def main(argv=None):
         said = "; what was measured is kept, the same command goes on from there" if kept else ""
         print(f"hakmem: stopped{said}", file=sys.stderr)
         return 130
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # a defect of ours keeps its trace
+    except BrokenPipeError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # a defect of ours keeps its trace
         print(f"hakmem {argv[0]}: {error}", file=sys.stderr)
         return 1
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -25,8 +26,8 @@ EQUIVALENT = 0.02  # of the time: capacities, and sides, that differ by less are
 ARMS = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
 SIDES = ("off", "on", "random", "fixed:64", "shuffled")
 PEERS = ("system", *peers.KNOWN)
-SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "needs_n"]
 SHAPE = {"scale": float, "size": int, "threads": int, "slots": int}  # options of a workload
+SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "needs_n"]
 
 
 class AbError(RuntimeError):
@@ -134,6 +135,7 @@ class Target:
     arguments: tuple[str, ...]
     bench: bool
     label: str
+    seconds: float | None = None  # of a run, where its scale was chosen for that
 
 
 def workload(name, *options):
@@ -275,8 +277,11 @@ def _program(arguments, allocator, env, timeout_s):
 # ---------------------------------------------------------------- what is said of it
 
 
-def refuse(target, one, row, allow_few, env=()):
-    """Raises AbError where a trial run failed, or its side decided too seldom; says what would help."""
+def refuse(target, one, row, allow_few, env=(), share=1.0):
+    """Raises AbError where a trial run failed, or its side decided too seldom; says what would help.
+
+    share: of the run, in which the side's learner is at work.
+    """
     if row["status"] != "ok":
         raise AbError(f"side {one.label}: {row['error']}")
     fired = _fired(row, one.loop)
@@ -287,11 +292,13 @@ def refuse(target, one, row, allow_few, env=()):
     interval = int(
         {**dict(env), **one.env}.get(f"HAKMEM_{knob.upper()}") or native.knobs().at[knob, "preset"]
     )
-    ways, shorter = [], max(1, int(800 * seconds / FIRINGS))
+    ways, shorter = [], max(1, int(800 * seconds * share / FIRINGS))
     if shorter < interval:
         ways.append(f"{option} {shorter}")
     if target.bench and fired:
-        ways.append(f"--scale {1.2 * FIRINGS / fired:.2g} times as large")
+        more = 1.2 * FIRINGS / fired
+        larger = f"--scale {more:.2g} times as large"
+        ways.append(f"--seconds {ceil(target.seconds * more)}" if target.seconds else larger)
     rare = "" if ways else "; its blocks hardly leave the magazines, so there is little to learn"
     raise AbError(
         f"side {one.label}: {fired} firings in {seconds:.2g} s, below {FIRINGS} nothing is learned{rare}: "

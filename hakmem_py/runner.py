@@ -397,12 +397,11 @@ def refuse_few(blocks):
 
 
 def _run(args):
-    for name in args.experiments:
-        show(ensure(name, quick=not args.full, **choice(args)))
+    return max([show(ensure(name, quick=not args.full, **choice(args))) for name in args.experiments])
 
 
 def show(samples):
-    """Prints the comparison with the baseline, and every failure."""
+    """Prints the comparison with the baseline, and every failure; 1 where failures left nothing of a case."""
     print(f"{samples.attrs['title']}: {samples.attrs['metric']}, each against {samples.attrs['baseline']}")
     table = stats.compare(samples, correction=samples.attrs["family"])
     for shown in (table[SHOWN], stats.geometric_mean(table)):
@@ -411,3 +410,8 @@ def show(samples):
         print(note)
     for error, count in samples.loc[samples["status"] != "ok", "error"].value_counts().items():
         print(f"{count} runs failed: {error}", file=sys.stderr)
+    failed = set(samples.loc[~samples["status"].isin(["ok", "missing"]), "case"])
+    lost = sorted(failed - set(table.loc[table["verdict"] != stats.NOT_MEASURED, "case"]))
+    if lost:
+        print(f"hakmem: no pair of runs ended well of {', '.join(lost)}", file=sys.stderr)
+    return 1 if lost else 0

@@ -33,6 +33,7 @@ def freeze(name, quick=False, blocks=None):
     old = {path for kind in ("part", "samples", "provenance") for path in folder.glob(f"{kind}-*")}
     names = [f"provenance-{one}.json" for one in samples["provenance"].unique()]
     facts = {name: json.loads((origin / name).read_text(encoding="utf-8")) for name in names}
+    _say_changed(name, facts.values())
     for kept, fact in facts.items():  # these first: no samples of both lie there when one cannot be written
         store.save_json(folder, kept, fact)
     store.append(folder, store.rows(origin, samples["run_id"]))
@@ -40,6 +41,17 @@ def freeze(name, quick=False, blocks=None):
         path.unlink()
     _name_machines()
     return len(samples)
+
+
+def _say_changed(name, facts):
+    """Names on stderr the commits whose code cannot be had, for the working tree differed from them."""
+    changed = sorted({fact["commit"] for fact in facts if fact["commit"].endswith(" + changes")})
+    if changed:
+        print(
+            f"hakmem freeze: {name} was measured at {', '.join(changed)}, code that nobody can have: "
+            "commit it, measure and freeze again",
+            file=sys.stderr,
+        )
 
 
 def _name_machines():

@@ -11,6 +11,7 @@ works through these shows in processes of its own (`ab`), not in turns.
 
 import json
 import re
+from dataclasses import replace
 from math import ceil
 
 import pandas as pd
@@ -20,6 +21,7 @@ from .progress import Progress
 
 BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs that a learner reads once
 WHOLE = re.compile(r"([0-9]+)([kmg]?)", re.IGNORECASE)  # a value as the environment takes it: 64M
+LEARNING = 0.35  # of a run, in which a learner that takes turns is in whole windows
 TRIAL_S = 1.0  # seconds of the trial by which a run's length is sized; its first moments are the slowest
 
 
@@ -45,7 +47,7 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
     with runner.bench_slot(f"turns of {target.label}", wait_s):
         tried, _ = contest.record(contest.Target(command, True, target.label), contest.side("off"), env)
         for one in sides:
-            contest.refuse(target, one, tried, allow_few, env)
+            contest.refuse(target, one, tried, allow_few, env, LEARNING)
         seen = {name: tried[name] for name in ("settled", "cached_bytes")}
         progress = Progress(f"turns of {target.label}", blocks)
         for block in range(blocks):
@@ -164,7 +166,7 @@ def lasting(seconds, target):
             if trial["status"] != "ok":
                 raise contest.AbError(f"workload {target.label}: {trial['error']}")
             took = trial["elapsed_ns"] / 1e9
-    return scaled(ceil(scale * seconds / took))
+    return replace(scaled(ceil(scale * seconds / took)), seconds=seconds)
 
 
 # ---------------------------------------------------------------- command line

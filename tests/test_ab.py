@@ -262,6 +262,21 @@ def test_what_learns_is_a_policy():
         with pytest.raises(ab.AbError, match=f"{name!r} is no policy; allowed: on, ucb1"):
             ab.learner(name)
 
+    with pytest.raises(ab.AbError, match="no runs of 'ucb1', only of 'on'"):
+        ab.learner("ucb1", reference=True)
+
+
+def test_what_would_help_a_learner_that_takes_turns_does():
+    """On for half of the run; its length is said as it was asked for."""
+    one, row = ab.Side("on", loop="fast"), {"status": "ok", "firings": 80, "elapsed_ns": 10**9}
+    advice = {None: r"--scale 1\.5 times", 2.0: r"--seconds 3,"}
+    for seconds, said in advice.items():
+        target = ab.Target(("bench",), True, "frag", seconds)
+        with pytest.raises(ab.AbError, match=rf"-interval-ms 4, {said}"):
+            ab.refuse(target, one, row, allow_few=False, share=0.5)
+        with pytest.raises(ab.AbError, match=rf"-interval-ms 8, {said}"):
+            ab.refuse(target, one, row, allow_few=False)
+
 
 def test_a_run_is_as_long_as_was_asked(capsys):
     row, _ = ab.record(turns.lasting(2, ab.workload("frag")), ab.side("off"))

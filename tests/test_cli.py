@@ -33,6 +33,17 @@ def test_every_subcommand_explains_itself(name, capsys):
     assert "usage: hakmem" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["peers"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_who_has_seen_enough_is_no_error(words, unbuffered):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command, env = [sys.executable, "-m", "hakmem_py", *words], os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, cwd=ROOT, env=env, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.stderr == ""
+
+
 def test_an_unknown_subcommand_is_refused():
     done = hakmem("bild")
     assert done.returncode == 2

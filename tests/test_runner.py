@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hakmem_py import cli, native, peers, runner, store, trace, worker
+from hakmem_py import cli, native, peers, runner, showcase, store, trace, worker
 from hakmem_py.spec import SpecError
 
 CAMPAIGN = """
@@ -239,6 +239,33 @@ def test_a_recorded_trace_is_a_case(tiny, tmp_path, capsys):
     assert cli.main([*words, "--size", "16"]) == 1 and "leave them out" in capsys.readouterr().err
 
 
+def test_a_setting_that_is_none_is_refused_and_names_those_there_are(tiny, tmp_path):
+    def with_setting(text):
+        return tiny('use = "floor"', f'use = "hakmem"\nenv = {{ {text} }}')
+
+    with pytest.raises(SpecError, match=r"tiny: env HAKMEM_MAGAZINE_BLOKS is no .*HAKMEM_MAGAZINE_BLOCKS"):
+        runner.ensure(with_setting("HAKMEM_MAGAZINE_BLOKS = 64"), folder=tmp_path / "s")
+    good = 'HAKMEM_PROFILE = "lean", HAKMEM_MAGAZINE_BLOCKS = 64, OTHER = 1'
+    assert set(runner.ensure(with_setting(good), folder=tmp_path / "s")["status"]) == {"ok"}
+
+
+def test_a_run_of_which_nothing_can_be_said_ends_with_1(tiny, monkeypatch, capsys):
+    late = tiny("timeout_s = 20", "timeout_s = 0.1", "quick_scale = 0.001", "quick_scale = 1000")
+    monkeypatch.setattr(store, "SAMPLES", Path(late).parent)
+    assert cli.main(["run", late, "--sizes", "16", "--blocks", "6"]) == 1
+    assert "hakmem: no pair of runs ended well of lifo-16\n" in capsys.readouterr().err
+    monkeypatch.setattr(peers, "find", lambda name: peers.Peer(name, None, hint="not installed"))
+    assert cli.main(["run", tiny('use = "floor"', 'use = "jemalloc"'), "--blocks", "6"]) == 0
+
+
+def test_code_that_nobody_can_have_is_named_where_samples_become_the_reference(capsys):
+    showcase._say_changed("tiny", [{"commit": "1a + changes"}, {"commit": "2b"}])
+    said = capsys.readouterr().err
+    assert "tiny was measured at 1a + changes, code that nobody can have" in said and said.count("\n") == 1
+    showcase._say_changed("tiny", [{"commit": "2b"}])
+    assert capsys.readouterr().err == ""
+
+
 def test_two_campaigns_on_one_machine_are_refused(tiny, tmp_path):
     with (
         runner.bench_slot("another experiment"),
@@ -255,6 +282,7 @@ def test_reference_samples_need_no_build(tiny, tmp_path, monkeypatch):
     read = runner.ensure(tiny(), reference=True, sizes=[16])
     assert set(read["run_id"]) < set(measured["run_id"])
     assert set(read["case"]) == {"lifo-16"}
+    assert set(runner.ensure(tiny(), reference=True, blocks=1)["block"]) == {0} < set(measured["block"])
 
 
 def test_the_folder_in_the_way_is_named(tiny, tmp_path):
@@ -282,4 +310,3 @@ def test_knobs_and_counters_are_tables():
     assert len(native.counters()) > 3
     with pytest.raises(native.NativeError, match="restart the kernel"):
         native.load("checked")
-    assert set(runner.ensure(tiny(), reference=True, blocks=1)["block"]) == {0} < set(measured["block"])
