@@ -45,7 +45,7 @@ def freeze(name, quick=False, blocks=None):
 
 def _say_changed(name, facts):
     """Names on stderr the commits whose code cannot be had, for the working tree differed from them."""
-    changed = sorted({fact["commit"] for fact in facts if fact["commit"].endswith(" + changes")})
+    changed = sorted({said for fact in facts if (said := fact.get("commit", "")).endswith(" + changes")})
     if changed:
         print(
             f"hakmem freeze: {name} was measured at {', '.join(changed)}, code that nobody can have: "

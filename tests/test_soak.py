@@ -127,7 +127,6 @@ def test_a_leak_is_seen_beside_the_reference():
     assert soak.grows(table) and not soak.grows(lives(1e-5))  # 6 % an hour, and 0.06 %
 
 
-<<<<<<< HEAD
 def test_a_drift_is_told_over_all_segments():
     """A soak that was interrupted after half of its hour: each segment counts its minutes anew."""
     whole = lives(0.001)
@@ -135,9 +134,9 @@ def test_a_drift_is_told_over_all_segments():
     halves.attrs = whole.attrs
     one, two = (soak.summary(t).set_index(["quantity", "of"])["percent"] for t in (whole, halves))
     assert two["rss_bytes", "hakmem"] == pytest.approx(one["rss_bytes", "hakmem"], rel=0.05)
-=======
+
+
 def test_what_steady_means_stands_below_the_table(monkeypatch, capsys):
     monkeypatch.setattr(soak, "soak", lambda *_: lives(0.0))
     assert cli.main(["soak", "--minutes", "1"]) == 0
     assert "steady: the interval holds 0" in capsys.readouterr().out.splitlines()[-1]
->>>>>>> e42094e (A run that failed says so by its status, advice that a toggle gives helps, and what cannot be seen of a commit, a soak or a closed pipe is said)
