@@ -343,11 +343,11 @@ size_t hak_usable_size(void *p)
     return span_usable(span_of_block(p, "usable size of no block"), (uintptr_t)p);
 }
 
-/* Of a large run that somebody had before, of which few pages are there: they go, and it reads zero. Else it is written
- * as a whole, and so is what nobody would have touched. False where it is to be written. */
-static bool run_bare(const struct span *run, size_t size)
+/* Of a giant run that somebody had before, of which hardly a page is there: they go, and it reads zero. Else all of it
+ * is written, and so is what nobody would have touched. False where it is to be written. */
+static bool run_bare(const struct span *run)
 {
-    return size >= LARGE_MIN && !os_dense((void *)run->address, span_bytes(run), 12) &&
+    return run->units >= GIANT_UNITS && !os_dense((void *)run->address, span_bytes(run), 1) &&
            os_purge((void *)run->address, span_bytes(run));
 }
 
@@ -374,7 +374,7 @@ static void *allocate_zeroed(size_t size)
         helper_offer();
     }
     if (run == NULL) return refuse();
-    bool zeroed = (run->zeroed && !cached) || run_bare(run, size);
+    bool zeroed = (run->zeroed && !cached) || run_bare(run);
     return zeroed ? (void *)run_block(run) : memset((void *)run_block(run), 0, size);
 }
 

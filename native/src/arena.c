@@ -418,13 +418,16 @@ static bool span_is_better(const struct span *span, const struct span *than)
 }
 
 /* Good fit: the smallest bin that can serve, and in it the smallest of a few spans, of equal ones the lowest: what lies
- * high is left to grow together. Of the last bin, whose spans differ most, all are looked at. */
-static struct span *span_best(int state, uint32_t units, uint32_t alignment)
+ * high is left to grow together. Of the last bin, whose spans differ most, all are looked at; but where one of `than`
+ * units is there already, a few, and in no bin beyond its own. */
+static struct span *span_best(int state, uint32_t units, uint32_t alignment, uint32_t than)
 {
     uint64_t bits = free_bits[state] & (~UINT64_C(0) << run_bin_floor(units));
+    if (than != 0) bits &= UINT64_MAX >> (RUN_BINS - 1 - run_bin_floor(than));
     for (; bits != 0; bits &= bits - 1) {
         unsigned bin = lowest_bit(bits);
-        uint32_t look = bin == RUN_BINS - 1 ? UINT32_MAX : alignment > 1 ? 64 : 8; /* most do not serve */
+        uint32_t look = alignment > 1 ? 64 : 8; /* most do not serve */
+        if (bin == RUN_BINS - 1 && than == 0) look = UINT32_MAX;
         struct span *best = NULL;
         for (struct span *span = free_bins[state][bin]; span != NULL && look-- > 0; span = span->next)
             if (span_serves(span, units, alignment) && (best == NULL || span_is_better(span, best))) best = span;
@@ -437,10 +440,11 @@ static struct span *span_best(int state, uint32_t units, uint32_t alignment)
  * each time the giant comes back it finds no room, and goes on to where nobody was before. */
 static struct span *span_find(int state, uint32_t units, uint32_t alignment)
 {
-    struct span *best = span_best(state, units, alignment);
+    struct span *best = span_best(state, units, alignment, 0);
     if (best == NULL) return NULL;
-    if (UNLIKELY(state == DIRTY && best->units >= GIANT_UNITS && units < best->units / 8)) {
-        struct span *clean = span_best(CLEAN, units, alignment);
+    uint32_t small = alignment > 1 ? SUPERSLAB_UNITS_MAX : LARGE_MIN / UNIT_BYTES;
+    if (UNLIKELY(state == DIRTY && best->units >= GIANT_UNITS && units <= small)) {
+        struct span *clean = span_best(CLEAN, units, alignment, best->units);
         if (clean != NULL && clean->units < best->units) best = clean;
     }
     return span_cut(best, units, alignment);
@@ -543,17 +547,17 @@ static bool arena_extend(struct span *span, uint32_t units)
     return true;
 }
 
-/* Shortens a span in place; what was behind is free. The caller holds arena_lock. */
-static void arena_split(struct span *span, uint32_t units, uint64_t now)
+/* Shortens a span in place; what was behind is free, and `zeroed` or not. The caller holds arena_lock. */
+static void arena_split(struct span *span, uint32_t units, bool zeroed, uint64_t now)
 {
     const struct arena *arena = arena_of(span->address);
-    uint32_t touched = PEEK(span->touched), more = span->units - units;
+    uint32_t more = span->units - units;
     struct span *rest = span + units;
     span_shape(arena, span, SPAN_RUN, units);
     span_shape(arena, rest, SPAN_RUN, more);
     rest->life = RUN_FREE;
-    if (touched > units) POKE(span->touched, units);
-    arena_give(rest, touched > units ? touched - units : 0, now);
+    if (PEEK(span->touched) > units) POKE(span->touched, units);
+    arena_give(rest, zeroed ? 0 : more, now);
 }
 
 /* --- regions of runs that come and go ----------------------------------------------------------------------------- */

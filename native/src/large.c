@@ -253,17 +253,18 @@ static void large_free(struct heap *heap, struct span *run, bool goes, uint64_t 
     mid_spill(heap, run, RUN_FREE, now);
 }
 
-/* A block that became much shorter where it lies keeps no pages behind it, if those are an eighth of it or more; and
- * where they are most of it, no address space either. */
+/* A block that became much shorter where it lies keeps no pages behind it; and where most of it went, no address space
+ * either. */
 static void run_trim(struct heap *heap, struct span *run, size_t units)
 {
     size_t had = run_touched_bytes(run), keeps = units << UNIT_SHIFT;
-    if (had >= keeps + size_max(TRIM_LEAST, keeps / 8) && os_purge((void *)(run->address + keeps), had - keeps))
-        POKE(run->touched, (uint32_t)units);
+    bool much = had >= keeps + WINDOW_HUGE;
+    bool gone = much && os_purge((void *)(run->address + keeps), span_bytes(run) - keeps);
+    if (gone) POKE(run->touched, (uint32_t)units);
     if (units < run->units / 2) {
         atomic_fetch_sub_explicit(&run_units_out, run->units - units, memory_order_relaxed);
         lock_take(&arena_lock);
-        arena_split(run, (uint32_t)units, os_tick_ns());
+        arena_split(run, (uint32_t)units, gone, os_tick_ns());
         lock_drop(&arena_lock);
     }
     heap->run_held -= size_min(heap->run_held, had - size_min(had, run_touched_bytes(run)));
@@ -293,7 +294,8 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
         window_release(run, run_mark(run_block(run)));
         return true;
     }
-    if (units < run->units / 2 && size < LARGE_MIN) return false;
+    bool cuts = units >= run->units / 4 && run->units - units >= WINDOW_HUGE / UNIT_BYTES;
+    if (units < run->units / 2 && !cuts) return false; /* little is copied, and its place serves the next one whole */
     if (units > run->units) {
         lock_take(&arena_lock);
         uint32_t had = run->units;

@@ -176,7 +176,8 @@ static size_t shorts_bytes(void)
 static void shorts_limit(struct heap *heap, size_t bytes)
 {
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
-        size_t runs = bytes / (length * UNIT_BYTES); /* none where the share is less: the others can be collected */
+        size_t run = length * UNIT_BYTES;
+        size_t runs = 8 * bytes >= run ? (bytes + run - 1) / run : 0; /* far less: those not in hand can be collected */
         heap->bins.shorts[length].limit = shorts_slots(heap, length) + size_min(runs, shorts_most(length));
     }
     heap->short_bytes = bytes;

@@ -148,7 +148,7 @@ static void pool_traffic(struct pool *pool, uint64_t *allocations, uint64_t *liv
         deallocations += atomic_load_explicit(&pool->lanes[i].deallocations, memory_order_acquire);
     for (unsigned i = 0; i < POOL_LANES; i++)
         *allocations += atomic_load_explicit(&pool->lanes[i].allocations, memory_order_acquire);
-    *live = *allocations - deallocations;
+    *live = size_min(*allocations - deallocations, pool->carved); /* some were allocated while it was added up */
 }
 
 int hak_pool_stats(hak_pool_t *handle, hak_pool_stats_t *stats)

@@ -75,7 +75,6 @@
 #define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of a block that a short run can serve */
 #define LARGE_MIN ((size_t)1 << 20)                        /* 1 MiB: blocks from here on are large */
 #define LARGE_THRESHOLD_MAX ((size_t)32 << 20)             /* bytes: of the knob */
-#define TRIM_LEAST ((size_t)256 << 10)                     /* bytes behind a large block that became shorter */
 #define GIANT_UNITS (LARGE_THRESHOLD_MAX / UNIT_BYTES)     /* from here on one that comes again soon keeps its pages */
 #define SIZE_LIMIT (WINDOW_BYTES / 2)                      /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX                         /* address space given to a block that grows: 64 MiB */

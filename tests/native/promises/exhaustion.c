@@ -362,3 +362,13 @@ PROMISE(giants_on_wide_boundaries_find_their_places_again) {
         for (int i = 0; i < COUNT; i++) free(giants[i]);
     }
 }
+
+/* A small rest of each stays: it is moved, and the giant's place serves the next one. */
+PROMISE(giants_that_shrink_to_little_leave_their_places) {
+    for (int i = 0; i < 3000; i++) {
+        char *giant = malloc(128 * MIB);
+        HOLDS(giant != NULL);
+        giant[0] = 1;
+        HOLDS(realloc(giant, 1 * MIB) != NULL);
+    }
+}
