@@ -328,6 +328,7 @@ def test_stopping_the_measurement_stops_the_program_and_its_children():
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, preexec_fn=heard)
     assert asleep(seconds, True)
+    time.sleep(1)  # while the program is being started nobody could end it yet
     child.send_signal(signal.SIGINT)
     assert b"KeyboardInterrupt" in child.communicate(timeout=30)[1]
     assert asleep(seconds, False)
