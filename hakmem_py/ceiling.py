@@ -90,9 +90,9 @@ def placebos(rivals, sides):
     found = rivals[rivals["allocator"].isin(sides)]
     rows = found.itertuples()
     times = [f"{row.allocator} {stats.bracketed(row.ratio, row.low, row.high)}" for row in rows]
-    beaten = len(found) == len(sides) and (found["low"] > 1).all()
     if found.empty:
         return "no placebo ran beside it, so learning is not shown", "NOT SHOWN"
+    beaten = len(found) == len(sides) and (found["low"] > 1).all()
     end = "each takes longer" if beaten else "not all are told apart from it, so learning is not shown"
     return f"over ACE's time placebos take {', '.join(times)}: {end}", "LEARNED" if beaten else "NOT SHOWN"
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, nan
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -325,7 +325,7 @@ def judge(samples, metric="cpu_ns_per_op"):
     ran = samples[samples["status"] == "ok"]
     least = {
         label: min(
-            (_fired(row, loop) for row in ran[ran["allocator"] == label].to_dict("records")), default=None
+            (_fired(row, loop) for row in ran[ran["allocator"] == label].to_dict("records")), default=nan
         )
         for label, loop in loops.items()
         if loop
@@ -338,7 +338,7 @@ def judge(samples, metric="cpu_ns_per_op"):
         table.loc[i, "firings"] = least.get(label)
         table.loc[i, "peak_rss_mb"] = rows["peak_rss_bytes"].median() / 1e6
         table.loc[i, "cached_kb"] = rows["cached_bytes"].median() / 1e3
-        if any(least.get(side) is not None and least[side] < FIRINGS for side in (label, baseline)):
+        if any(least.get(side, FIRINGS) < FIRINGS for side in (label, baseline)):
             table.loc[i, "verdict"] = "FEW FIRINGS"
     return table
 

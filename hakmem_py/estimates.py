@@ -259,13 +259,14 @@ def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, famil
         "NEUTRAL": equivalent(estimate, margin) and f"equivalent within {margin:.1%}",
         "NO-GO": estimate.high < 1 and "wholly below 0",
     }
-    said = {kind: text for kind, text in alone.items() if text}
-    for kind, text in said.items():
+    claimed = [(kind, text) for kind, text in alone.items() if text]
+    for kind, text in claimed:
         if family is None or family[kind][1] <= 1 - estimate.confidence:
             return Verdict(kind, None, f"{kind}: {gain}, {text}")
-    for kind in list(said)[:1]:
+    if claimed:
+        kind, text = claimed[0]
         needed = _needed_in_family(estimate, *family[kind], power)
-        gain += f", {said[kind]}, but p = {family[kind][1]:.2g} within its family"
+        gain += f", {text}, but p = {family[kind][1]:.2g} within its family"
     more = f"needs n = {needed} if the gain is as estimated" if needed else "no n decides such a gain"
     return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {more}")
 
