@@ -451,25 +451,26 @@ struct hak_owners_t {
 
 struct hak_front_t {
     struct hak_bin_t *bins;
+    char *sizes;
+    size_t tiny_end;
     const struct hak_owners_t *owners;
 };
 
 /* Its name carries the number of this layout and the shift, so a program compiled for others does not start, instead of
  * going astray. */
 #define HAK_PASTE(a, b) a##b
-#define HAK_FRONT(shift) HAK_PASTE(hak_front2_, shift)
+#define HAK_FRONT(shift) HAK_PASTE(hak_front3_, shift)
 #define hak_front HAK_FRONT(HAK_SLAB_SHIFT)
 
 extern __thread struct hak_front_t hak_front __attribute__((tls_model("initial-exec")));
 
 static inline void *hak_malloc_inline(size_t size)
 {
-    size_t rounded = (size + 15) & ~(size_t)15;
-    if (__builtin_expect(rounded > HAK_INLINE_MAX, 0)) return hak_malloc(size);
-    struct hak_bin_t *bin = &hak_front.bins[rounded / 16];
-    uintptr_t *top = bin->top, *block = (uintptr_t *)top[-1];
-    if (__builtin_expect(*block != (uintptr_t)top, 0)) return hak_malloc(size); /* as malloc itself */
-    bin->top = top - 1;
+    if (__builtin_expect(size >= hak_front.tiny_end, 0)) return hak_malloc(size);
+    struct hak_bin_t *bin = (struct hak_bin_t *)((uintptr_t)(hak_front.sizes + size) & ~(uintptr_t)15);
+    uintptr_t *slot = bin->top - 1, *block = (uintptr_t *)*slot;
+    if (__builtin_expect(*block != (uintptr_t)slot, 0)) return hak_malloc(size); /* as malloc itself */
+    bin->top = slot;
     return block;
 }
 
@@ -483,14 +484,15 @@ static inline void hak_free_inline(void *block)
     const struct hak_layout_t *layout = (const struct hak_layout_t *)((const char *)owners->layout + row * 4);
     uint32_t product = ((uint32_t)(uintptr_t)block & layout->within) * layout->start;
     struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + row * 8);
+    __asm__("" : "+r"(bin)); /* its address in one register: as the library's bin_at */
     uintptr_t *top = bin->top;
     if (__builtin_expect(product >= *bound, 0) || __builtin_expect(top >= bin->limit, 0)) {
         hak_free(block);
         return;
     }
-    *top++ = (uintptr_t)block;
+    *top = (uintptr_t)block;
     *(uintptr_t *)block = (uintptr_t)top;
-    bin->top = top;
+    bin->top = top + 1;
 }
 
 /* --- inline: stack pool ------------------------------------------------------------------------------------------- */

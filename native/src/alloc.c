@@ -74,9 +74,9 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
     if (UNLIKELY(heap == NULL)) return orphan_allocate(class);
     for (int tries = 0; tries < 2; tries++) {
         uintptr_t block;
-        if (bins_pop(&heap->bins, 2 * class, &block)) return block;
+        if (bin_pop(&heap->bins.small[class], &block)) return block;
         if (class >= WIDE_CLASS && (block = wide_allocate_near(heap, class)) != 0) return block;
-        if (magazine_refill(heap, class) && bins_pop(&heap->bins, 2 * class, &block)) return block;
+        if (magazine_refill(heap, class) && bin_pop(&heap->bins.small[class], &block)) return block;
         scrape(heap);
     }
     return orphan_allocate(class); /* memory for a block, if not for a magazine's slots */
@@ -177,13 +177,19 @@ static ALWAYS_INLINE void *allocate_by_size(size_t size)
     }
     if (size > L2_MAX) return front.heap != NULL ? allocate_run(front.heap, size) : allocate_slow(size);
     uintptr_t block;
-    return LIKELY(bins_pop(front.bins, l2_row(size), &block)) ? (void *)block : allocate_slow(size);
+    return LIKELY(bin_pop(bin_at(front.bins, l2_bin(size)), &block)) ? (void *)block : allocate_slow(size);
 }
 
 static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)
 {
     void *routed = heap != NULL && size <= SIZE_LIMIT ? allocate_by_site(heap, size, (uintptr_t)site) : NULL;
     return routed != NULL ? routed : allocate_by_size(size);
+}
+
+/* A tiny one whose bin is empty; of its size no more is known, and need be, than the bin tells. */
+static NOINLINE void *allocate_missed(const struct bin *bin)
+{
+    return allocate_slow((size_t)((const char *)bin - (const char *)front.bins));
 }
 
 static ALWAYS_INLINE void *allocate_big(size_t size)
@@ -194,10 +200,10 @@ static ALWAYS_INLINE void *allocate_big(size_t size)
 
 static ALWAYS_INLINE void *allocate(size_t size)
 {
-    if (UNLIKELY(size > TINY_MAX)) return allocate_big(size);
-    struct bins *bins = front.bins;
+    if (UNLIKELY(size >= front.tiny_end)) return allocate_big(size);
+    struct bin *bin = bin_of_size(size);
     uintptr_t block;
-    return LIKELY(bins_pop(bins, bins->tiny_rows[size], &block)) ? (void *)block : allocate_slow(size);
+    return LIKELY(bin_pop_own(bin, &block)) ? (void *)block : allocate_missed(bin);
 }
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------- */

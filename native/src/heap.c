@@ -144,8 +144,6 @@ static struct heap *heap_begin(void)
         }
         heap->bins = no_bins;
         heap->bins.kept = heap->number * RUN_KEPT;
-        for (unsigned size = 0; size <= TINY_MAX; size++)
-            heap->bins.tiny_rows[size] = (uint8_t)(2 * small_class(size_max(size, 1)));
         heap_occupy(heap);
         if (fresh) atomic_store(&heaps, heap);
         if (fresh) atomic_store(&depot_parts, size_min(heap->number, DEPOT_PARTS));
@@ -155,7 +153,7 @@ static struct heap *heap_begin(void)
     if (heap == NULL) return NULL;
     shorts_begin(heap);
     front.heap = heap;
-    front.bins = &heap->bins;
+    front_load(&heap->bins);
     front.state = FRONT_LIVE;
     stat_shared(STAT_threads_seen, 1);
     if (atomic_load_explicit(&heap_key_made, memory_order_acquire)) pthread_setspecific(heap_key, heap);
@@ -177,7 +175,7 @@ static NOINLINE void heap_give_all(struct heap *heap)
 static COLD void front_leave(void)
 {
     front.heap = NULL;
-    front.bins = NO_BINS;
+    front_load(NO_BINS);
     front.state = FRONT_EXITED;
 }
 

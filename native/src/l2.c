@@ -21,6 +21,6 @@ static NOINLINE uintptr_t wide_allocate_near(struct heap *heap, unsigned class)
                  PEEK(class_slabs[class].partial) != NULL;
     uintptr_t block;
     for (class ++; !ready && class < CLASSES && wide_is_near(class, size); class ++)
-        if (classes[class].size % alignment == 0 && bins_pop(&heap->bins, 2 * class, &block)) return block;
+        if (classes[class].size % alignment == 0 && bin_pop(&heap->bins.small[class], &block)) return block;
     return 0;
 }

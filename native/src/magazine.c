@@ -285,8 +285,8 @@ static void depots_relieve_runs(size_t units)
 
 /* --- the two verbs of a magazine ---------------------------------------------------------------------------------- */
 
-static uintptr_t no_slots[1] = {LIST_END};
-#define NO_SLOT (no_slots + 1) /* top and limit of a bin that is empty and full: its class was not used yet */
+static uintptr_t no_slots[2] = {LIST_END, LIST_END}; /* two, as whoever pops looks one further down than there is */
+#define NO_SLOT (no_slots + 2) /* top and limit of a bin that is empty and full: its class was not used yet */
 
 /* Blocks that a magazine should hold. A thread that gives away one after the other keeps few blocks in the end, a
  * quarter of those that its callers have, or as many as hold back a unit: each may hold back a page. A thread that
@@ -311,11 +311,13 @@ static COLD void heap_regret(const struct heap *heap, uint8_t *bursts, uint8_t m
     else if (*bursts < most) *bursts += 1;
 }
 
-/* Blocks in a bin. To an observer, who may see one half of a swap, any number. */
+/* Blocks in a bin. To an observer, who may see one half of a swap, any number. Where a thread was at an empty bin when
+ * its process forked, the top stays one too low in the child. */
 static uint32_t bin_length(const struct heap *heap, unsigned class)
 {
     const struct bin *bin = &heap->bins.small[class];
-    return PEEK(bin->limit) != NO_SLOT ? (uint32_t)(PEEK(bin->top) - PEEK(heap->loaded[class].slots)) - 1 : 0;
+    ptrdiff_t above = PEEK(bin->limit) != NO_SLOT ? PEEK(bin->top) - PEEK(heap->loaded[class].slots) : 0;
+    return above > 0 ? (uint32_t)above - 1 : 0;
 }
 
 /* The bin works from the loaded magazine and its blocks, up to the limit, and the capacity is in force from now on. */
@@ -500,7 +502,7 @@ static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
 /* Does the magazine, with so many blocks in it, hold this one in the slot that its first word names? */
 static bool magazine_holds(const struct magazine *magazine, uint32_t blocks, uintptr_t block)
 {
-    size_t i = (block_words(block)[0] - (uintptr_t)magazine->slots) / sizeof(uintptr_t) - 1;
+    size_t i = (block_words(block)[0] - (uintptr_t)magazine->slots) / sizeof(uintptr_t);
     return i - 1 < blocks && magazine->slots[i] == block;
 }
 

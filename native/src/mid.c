@@ -96,18 +96,19 @@ static ALWAYS_INLINE struct span *short_of(uintptr_t block)
     return &arenas[0].spans[(block - arenas[0].base) >> UNIT_SHIFT];
 }
 
-/* As bin_of_row. */
-static ALWAYS_INLINE struct run_bin *short_bin(struct run_bin *shorts, size_t *offset)
+/* As bin_at. */
+static ALWAYS_INLINE struct run_bin *short_at(struct run_bin *shorts, size_t offset)
 {
-    __asm__("" : "+r"(*offset));
-    return (struct run_bin *)((char *)shorts + *offset);
+    char *bin = (char *)shorts + offset;
+    __asm__("" : "+r"(bin));
+    return (struct run_bin *)bin;
 }
 
 /* Takes out the run that was kept last. Result: its block; 0 where there is none. */
-static ALWAYS_INLINE uintptr_t short_pop(struct run_bin *shorts, size_t offset)
+static ALWAYS_INLINE uintptr_t short_pop(struct run_bin *bin)
 {
-    uintptr_t *top = short_bin(shorts, &offset)->top, block = top[-1];
-    if (LIKELY(block != 0)) short_bin(shorts, &offset)->top = top - 1;
+    uintptr_t *top = bin->top, block = top[-1];
+    if (LIKELY(block != 0)) bin->top = top - 1;
     return block;
 }
 
@@ -127,7 +128,7 @@ static ALWAYS_INLINE void *short_begin(const struct bins *bins, uintptr_t block,
  * size is above L2_MAX and at most RUN_SHORT_MAX. */
 static ALWAYS_INLINE uintptr_t short_take(struct run_bin *shorts, size_t size)
 {
-    return short_pop(shorts, short_bins[run_units(size)]);
+    return short_pop(short_at(shorts, short_bins[run_units(size)]));
 }
 
 /* Where there is none: one of the next length, if that is near and none of the first lies among the others. */
@@ -135,17 +136,17 @@ static ALWAYS_INLINE uintptr_t short_take_near(struct heap *heap, size_t size)
 {
     size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
     if (!run_is_near(next, units) || PEEK(heap->kept.runs[length - 1]) != NULL) return 0;
-    return short_pop(heap->bins.shorts, short_bins[next]);
+    return short_pop(&heap->bins.shorts[next]);
 }
 
 /* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
 static ALWAYS_INLINE bool short_free(struct bins *bins, struct span *run, uintptr_t block)
 {
-    size_t offset = run->bin;
-    uintptr_t *top = short_bin(bins->shorts, &offset)->top;
-    if (UNLIKELY(top >= short_bin(bins->shorts, &offset)->limit)) return false;
+    struct run_bin *bin = short_at(bins->shorts, run->bin);
+    uintptr_t *top = bin->top;
+    if (UNLIKELY(top >= bin->limit)) return false;
     *top = block;
-    short_bin(bins->shorts, &offset)->top = top + 1;
+    bin->top = top + 1;
     POKE(run->life, bins->kept);
     return true;
 }
@@ -197,7 +198,7 @@ static void shorts_begin(struct heap *heap)
 /* The short run that was kept last; NULL where there is none. */
 static struct span *short_run(struct heap *heap, size_t length)
 {
-    uintptr_t block = short_pop(heap->bins.shorts, SHORT_BIN(length));
+    uintptr_t block = short_pop(&heap->bins.shorts[length]);
     if (block == 0) return NULL;
     run_expect(heap->bins.kept, short_of(block));
     return short_of(block);

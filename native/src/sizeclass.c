@@ -1,9 +1,9 @@
 /* sizeclass.c: size -> class for tiny (one class a granule) and L2 (a table, no branch); runs go by units.
  *
- * Class numbers: 1 ... 64 tiny, 65 ... 104 L2; the row of a class is twice its number. A class's blocks start at its
- * slab's first byte and lie `size` apart, so `offset mod size == 0` tells a block's start; that is tested without a
- * division: with m = ceil(2^64 / size), offset * m mod 2^64 < m exactly then, where offset * size < 2^64 (Lemire,
- * Kaser, Kurz 2019, section 3.2).
+ * Class numbers: 1 ... 64 tiny, 65 ... 104 L2; sixteen times the number is the offset of the class's bin, and of a tiny
+ * one the size. A class's blocks start at its slab's first byte and lie `size` apart, so `offset mod size == 0` tells a
+ * block's start; that is tested without a division: with m = ceil(2^64 / size), offset * m mod 2^64 < m exactly then,
+ * where offset * size < 2^64 (Lemire, Kaser, Kurz 2019, section 3.2).
  *
  * In a slab 32 bits are enough, with a larger m: then the product of block k is k * e, e = m * size - 2^32, that of all
  * else is m at least, and a bound that lies above (carved - 1) * e, and not above carved * e, tells blocks that were
@@ -11,8 +11,8 @@
  * together have less than m none is above it. */
 
 static struct size_class classes[CLASSES];
-static struct owners owners;                      /* slab.c says which unit is whose */
-static uint8_t l2_rows[L2_MAX >> L2_TABLE_SHIFT]; /* (size - 1) / 128 -> row; the first steps belong to tiny */
+static struct owners owners;                   /* slab.c says which unit is whose */
+static uint16_t l2_bins[L2_MAX / L2_STEP + 1]; /* size / 128, rounded up -> offset of the bin */
 
 static ALWAYS_INLINE size_t tiny_round(size_t size)
 {
@@ -23,11 +23,11 @@ static ALWAYS_INLINE size_t tiny_round(size_t size)
 #endif
 }
 
-static ALWAYS_INLINE size_t l2_row(size_t size) { return l2_rows[(size - 1) >> L2_TABLE_SHIFT]; }
+static ALWAYS_INLINE size_t l2_bin(size_t size) { return l2_bins[(size + L2_STEP - 1) / L2_STEP]; }
 
 static ALWAYS_INLINE unsigned small_class(size_t size) /* size in 1 ... L2_MAX */
 {
-    return size <= TINY_MAX ? (unsigned)(tiny_round(size) / GRANULE) : (unsigned)l2_row(size) / 2;
+    return (unsigned)((size <= TINY_MAX ? tiny_round(size) : l2_bin(size)) / sizeof(struct bin));
 }
 
 /* What the products of neighbouring blocks are apart. */
@@ -52,7 +52,7 @@ static void classes_init(void)
     for (unsigned c = TINY_CLASSES; c < CLASSES; c++) {
         size += step;
         class_define(c, size, align_up(size <= L2_SMALL_MAX ? L2_SMALL_SLAB_BYTES : L2_SLAB_BYTES, UNIT_BYTES));
-        for (; at < size >> L2_TABLE_SHIFT; at++) l2_rows[at] = (uint8_t)(2 * c);
+        for (; at <= size / L2_STEP; at++) l2_bins[at] = (uint16_t)(c * sizeof(struct bin));
         if (is_power_of_two(size)) step *= 2;
     }
 }

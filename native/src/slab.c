@@ -24,19 +24,15 @@ static ALWAYS_INLINE uintptr_t link_follow(uintptr_t block)
 
 #define LIST_END ((uintptr_t)empty_block)
 
-/* A slot holds a free block's address, and the block's first word the address above the slot, which is the top of the
- * magazine when the block is popped. So of two slots that hold one block, freed twice, only one is right; and a block
- * that was overwritten, or is in use, is in none. */
+/* A slot holds a free block's address, and the block's first word the slot's. So of two slots that hold one block,
+ * freed twice, only one is right; and a block that was overwritten, or is in use, is in none. */
 static ALWAYS_INLINE void slot_fill(uintptr_t *slot, uintptr_t block)
 {
     POKE(*slot, block);
-    block_words(block)[0] = (uintptr_t)(slot + 1);
+    block_words(block)[0] = (uintptr_t)slot;
 }
 
-static ALWAYS_INLINE bool slot_is_right(const uintptr_t *slot)
-{
-    return block_words(*slot)[0] == (uintptr_t)(slot + 1);
-}
+static ALWAYS_INLINE bool slot_is_right(const uintptr_t *slot) { return block_words(*slot)[0] == (uintptr_t)slot; }
 
 static void slot_expect_right(const uintptr_t *slot)
 {

@@ -1,6 +1,6 @@
-/* tiny.c: blocks up to 1 KiB, one class every 16 bytes, which a table of all sizes tells. Owns the thread's front, by
- * which malloc and free get at the heap's bins; its hits are the hits of both. A free need not ask which pool a block
- * is of: the bins of L2 are the next ones.
+/* tiny.c: blocks up to 1 KiB, one class every 16 bytes, as long as a bin: so a size rounded up is its bin's offset.
+ * Owns the thread's front, by which malloc and free get at the heap's bins; its hits are the hits of both. A free need
+ * not ask which pool a block is of: the bins of L2 are the next ones.
  *
  * A hit is thread-local: no lock, no atomic, no knob, no counter but the magazine's own top. Safety costs it seven
  * instructions a pair: a block must know its slot (slab.c) before it is handed out, so one that was overwritten, or is
@@ -17,8 +17,18 @@ static const struct bins no_bins = {.small = {[0 ... CLASSES - 1] = {NO_SLOT, NO
                                     .shorts = {[0 ... RUN_SHORT + 1] = {NO_RUN, NO_RUN}}};
 #define NO_BINS ((struct bins *)&no_bins) /* never written, as nothing is taken out and nothing put in */
 
-THREAD_LOCAL struct front front __attribute__((used, visibility("hidden"))) = {.bins = NO_BINS, .owners = &owners};
+#define SIZES(bins) ((char *)(bins) + GRANULE - 1)
+
+THREAD_LOCAL struct front front
+    __attribute__((used, visibility("hidden"))) = {.bins = NO_BINS, .sizes = SIZES(NO_BINS), .owners = &owners};
 extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), visibility("default")));
+
+static void front_load(struct bins *bins)
+{
+    front.tiny_end = bins != NO_BINS ? TINY_MAX + 1 : 0;
+    front.bins = bins;
+    front.sizes = SIZES(bins);
+}
 
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
 #define FRONT_WRITTEN 1
@@ -26,26 +36,50 @@ extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), 
 #define FRONT_WRITTEN 0
 #endif
 
-/* The bin of a row, twice a class: found by base and index each time, an instruction less than once for all. */
-static ALWAYS_INLINE struct bin *bin_of_row(struct bins *bins, size_t *row)
+/* A bin, its address in one register: what was stored there is passed on to the next load within the cycle by Intel's
+ * cores since Golden Cove, but only if both name it by one register. By base and index it takes seven cycles, and as
+ * each call waits for the one before, that was a third of a call. */
+static ALWAYS_INLINE struct bin *bin_at(struct bins *bins, size_t offset)
 {
-    __asm__("" : "+r"(*row));
-    return (struct bin *)((char *)bins->small + *row * (sizeof(struct bin) / 2));
+    char *bin = (char *)bins + offset;
+    __asm__("" : "+r"(bin));
+    return (struct bin *)bin;
+}
+
+/* The bin of a size up to TINY_MAX. */
+static ALWAYS_INLINE struct bin *bin_of_size(size_t size)
+{
+#ifdef HAK_TINY_PUBLISHED8
+    return bin_at(front.bins, tiny_round(size));
+#else
+    return (struct bin *)((uintptr_t)(front.sizes + size) & ~(uintptr_t)(GRANULE - 1));
+#endif
 }
 
 /* Pops a block; false where the magazine is empty, or its uppermost block was overwritten or is in use. The top is read
- * by observers in other threads, so elsewhere than on x86-64 it is an atomic without order. */
-static ALWAYS_INLINE bool bins_pop(struct bins *bins, size_t row, uintptr_t *block)
+ * by observers in other threads, so it is an atomic without order. */
+static ALWAYS_INLINE bool bin_pop(struct bin *bin, uintptr_t *block)
 {
-    uintptr_t *top = bin_of_row(bins, &row)->top;
-    *block = top[-1];
-    if (UNLIKELY(!slot_is_right(top - 1))) return false;
-#if FRONT_WRITTEN
-    __asm__("subq %1, %0" : "+m"(bin_of_row(bins, &row)->top) : "i"(sizeof *top) : "cc");
-#else
-    POKE(bin_of_row(bins, &row)->top, top - 1);
-#endif
+    uintptr_t *slot = bin->top - 1;
+    *block = *slot;
+    if (UNLIKELY(!slot_is_right(slot))) return false;
+    POKE(bin->top, slot);
     return true;
+}
+
+/* The same where the bin is a heap's: lowered first, and raised again if need be, an instruction less. */
+static ALWAYS_INLINE bool bin_pop_own(struct bin *bin, uintptr_t *block)
+{
+#if FRONT_WRITTEN
+    __asm__("subq %1, %0" : "+m"(bin->top) : "i"(sizeof *bin->top) : "cc");
+    uintptr_t *slot = bin->top;
+    *block = *slot;
+    if (LIKELY(slot_is_right(slot))) return true;
+    POKE(bin->top, slot + 1);
+    return false;
+#else
+    return bin_pop(bin, block);
+#endif
 }
 
 /* Pushes a block; false where the magazine has no room. The top is stored last: a load of it that follows would else
@@ -55,7 +89,11 @@ static ALWAYS_INLINE bool bin_push(struct bin *bin, uintptr_t block)
     uintptr_t *top = bin->top;
     if (UNLIKELY(top >= bin->limit)) return false;
     slot_fill(top, block);
+#if FRONT_WRITTEN
+    __asm__("addq %1, %0" : "+m"(bin->top) : "i"(sizeof *top) : "cc");
+#else
     POKE(bin->top, top + 1);
+#endif
     return true;
 }
 
@@ -73,19 +111,13 @@ static ALWAYS_INLINE bool front_has(uintptr_t block, size_t *row)
     return ((uint32_t)block & layout->within) * layout->start < *bound;
 }
 
-/* Frees a block; false where it is no block's start, nobody was given it yet, or the magazine has no room. As
- * bin_push. */
+/* Frees a block; false where it is no block's start, nobody was given it yet, or the magazine has no room. */
 static ALWAYS_INLINE bool front_free(uintptr_t block)
 {
     size_t row;
     if (UNLIKELY(!front_has(block, &row))) return false;
     MUST(block_is_of((unsigned)row / 2, block), block);
-    struct bins *bins = front.bins;
-    uintptr_t *top = bin_of_row(bins, &row)->top;
-    if (UNLIKELY(top >= bin_of_row(bins, &row)->limit)) return false;
-    slot_fill(top, block);
-    POKE(bin_of_row(bins, &row)->top, top + 1);
-    return true;
+    return bin_push(bin_at(front.bins, row * (sizeof(struct bin) / 2)), block);
 }
 
 /* Bytes of the tiny block that starts here; 0 where none does. */

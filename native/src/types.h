@@ -33,7 +33,7 @@
 #define L2_STEPS 8u                              /* classes a doubling: 12.5 % worst internal waste */
 #define L2_CLASSES (5u * L2_STEPS)               /* 40: five doublings from 1 KiB */
 #define CLASSES (TINY_CLASSES + L2_CLASSES)      /* 105 */
-#define L2_TABLE_SHIFT 7                         /* 128 bytes: the finest step of an L2 class */
+#define L2_STEP 128u                             /* bytes: the finest step of an L2 class */
 #define L2_SMALL_MAX 8192u                       /* bytes; up to here ... */
 #define L2_SMALL_SLAB_BYTES ((size_t)65536)      /* ... a slab is 64 KiB */
 #define L2_SLAB_BYTES ((size_t)131072)           /* 128 KiB for longer blocks: an offset times L2_MAX fits 32 bits */
@@ -287,7 +287,6 @@ struct bins {
     struct bin small[CLASSES];            /* the first is always empty and full */
     struct run_bin shorts[RUN_SHORT + 2]; /* by units, the last always empty: short runs without accounts */
     uint32_t kept;                        /* word of life of a run that is kept here */
-    uint8_t tiny_rows[TINY_MAX + 1];      /* size -> row, twice its class: an instruction less than rounding */
 };
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
@@ -368,6 +367,8 @@ enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
 
 struct front {
     struct bins *bins;           /* the heap's; without one, bins that hold none and keep none */
+    char *sizes;                 /* where a tiny size is added to, and rounded down to a granule: its bin */
+    size_t tiny_end;             /* above TINY_MAX; 0 without a heap: such bins must not be written to */
     const struct owners *owners; /* for code inlined into programs */
     struct heap *heap;
     uint32_t state;       /* enum front_state */
@@ -376,11 +377,14 @@ struct front {
 
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
                    sizeof(struct bin) == sizeof(struct hak_bin_t) &&
+                   offsetof(struct front, sizes) == offsetof(struct hak_front_t, sizes) &&
+                   offsetof(struct front, tiny_end) == offsetof(struct hak_front_t, tiny_end) &&
                    offsetof(struct front, owners) == offsetof(struct hak_front_t, owners) &&
                    sizeof(struct layout) == sizeof(struct hak_layout_t) &&
                    offsetof(struct owners, bound) == offsetof(struct hak_owners_t, bound),
                "code inlined from the header sees the same front");
 _Static_assert((CLASSES - 1) * 2 <= BOUND_ROW, "a byte of a unit's bound says its class");
+_Static_assert(sizeof(struct bin) == GRANULE, "a tiny size, rounded up, is the offset of its bin");
 _Static_assert(RUN_SHORT * sizeof(struct run_bin) <= UINT8_MAX, "a descriptor's byte is the offset of its bin");
 _Static_assert(sizeof(struct span) == 64 && sizeof(struct depot) == 64, "one cache line each");
 
