@@ -470,6 +470,7 @@ static inline void *hak_malloc_inline(size_t size)
     struct hak_bin_t *bin = (struct hak_bin_t *)((uintptr_t)(hak_front.sizes + size) & ~(uintptr_t)15);
     uintptr_t *slot = bin->top - 1, *block = (uintptr_t *)*slot;
     if (__builtin_expect(*block != (uintptr_t)slot, 0)) return hak_malloc(size); /* as malloc itself */
+    __asm__("" : "+r"(slot)); /* not the equal word of the block: the next call would wait for that load too */
     bin->top = slot;
     return block;
 }

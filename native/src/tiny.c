@@ -63,6 +63,7 @@ static ALWAYS_INLINE bool bin_pop(struct bin *bin, uintptr_t *block)
     uintptr_t *slot = bin->top - 1;
     *block = *slot;
     if (UNLIKELY(!slot_is_right(slot))) return false;
+    __asm__("" : "+r"(slot)); /* not the equal word of the block: the next call would wait for that load too */
     POKE(bin->top, slot);
     return true;
 }
