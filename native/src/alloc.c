@@ -220,20 +220,28 @@ static ALWAYS_INLINE struct span *span_of_block(void *p, const char *crime)
     return span;
 }
 
+/* A giant is freed: do its pages go back at once? */
+static bool giant_goes(uint64_t now)
+{
+    POKE(large_gone_ns, now);
+    return !(PEEK(large_returns) && helper_is_there());
+}
+
 static void run_free(struct heap *heap, struct span *run, uintptr_t block)
 {
     if (UNLIKELY(block != run_block(run))) fatal("free of no block's start", block);
     if (large_is_window(run)) {
         window_hold(run);
-        window_give(heap, run, os_tick_ns());
+        uint64_t now = os_tick_ns();
+        bool giant = run->touched > GROWTH_UNITS && large_goes(run_touched_bytes(run));
+        window_give(heap, run, giant && giant_goes(now), now);
         return;
     }
     if (UNLIKELY(!run_end(run, block))) fatal("block freed twice", block);
-    bool giant = large_goes(run->size), goes = giant && !(PEEK(large_returns) && helper_is_there());
+    bool giant = large_goes(run->size), goes = giant && giant_goes(os_tick_ns());
     if (run->place || (goes && run->size >= LARGE_MIN)) run_settle(run);
     if (heap != NULL && !giant && mid_free(heap, run)) return;
     uint64_t now = os_tick_ns();
-    if (giant) POKE(large_gone_ns, now);
     size_t bytes = run_touched_bytes(run);
     run->zeroed = 0;
     large_free(heap, run, goes, now);
@@ -402,7 +410,10 @@ static void *grow_in_window(struct heap *heap, struct span *run, size_t size, bo
     memcpy((void *)run_block(window), (void *)run_block(run), had);
     window->site = run->site;
     site_grew(run->site);
-    run_free(heap, run, run_block(run));
+    if (large_is_window(run)) { /* it outgrew this one, and so will the next: that begins in the other */
+        window_hold(run);
+        window_give(heap, run, true, os_tick_ns());
+    } else run_free(heap, run, run_block(run));
     return (void *)run_block(window);
 }
 

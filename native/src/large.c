@@ -4,9 +4,11 @@
  * goes back to the kernel at once, or, at the highest threshold and where such blocks come again soon, after the purge
  * delay; below it, it is kept like any run.
  *
- * A block that grows past its run is moved, once, into a growth window: address space of 64 MiB of which only the used
- * part costs memory. From then on it grows in place. A freed window keeps its pages for the next block that grows,
- * until they have been idle for the purge delay; so does a live one for the block in it. */
+ * A block that grows past its run is moved into a growth window: address space of 64 MiB of which only the used part
+ * costs memory. From then on it grows in place; if it outgrows that it moves once more, into one of 4 GiB, in which the
+ * next one will grow from the start. A freed window keeps its pages for the next block that grows, until they have been
+ * idle for the purge delay; so does a live one for the block in it. But what a giant left goes at once, unless giants
+ * come again soon. */
 
 static struct span *windows;           /* free ones, last freed first; under arena_lock */
 static struct span *windows_live;      /* those with a caller; under arena_lock */
@@ -75,13 +77,17 @@ static void room_count(struct room had, struct room has)
     if (more != 0) atomic_fetch_add_explicit(&windows_roomy, more, memory_order_relaxed);
 }
 
-/* A new window. NULL where windows have their share of the address space, a quarter, or what is mapped is resident at
- * once: then blocks that grow are copied. Under arena_lock. */
-static struct span *window_new(void)
+/* A new window for so many units. NULL where windows have their share of the address space, a quarter, of which long
+ * ones have half, or what is mapped is resident at once, or counted: then blocks that grow are copied. Under
+ * arena_lock. */
+static struct span *window_new(size_t units)
 {
-    size_t bytes = windows_reserved + ((size_t)GROWTH_UNITS << UNIT_SHIFT);
-    if (bytes > WINDOW_BYTES / 4 || bytes > os_address_space() / 4 || arena_filled) return NULL; /* these may change */
-    struct span *window = arena_take(GROWTH_UNITS, SUPERSLAB_LARGE / UNIT_BYTES);
+    bool is_long = units > GROWTH_UNITS;
+    uint32_t length = is_long ? GROWTH_UNITS_MAX : GROWTH_UNITS;
+    size_t bytes = windows_reserved + ((size_t)length << UNIT_SHIFT);
+    if (bytes > WINDOW_BYTES / (is_long ? 8 : 4) || bytes > os_address_space() / 4 || arena_filled) return NULL;
+    if (is_long && os_counts_mapped()) return NULL; /* all of these may change */
+    struct span *window = arena_take(length, SUPERSLAB_LARGE / UNIT_BYTES);
     if (window == NULL) return NULL;
     window->start = window->wanted = 0;
     POKE(window->place, RUN_WINDOW);
@@ -97,7 +103,7 @@ static ALWAYS_INLINE void window_huge(const struct span *window, size_t had, siz
     size_t end = (size_t)2 << log2_floor(units), from = moved ? 0 : end / 2;
     if (units < WINDOW_HUGE / UNIT_BYTES || had < units / 4 || !knob(KNOB_huge_pages)) return;
     if (!moved && (had >= from || !os_dense((void *)window->address, had << UNIT_SHIFT, 12))) return;
-    end = size_min(end, GROWTH_UNITS);
+    end = size_min(end, window->units);
     if (from < end) os_huge((void *)(window->address + (from << UNIT_SHIFT)), (end - from) << UNIT_SHIFT, true);
 }
 
@@ -119,15 +125,17 @@ static void window_want(struct span *window, size_t units)
     if (units > window->wanted) window->wanted = (uint32_t)units;
 }
 
-/* The free window that was used last; `warm`: whose pages are wanted, so of a few one that has not far more of them
- * than the block, but for as many blocks as threads can work at a time: each holds them until a round of purging. NULL
- * where there is none. Under arena_lock. */
+/* The free window that was used last, of those that are long enough; `warm`: whose pages are wanted, so of a few one
+ * that has not far more of them than the block, but for as many blocks as threads can work at a time: each holds them
+ * until a round of purging. NULL where there is none. Under arena_lock. */
 static struct span *window_pick(size_t size, bool warm)
 {
     bool any = !warm || atomic_load_explicit(&windows_roomy, memory_order_relaxed) < run_threads;
     int look = 8;
-    for (struct span **at = &windows; *at != NULL && look > 0; at = &(*at)->next, look--) {
+    for (struct span **at = &windows; *at != NULL && look > 0; at = &(*at)->next) {
         struct span *window = *at;
+        if (window->units < run_units(size)) continue;
+        look--;
         if (!any && window_is_roomy(window, size)) continue;
         POKE(*at, window->next);
         window_count(window->touched, 0);
@@ -140,11 +148,12 @@ static struct span *window_pick(size_t size, bool warm)
 static struct span *window_take(struct heap *heap, size_t size, bool warm)
 {
     size_t units = run_units(size);
-    if (size > SIZE_LIMIT || units > GROWTH_UNITS || !knob(KNOB_growth_windows)) return NULL;
+    if (size > SIZE_LIMIT || units > GROWTH_UNITS_MAX || !knob(KNOB_growth_windows)) return NULL;
     if (warm && PEEK(windows) == NULL) return NULL;
+    if (units > GROWTH_UNITS) large_came();
     lock_take(&arena_lock);
     struct span *window = window_pick(size, warm);
-    if (window == NULL && !warm) window = window_new();
+    if (window == NULL && !warm) window = window_new(units);
     if (window != NULL) {
         run_begin(window, size, units);
         room_count(no_room, window_room(window));
@@ -159,12 +168,14 @@ static struct span *window_take(struct heap *heap, size_t size, bool warm)
     return window;
 }
 
-/* The caller holds the window; it is free from here on. */
-static void window_give(struct heap *heap, struct span *window, uint64_t now)
+/* The caller holds the window; it is free from here on. `goes`: without its pages. */
+static void window_give(struct heap *heap, struct span *window, bool goes, uint64_t now)
 {
     if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(window));
+    struct room had = window_room(window);
+    if (goes) window_purge(window, 0);
     lock_take(&arena_lock);
-    room_count(window_room(window), no_room);
+    room_count(had, no_room);
     window_count(0, window->touched);
     if (window->next != NULL) window->next->prev = window->prev;
     *(window->prev != NULL ? &window->prev->next : &windows_live) = window->next;
@@ -284,7 +295,8 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
 {
     size_t units = (run->start + size + UNIT_BYTES - 1) >> UNIT_SHIFT;
     if (large_is_window(run)) {
-        if (units > GROWTH_UNITS) return false;
+        if (units > run->units) return false;
+        if (units > GROWTH_UNITS && run->size <= (size_t)GROWTH_UNITS << UNIT_SHIFT) large_came();
         window_hold(run);
         window_want(run, units);
         window_huge(run, run->touched, units, false);

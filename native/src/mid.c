@@ -261,6 +261,12 @@ static bool large_returns;
 
 static bool large_goes(size_t size) { return size >= (size_t)knob(KNOB_large_threshold); }
 
+static void large_came(void)
+{
+    bool soon = os_tick_ns() < PEEK(large_gone_ns) + (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
+    POKE(large_returns, soon && (size_t)knob(KNOB_large_threshold) == LARGE_THRESHOLD_MAX);
+}
+
 /* A doubling of which nothing is known yet goes by the one beside it. */
 static void large_hint(unsigned doubling, size_t filled)
 {
@@ -429,10 +435,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     unsigned bin = run_bin_ceil(run_length(units));
     uint32_t length = (uint32_t)(bin < RUN_BINS ? run_bin_units(bin) : units);
     bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages), giant = large_goes(size);
-    if (giant) {
-        bool soon = os_tick_ns() < PEEK(large_gone_ns) + (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;
-        POKE(large_returns, soon && (size_t)knob(KNOB_large_threshold) == LARGE_THRESHOLD_MAX);
-    }
+    if (giant) large_came();
     lock_take(&arena_lock);
     struct span *run = arena_take_warm(length, 1);
     lock_drop(&arena_lock);

@@ -191,6 +191,17 @@ static size_t os_limit(int resource)
 /* Bytes of address space the process may have, and write to; SIZE_MAX without a limit. */
 static size_t os_address_space(void) { return size_min(os_limit(RLIMIT_AS), os_limit(RLIMIT_DATA)); }
 
+/* Does the kernel count what is mapped as if it were used? */
+static bool os_counts_mapped(void)
+{
+    char mode = 0;
+    int file = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    bool strict = read(file, &mode, 1) == 1 && mode == '2';
+    close(file);
+    return strict;
+}
+
 /* Cores that the process may run on. */
 static uint32_t os_cores(void)
 {

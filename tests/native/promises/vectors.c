@@ -142,6 +142,35 @@ static long faults_of_lives(int lives, size_t most) {
 /* Also one that nothing stands in the way of where it lies. */
 PROMISE(a_vector_leaves_its_pages_to_the_next_one) { HOLDS(faults_of_lives(6, 40 * MIB) < 40 * MIB / 4096); }
 
+/* Two vectors grow in turns to `most` bytes and are freed. Result: how often one moved that had 16 MiB or more. */
+static int moves_of_two(size_t most) {
+    int moves = 0;
+    blocks[0] = blocks[1] = NULL;
+    for (size_t size = 1 * MIB; size <= most; size *= 2)
+        for (int i = 0; i < 2; i++) {
+            char *grown = realloc(blocks[i], size);
+            HOLDS(grown != NULL);
+            moves += size > 16 * MIB && grown != blocks[i];
+            blocks[i] = grown;
+            memset(grown + size / 2, 1, size - size / 2);
+        }
+    HOLDS(resident_bytes() < (long)(2 * most + 32 * MIB));
+    for (int i = 0; i < 2; i++) {
+        for (size_t at = 1 * MIB; at < most; at += 1 * MIB) HOLDS(((char *)blocks[i])[at] == 1);
+        free(blocks[i]);
+    }
+    return moves;
+}
+
+PROMISE(a_vector_that_outgrows_its_window_moves_once_and_the_next_one_not_at_all) {
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    HOLDS(moves_of_two(128 * MIB) <= 2);
+    for (int life = 0; life < 3; life++) HOLDS(moves_of_two(128 * MIB) == 0);
+    peak_of(12 * KIB);
+    expect_given_back(before);
+}
+
 /* A kernel may call every page resident, as some sandboxes do: nothing is decided by that alone. From here on this
  * program stands before libc's function. */
 static bool all_is_resident;
