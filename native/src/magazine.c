@@ -285,8 +285,9 @@ static void depots_relieve_runs(size_t units)
 
 /* --- the two verbs of a magazine ---------------------------------------------------------------------------------- */
 
-static uintptr_t no_slots[2] = {LIST_END, LIST_END}; /* two, as whoever pops looks one further down than there is */
-#define NO_SLOT (no_slots + 2) /* top and limit of a bin that is empty and full: its class was not used yet */
+/* Top and limit of a bin that is empty and full: its class was not used yet. Who pops may look one further down. */
+static const uintptr_t no_slots[2] = {LIST_END, LIST_END};
+#define NO_SLOT ((uintptr_t *)no_slots + 2)
 
 /* Blocks that a magazine should hold. A thread that gives away one after the other keeps few blocks in the end, a
  * quarter of those that its callers have, or as many as hold back a unit: each may hold back a page. A thread that

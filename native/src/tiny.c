@@ -25,9 +25,12 @@ extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), 
 
 static void front_load(struct bins *bins)
 {
-    front.tiny_end = bins != NO_BINS ? TINY_MAX + 1 : 0;
+    front.tiny_end = 0; /* so that a signal finds no bins that it may write to where there are none */
+    atomic_signal_fence(memory_order_seq_cst);
     front.bins = bins;
     front.sizes = SIZES(bins);
+    atomic_signal_fence(memory_order_seq_cst);
+    if (bins != NO_BINS) front.tiny_end = TINY_MAX + 1;
 }
 
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) && !defined(__clang__)

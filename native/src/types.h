@@ -385,7 +385,8 @@ _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
                    offsetof(struct owners, bound) == offsetof(struct hak_owners_t, bound),
                "code inlined from the header sees the same front");
 _Static_assert((CLASSES - 1) * 2 <= BOUND_ROW, "a byte of a unit's bound says its class");
-_Static_assert(sizeof(struct bin) == GRANULE, "a tiny size, rounded up, is the offset of its bin");
+_Static_assert(sizeof(struct bin) == GRANULE && offsetof(struct heap, bins.small) % GRANULE == 0,
+               "a tiny size, added to the first bin's address and rounded up, is its bin's, for a heap begins a page");
 _Static_assert(RUN_SHORT * sizeof(struct run_bin) <= UINT8_MAX, "a descriptor's byte is the offset of its bin");
 _Static_assert(sizeof(struct span) == 64 && sizeof(struct depot) == 64, "one cache line each");
 
