@@ -433,7 +433,6 @@ int hak_event_write(const char *path); /* appends what is new as CSV: rows, or -
 #define HAK_INLINE_MAX 1024u
 #define HAK_INLINE_MASK (((size_t)1 << 22) - 1)
 #define HAK_INLINE_BINS 105
-#define HAK_LOWEST_BYTE (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : 3) /* of 32 bits */
 
 struct hak_bin_t {
     uintptr_t *top;
@@ -452,7 +451,6 @@ struct hak_owners_t {
 struct hak_front_t {
     struct hak_bin_t *bins;
     char *sizes;
-    size_t tiny_end;
     const struct hak_owners_t *owners;
 };
 
@@ -466,8 +464,10 @@ extern __thread struct hak_front_t hak_front __attribute__((tls_model("initial-e
 
 static inline void *hak_malloc_inline(size_t size)
 {
-    if (__builtin_expect(size >= hak_front.tiny_end, 0)) return hak_malloc(size);
-    struct hak_bin_t *bin = (struct hak_bin_t *)((uintptr_t)(hak_front.sizes + size) & ~(uintptr_t)15);
+    if (__builtin_expect(size > HAK_INLINE_MAX, 0)) return hak_malloc(size);
+    struct hak_bin_t *bin = __builtin_constant_p(size) /* then its bin is one place */
+                                ? &hak_front.bins[(size + 15) / 16]
+                                : (struct hak_bin_t *)((uintptr_t)(hak_front.sizes + size) & ~(uintptr_t)15);
     uintptr_t *slot = bin->top - 1, *block = (uintptr_t *)*slot;
     if (__builtin_expect(*block != (uintptr_t)slot, 0)) return hak_malloc(size); /* as malloc itself */
     __asm__("" : "+r"(slot)); /* not the equal word of the block: the next call would wait for that load too */
@@ -475,19 +475,17 @@ static inline void *hak_malloc_inline(size_t size)
     return block;
 }
 
-/* Twice a class serves as an offset as it is, and the bound is compared where it lies: six instructions less than by
- * way of the class, which calls given back in a random order feel most. */
 static inline void hak_free_inline(void *block)
 {
     const struct hak_owners_t *owners = hak_front.owners;
-    const uint32_t *bound = &owners->bound[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
-    uintptr_t row = ((const unsigned char *)bound)[HAK_LOWEST_BYTE];
+    uint32_t bound = owners->bound[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
+    uintptr_t row = bound & 255; /* serves as an offset as it is */
     const struct hak_layout_t *layout = (const struct hak_layout_t *)((const char *)owners->layout + row * 4);
     uint32_t product = ((uint32_t)(uintptr_t)block & layout->within) * layout->start;
     struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + row * 8);
     __asm__("" : "+r"(bin)); /* its address in one register: as the library's bin_at */
     uintptr_t *top = bin->top;
-    if (__builtin_expect(product >= *bound, 0) || __builtin_expect(top >= bin->limit, 0)) {
+    if (__builtin_expect(product >= bound, 0) || __builtin_expect(top >= bin->limit, 0)) {
         hak_free(block);
         return;
     }
