@@ -304,7 +304,7 @@ static uint32_t magazine_limit(const struct heap *heap, unsigned class)
 
 /* A thread that gives one after the other, memory that is freed after a peak, keeps little in the end. But one that
  * soon takes again what it gave works in bursts: from then on more must go in a row until it is a peak, until it takes
- * nothing for a while. */
+ * nothing for a while. So does one that gives and takes by turns, many times, if less at a time. */
 static COLD void heap_regret(const struct heap *heap, uint8_t *bursts, uint8_t most)
 {
     bool soon = os_tick_ns() < heap->given_ns + (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u; /* it may be ahead */
@@ -399,6 +399,8 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
         heap->gave_all = false;
     }
     if (heap->given[class] == GIVEN_MANY) heap_regret(heap, &heap->bursts[class], BURSTS_MAX);
+    else if (heap->given[class] != 0 && full.blocks != 0 && ++heap->trades[class] % TRADES_MANY == 0)
+        heap->bursts[class] = (uint8_t)size_min(heap->bursts[class] + 1u, BURSTS_MAX);
     heap->given[class] = 0;
     heap->given_bytes = 0;
     if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {

@@ -63,6 +63,7 @@
 #define RUN_MUCH ((size_t)512 << 10)    /* bytes of idle runs that a thread gives up before memory grows */
 #define RUN_GIVEN_MANY 16u              /* runs that go to the arena in a row until fewer short ones are kept */
 #define BURSTS_MAX 5u          /* doublings of what a thread may keep that soon takes again what it gave in a row ... */
+#define TRADES_MANY 16u        /* of a magazine or so: then they are bursts, too */
 #define PEAKS_MAX 2u           /* ... and of runs, if it gave much; of all classes together it is one */
 #define LARGE_FEW 2u           /* large blocks in a row that were filled until some of such a size get huge pages ... */
 #define LARGE_SURE 6u          /* ... and until no more than one of 32 live ones goes without */
@@ -333,6 +334,7 @@ struct heap {
     size_t given_bytes;        /* of all classes, since the last refill of one */
     bool gave_all;             /* much of all classes, and took nothing since */
     uint64_t given_ns;         /* when it last gave much in a row, or a run */
+    uint8_t trades[CLASSES];   /* times it took again the less that it gave */
     uint8_t bursts[CLASSES];   /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */
     uint8_t peaks;             /* ... of much of all classes, and of runs, up to PEAKS_MAX */
     uint32_t run_given;        /* runs given to the arena since one was taken from it */
