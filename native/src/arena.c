@@ -611,12 +611,14 @@ static size_t span_purge(struct arena *arena, struct span *span, uint64_t now)
     return end - begin;
 }
 
-/* Gives back the pages of dirty spans freed before `horizon`, oldest first. Result: bytes. */
-static size_t arena_purge(uint64_t horizon)
+/* Gives back the pages of dirty spans freed before `horizon`, oldest first, until no more than so many units are left.
+ * Result: bytes. */
+static size_t arena_purge(uint64_t horizon, size_t keep)
 {
     size_t bytes = 0;
     lock_take(&arena_lock);
     for (struct span *span = dirty_oldest; span != NULL && span->freed_ns <= horizon; span = dirty_oldest) {
+        if (atomic_load_explicit(&dirty_units, memory_order_relaxed) <= keep) break;
         free_unlink(span);
         span->life = RUN_FREE;
         struct arena *arena = arena_of(span->address);

@@ -338,7 +338,7 @@ static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
     bool spent = refusals_renew();
     bytes += superslab_purge(horizon) + windows_purge(horizon) + windows_trim(all);
     spent |= refusals_renew();
-    bytes += arena_purge(horizon);
+    bytes += arena_purge(horizon, 0);
     spent |= refusals_renew();
     if (spent && bytes == 0 && !idle_is_young(horizon)) refused_set(idle_units());
     if (bytes != 0 || atomic_load(&refused_units) == 0) POKE(rounds_vain, 0);

@@ -416,14 +416,17 @@ static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
         mid_spill(heap, run, heap->bins.kept, now);
 }
 
-/* One is asked for that no free memory with pages serves: what there is goes back first, if it is much, so that what
- * stayed makes no peak higher. */
+/* One is asked for that no free memory with pages serves: what there is goes back first, the oldest first, if it is
+ * much beside what callers have, so that what stayed makes no peak much higher. Some stays, as sizes that vary find
+ * none that serves now and then, and all that went is touched anew. */
 static NOINLINE void giant_relieve(void)
 {
     size_t much = (size_t)knob(KNOB_large_threshold) >> UNIT_SHIFT;
-    if (atomic_load_explicit(&dirty_units, memory_order_relaxed) < much || !lock_try(&round_lock)) return;
+    size_t keep = atomic_load_explicit(&run_units_out, memory_order_relaxed) / GIANT_KEEP;
+    if (atomic_load_explicit(&dirty_units, memory_order_relaxed) < size_max(much, keep) || !lock_try(&round_lock))
+        return;
     round_begin();
-    arena_purge(os_now_ns());
+    arena_purge(os_now_ns(), keep);
     lock_drop(&round_lock);
 }
 
