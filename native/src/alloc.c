@@ -220,11 +220,13 @@ static ALWAYS_INLINE struct span *span_of_block(void *p, const char *crime)
     return span;
 }
 
-/* A giant is freed: do its pages go back at once? */
+/* A giant is freed, or what a block leaves that shrinks is as long: do its pages go back at once? */
 static bool giant_goes(uint64_t now)
 {
+    bool stays = PEEK(large_returns) && helper_is_there();
+    POKE(giants_stay, stays);
     POKE(large_gone_ns, now);
-    return !(PEEK(large_returns) && helper_is_there());
+    return !stays;
 }
 
 static void run_free(struct heap *heap, struct span *run, uintptr_t block)
@@ -429,6 +431,8 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     void *moved = moves ? grow_in_window(heap, run, size, size < LARGE_MIN) : NULL;
     bool there = moved == NULL && large_resize(heap, run, size);
     if (moved == NULL && !there && grows) moved = grow_in_window(heap, run, size, false);
+    if (there && !grows && window && PEEK(run->touched) > GROWTH_UNITS && giant_goes(os_tick_ns()))
+        window_fit(heap, run);
     if (there && !grows) helper_consider();
     helper_offer();
     stat_add(heap, STAT_growths, there && grows);

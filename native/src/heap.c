@@ -320,7 +320,7 @@ static bool idle_is_young(uint64_t horizon)
     for (struct superslab *superslab = superslabs_free; superslab != NULL && !young; superslab = superslab->next)
         young = superslab->dirty_mask != 0 && superslab->freed_ns > horizon + 1;
     for (struct span *window = windows; window != NULL && !young; window = window->next)
-        young = window->idle_ns > horizon;
+        young = window->touched != 0 && window->idle_ns > horizon;
     lock_drop(&arena_lock);
     return young;
 }

@@ -5,14 +5,14 @@
  * delay; below it, it is kept like any run.
  *
  * A block that grows past its run is moved into a growth window: address space of 64 MiB of which only the used part
- * costs memory. From then on it grows in place; if it outgrows that it moves once more, into one of 4 GiB, in which the
- * next one will grow from the start. A freed window keeps its pages for the next block that grows, until they have been
+ * costs memory. From then on it grows in place; if it outgrows that it moves once more, into a long one of 4 GiB, in
+ * which the next one will grow from the start, and which stays one: of a long window only what its block reached may be
+ * written to, in doublings. A freed window keeps its pages for the next block that grows, until they have been
  * idle for the purge delay; so does a live one for the block in it. But what a giant left goes at once, unless giants
  * come again soon. */
 
 static struct span *windows;           /* free ones, last freed first; under arena_lock */
 static struct span *windows_live;      /* those with a caller; under arena_lock */
-static _Atomic size_t window_units;    /* that may hold pages: of free windows, and spare ones of live windows */
 static _Atomic uint32_t windows_roomy; /* live ones that hold much more than their block */
 static size_t windows_reserved;        /* bytes of address space in windows; under arena_lock */
 
@@ -42,11 +42,29 @@ static void window_release(struct span *window, uint32_t life)
     __atomic_store_n(&window->life, life, __ATOMIC_RELEASE);
 }
 
-/* Units that a live window's block does not reach, where they are most of what the window holds. */
-static size_t window_spare(const struct span *window)
+static bool window_is_long(const struct span *window) { return window->units > GROWTH_UNITS; }
+
+/* Those that may be written to where so many are reached. */
+static size_t window_open_units(size_t units)
 {
-    size_t units = run_units(window->size);
-    return window->touched > 2 * units ? window->touched - units : 0;
+    size_t open = GROWTH_UNITS;
+    while (open < units) open *= 2;
+    return open;
+}
+
+/* Before a block has so many units here; false where the kernel refuses. The caller holds the window, or it is in no
+ * list. */
+static bool window_open(const struct span *window, size_t units)
+{
+    size_t open = window_open_units(units);
+    return open <= window_open_units(window->touched) || os_commit((void *)window->address, open << UNIT_SHIFT);
+}
+
+/* Units that a live window holds beyond so many, where they are most of what it holds, or very many. */
+static size_t window_spare(const struct span *window, size_t units)
+{
+    size_t spare = window->touched - size_min(window->touched, units);
+    return spare > units || spare > WINDOW_SPARE ? spare : 0;
 }
 
 static void window_count(size_t had, size_t has)
@@ -66,7 +84,7 @@ static const struct room no_room;
 
 static ALWAYS_INLINE struct room window_room(const struct span *window)
 {
-    return (struct room){window_spare(window), window_is_roomy(window, window->size)};
+    return (struct room){window_spare(window, run_units(window->size)), window_is_roomy(window, window->size)};
 }
 
 static void room_count(struct room had, struct room has)
@@ -78,17 +96,17 @@ static void room_count(struct room had, struct room has)
 }
 
 /* A new window for so many units. NULL where windows have their share of the address space, a quarter, of which long
- * ones have half, or what is mapped is resident at once, or counted: then blocks that grow are copied. Under
- * arena_lock. */
+ * ones have half, or what is mapped is resident at once: then blocks that grow are copied. Under arena_lock. */
 static struct span *window_new(size_t units)
 {
     bool is_long = units > GROWTH_UNITS;
     uint32_t length = is_long ? GROWTH_UNITS_MAX : GROWTH_UNITS;
     size_t bytes = windows_reserved + ((size_t)length << UNIT_SHIFT);
     if (bytes > WINDOW_BYTES / (is_long ? 8 : 4) || bytes > os_address_space() / 4 || arena_filled) return NULL;
-    if (is_long && os_counts_mapped()) return NULL; /* all of these may change */
     struct span *window = arena_take(length, SUPERSLAB_LARGE / UNIT_BYTES);
     if (window == NULL) return NULL;
+    size_t open = (size_t)GROWTH_UNITS << UNIT_SHIFT;
+    if (is_long && window->touched == 0) os_forbid((void *)(window->address + open), span_bytes(window) - open);
     window->start = window->wanted = 0;
     POKE(window->place, RUN_WINDOW);
     windows_reserved += span_bytes(window);
@@ -125,6 +143,13 @@ static void window_want(struct span *window, size_t units)
     if (units > window->wanted) window->wanted = (uint32_t)units;
 }
 
+static void window_list(struct span *window)
+{
+    window_count(0, window->touched);
+    window->next = windows;
+    POKE(windows, window);
+}
+
 /* The free window that was used last, of those that are long enough; `warm`: whose pages are wanted, so of a few one
  * that has not far more of them than the block, but for as many blocks as threads can work at a time: each holds them
  * until a round of purging. NULL where there is none. Under arena_lock. */
@@ -134,7 +159,7 @@ static struct span *window_pick(size_t size, bool warm)
     int look = 8;
     for (struct span **at = &windows; *at != NULL && look > 0; at = &(*at)->next) {
         struct span *window = *at;
-        if (window->units < run_units(size)) continue;
+        if (window->units < run_units(size) || (warm && window->touched == 0)) continue;
         look--;
         if (!any && window_is_roomy(window, size)) continue;
         POKE(*at, window->next);
@@ -150,10 +175,17 @@ static struct span *window_take(struct heap *heap, size_t size, bool warm)
     size_t units = run_units(size);
     if (size > SIZE_LIMIT || units > GROWTH_UNITS_MAX || !knob(KNOB_growth_windows)) return NULL;
     if (warm && PEEK(windows) == NULL) return NULL;
-    if (units > GROWTH_UNITS) large_came();
+    if (units > GROWTH_UNITS) {
+        large_came();
+        giant_relieve();
+    }
     lock_take(&arena_lock);
     struct span *window = window_pick(size, warm);
     if (window == NULL && !warm) window = window_new(units);
+    if (window != NULL && !window_open(window, units)) {
+        window_list(window);
+        window = NULL;
+    }
     if (window != NULL) {
         run_begin(window, size, units);
         room_count(no_room, window_room(window));
@@ -176,15 +208,27 @@ static void window_give(struct heap *heap, struct span *window, bool goes, uint6
     if (goes) window_purge(window, 0);
     lock_take(&arena_lock);
     room_count(had, no_room);
-    window_count(0, window->touched);
     if (window->next != NULL) window->next->prev = window->prev;
     *(window->prev != NULL ? &window->prev->next : &windows_live) = window->next;
     window->zeroed = 0;
     window_release(window, RUN_FREE);
     window->idle_ns = now;
-    window->next = windows;
-    POKE(windows, window);
+    window_list(window);
     lock_drop(&arena_lock);
+}
+
+/* The block became shorter: pages behind it go, if they are worth it. */
+static void window_fit(struct heap *heap, struct span *window)
+{
+    window_hold(window);
+    struct room had = window_room(window);
+    uint32_t units = (uint32_t)run_units(window->size);
+    if (window->touched >= units + WINDOW_HUGE / UNIT_BYTES) {
+        size_t gone = window_purge(window, units);
+        heap->run_held -= size_min(heap->run_held, gone);
+        room_count(had, window_room(window));
+    }
+    window_release(window, run_mark(run_block(window)));
 }
 
 /* Gives back the pages of live windows that no block has reached since the last round (all: that the block in it does
@@ -199,7 +243,7 @@ static size_t windows_trim(bool all)
         if (!window_try(window)) continue;
         uint32_t units = (uint32_t)run_units(window->size), wanted = all ? units : window->wanted;
         struct room had = window_room(window);
-        if (window->touched > 2 * wanted) {
+        if (window_spare(window, wanted) != 0) {
             lock_drop(&arena_lock); /* nobody takes a window that is held out of the list */
             size_t gone = window_purge(window, wanted);
             lock_take(&arena_lock);
@@ -217,14 +261,15 @@ static size_t windows_trim(bool all)
     return bytes;
 }
 
-/* Gives windows idle since `horizon` back to the arena, without their pages. Result: bytes. */
+/* Gives windows idle since `horizon` back to the arena, without their pages; of long ones the pages alone. Result:
+ * bytes. */
 static size_t windows_purge(uint64_t horizon)
 {
     size_t bytes = 0;
     lock_take(&arena_lock);
     for (struct span **at = &windows; *at != NULL;) {
         struct span *window = *at;
-        if (window->idle_ns > horizon) {
+        if (window->idle_ns > horizon || (window_is_long(window) && window->touched == 0)) {
             at = &window->next;
             continue;
         }
@@ -233,8 +278,13 @@ static size_t windows_purge(uint64_t horizon)
         lock_drop(&arena_lock);
         bytes += window_purge(window, 0);
         lock_take(&arena_lock);
-        windows_reserved -= span_bytes(window);
-        arena_give(window, window->touched, horizon);
+        if (window_is_long(window)) {
+            window->idle_ns = horizon + 1; /* not again in this round */
+            window_list(window);
+        } else {
+            windows_reserved -= span_bytes(window);
+            arena_give(window, window->touched, horizon);
+        }
         at = &windows;
     }
     lock_drop(&arena_lock);
@@ -296,8 +346,15 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
     size_t units = (run->start + size + UNIT_BYTES - 1) >> UNIT_SHIFT;
     if (large_is_window(run)) {
         if (units > run->units) return false;
-        if (units > GROWTH_UNITS && run->size <= (size_t)GROWTH_UNITS << UNIT_SHIFT) large_came();
+        if (units > GROWTH_UNITS && run->size <= (size_t)GROWTH_UNITS << UNIT_SHIFT) {
+            large_came();
+            if (PEEK(run->touched) < units) giant_relieve();
+        }
         window_hold(run);
+        if (!window_open(run, units)) {
+            window_release(run, run_mark(run_block(run)));
+            return false;
+        }
         window_want(run, units);
         window_huge(run, run->touched, units, false);
         struct room had = window_room(run);

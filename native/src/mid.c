@@ -259,6 +259,8 @@ static uint8_t large_filled[64], large_since[64];
 static uint64_t large_gone_ns;
 static bool large_returns;
 
+static bool giants_stay; /* did the last one that was freed? */
+
 static bool large_goes(size_t size) { return size >= (size_t)knob(KNOB_large_threshold); }
 
 static void large_came(void)
@@ -416,16 +418,21 @@ static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
         mid_spill(heap, run, heap->bins.kept, now);
 }
 
+static _Atomic size_t window_units; /* that may hold pages: of free windows, and spare ones of live windows */
+static size_t windows_purge(uint64_t horizon); /* both are large.c's */
+
 /* One is asked for that no free memory with pages serves: what there is goes back first, the oldest first, if it is
  * much beside what callers have, so that what stayed makes no peak much higher. Some stays, as sizes that vary find
  * none that serves now and then, and all that went is touched anew. */
 static NOINLINE void giant_relieve(void)
 {
-    size_t much = (size_t)knob(KNOB_large_threshold) >> UNIT_SHIFT;
-    size_t keep = atomic_load_explicit(&run_units_out, memory_order_relaxed) / GIANT_KEEP;
-    if (atomic_load_explicit(&dirty_units, memory_order_relaxed) < size_max(much, keep) || !lock_try(&round_lock))
-        return;
+    size_t much = (size_t)knob(KNOB_large_threshold) >> UNIT_SHIFT, keep = 0;
+    if (PEEK(giants_stay)) keep = atomic_load_explicit(&run_units_out, memory_order_relaxed) / GIANT_KEEP;
+    size_t in_windows = atomic_load_explicit(&window_units, memory_order_relaxed);
+    size_t idle = atomic_load_explicit(&dirty_units, memory_order_relaxed) + in_windows;
+    if (idle < size_max(much, keep) || !lock_try(&round_lock)) return;
     round_begin();
+    if (in_windows > keep) windows_purge(os_now_ns());
     arena_purge(os_now_ns(), keep);
     lock_drop(&round_lock);
 }

@@ -114,6 +114,13 @@ static bool os_commit(void *p, size_t bytes)
     return mprotect(p, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
+/* Nothing may be written there until it is committed: so it counts as little, and no lock of all memory fills it. */
+static void os_forbid(void *p, size_t bytes)
+{
+    stat_shared(STAT_sys_mprotect, 1);
+    mprotect(p, bytes, PROT_NONE);
+}
+
 /* The pages go back; the range reads zero when it is next touched. False, and nothing is done, where the kernel refuses
  * (locked memory) or the range is not of whole pages, for the kernel would take the rest of the last one too. */
 static bool os_purge(void *p, size_t bytes)
@@ -190,17 +197,6 @@ static size_t os_limit(int resource)
 
 /* Bytes of address space the process may have, and write to; SIZE_MAX without a limit. */
 static size_t os_address_space(void) { return size_min(os_limit(RLIMIT_AS), os_limit(RLIMIT_DATA)); }
-
-/* Does the kernel count what is mapped as if it were used? */
-static bool os_counts_mapped(void)
-{
-    char mode = 0;
-    int file = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
-    if (file < 0) return false;
-    bool strict = read(file, &mode, 1) == 1 && mode == '2';
-    close(file);
-    return strict;
-}
 
 /* Cores that the process may run on. */
 static uint32_t os_cores(void)

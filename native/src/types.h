@@ -81,6 +81,7 @@
 #define SIZE_LIMIT (WINDOW_BYTES / 2)        /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX           /* address space given to a block that grows: 64 MiB ... */
 #define GROWTH_UNITS_MAX (64 * GROWTH_UNITS) /* ... and 4 GiB to one that has outgrown that */
+#define WINDOW_SPARE (GROWTH_UNITS / 2)      /* units; so many beyond the block go, though it be longer */
 #define WINDOW_HUGE ((size_t)8 << 20)        /* bytes of such a block from which it may get huge pages */
 
 #define BOUND_ROW 255u   /* bits of a unit's bound that say its class: what blocks are apart is above (sizeclass.c) */

@@ -144,3 +144,11 @@ PROMISE(locked_memory_is_no_more_than_is_used) {
     for (int i = 0; i < COUNT; i++) blocks[2 * i] = realloc(realloc(blocks[2 * i], 100 * KIB), SIZE);
     HOLDS(resident_bytes() < 100 * MIB);
 }
+
+/* Address space in which blocks grow is not filled. */
+PROMISE(a_lock_of_all_memory_fills_no_room_to_grow) {
+    blocks[0] = NULL;
+    for (size_t size = 25 * MIB; size <= 100 * MIB; size *= 2) HOLDS((blocks[0] = realloc(blocks[0], size)) != NULL);
+    if (mlockall(MCL_CURRENT) != 0) UNTRIED("no memory may be locked here");
+    HOLDS(resident_bytes() < 500 * MIB);
+}

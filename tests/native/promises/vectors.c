@@ -171,6 +171,16 @@ PROMISE(a_vector_that_outgrows_its_window_moves_once_and_the_next_one_not_at_all
     expect_given_back(before);
 }
 
+/* So would a window of its own that holds more than the block in it, for as long as that lives. */
+PROMISE(a_vector_that_outgrew_its_window_and_shrinks_gives_its_pages_back) {
+    blocks[0] = NULL;
+    for (size_t size = 25 * MIB; size <= 200 * MIB; size *= 2) HOLDS((blocks[0] = realloc(blocks[0], size)) != NULL);
+    memset(blocks[0], 1, 200 * MIB);
+    blocks[0] = realloc(blocks[0], 110 * MIB);
+    HOLDS(resident_bytes() < 130 * MIB);
+    free(blocks[0]);
+}
+
 /* A kernel may call every page resident, as some sandboxes do: nothing is decided by that alone. From here on this
  * program stands before libc's function. */
 static bool all_is_resident;
