@@ -150,16 +150,19 @@ static void window_list(struct span *window)
     POKE(windows, window);
 }
 
-/* The free window that was used last, of those that are long enough; `warm`: whose pages are wanted, so of a few one
- * that has not far more of them than the block, but for as many blocks as threads can work at a time: each holds them
- * until a round of purging. NULL where there is none. Under arena_lock. */
+/* The free window that was used last, of those that are long enough, and while half of the long ones' share is left of
+ * any length: where there are many blocks, long ones are for those that need them. `warm`: whose pages are wanted, so
+ * of a few one that has not far more of them than the block, but for as many blocks as threads can work at a time: each
+ * holds them until a round of purging. NULL where there is none. Under arena_lock. */
 static struct span *window_pick(size_t size, bool warm)
 {
     bool any = !warm || atomic_load_explicit(&windows_roomy, memory_order_relaxed) < run_threads;
+    size_t least = run_units(size), most = GROWTH_UNITS_MAX;
+    if (least <= GROWTH_UNITS && windows_reserved > WINDOW_BYTES / 16) most = GROWTH_UNITS;
     int look = 8;
     for (struct span **at = &windows; *at != NULL && look > 0; at = &(*at)->next) {
         struct span *window = *at;
-        if (window->units < run_units(size) || (warm && window->touched == 0)) continue;
+        if (window->units < least || window->units > most || (warm && window->touched == 0)) continue;
         look--;
         if (!any && window_is_roomy(window, size)) continue;
         POKE(*at, window->next);
@@ -175,10 +178,7 @@ static struct span *window_take(struct heap *heap, size_t size, bool warm)
     size_t units = run_units(size);
     if (size > SIZE_LIMIT || units > GROWTH_UNITS_MAX || !knob(KNOB_growth_windows)) return NULL;
     if (warm && PEEK(windows) == NULL) return NULL;
-    if (units > GROWTH_UNITS) {
-        large_came();
-        giant_relieve();
-    }
+    if (units > GROWTH_UNITS) large_came();
     lock_take(&arena_lock);
     struct span *window = window_pick(size, warm);
     if (window == NULL && !warm) window = window_new(units);
@@ -186,6 +186,7 @@ static struct span *window_take(struct heap *heap, size_t size, bool warm)
         window_list(window);
         window = NULL;
     }
+    bool cold = window != NULL && window->touched < units;
     if (window != NULL) {
         run_begin(window, size, units);
         room_count(no_room, window_room(window));
@@ -196,6 +197,7 @@ static struct span *window_take(struct heap *heap, size_t size, bool warm)
         windows_live = window;
     }
     lock_drop(&arena_lock);
+    if (cold && units > GROWTH_UNITS) giant_relieve();
     if (window != NULL) heap->run_held += run_touched_bytes(window);
     return window;
 }

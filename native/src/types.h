@@ -77,7 +77,7 @@
 #define LARGE_MIN ((size_t)1 << 20)                        /* 1 MiB: blocks from here on are large */
 #define LARGE_THRESHOLD_MAX ((size_t)32 << 20)             /* bytes: of the knob */
 #define GIANT_UNITS (LARGE_THRESHOLD_MAX / UNIT_BYTES)     /* from here on one that comes again soon keeps its pages */
-#define GIANT_KEEP 2u /* a part of all runs that callers have: so much stays idle when there is none for a giant */
+#define GIANT_KEEP 2u /* of the units of runs out one in so many may lie idle where there is none for a giant */
 #define SIZE_LIMIT (WINDOW_BYTES / 2)        /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX           /* address space given to a block that grows: 64 MiB ... */
 #define GROWTH_UNITS_MAX (64 * GROWTH_UNITS) /* ... and 4 GiB to one that has outgrown that */
