@@ -138,11 +138,15 @@ def _rows(path):
     return [(line, dict(zip(header, row, strict=True))) for line, row in lines[1:]]
 
 
+def _number(text):
+    if "_" in text:  # Python alone takes 1_0 for 10
+        raise ValueError(text)
+    return float(text)
+
+
 def _cost(row, column, line):
     try:
-        if "_" in row[column]:  # Python alone takes 1_0 for 10
-            raise ValueError
-        value = float(row[column])
+        value = _number(row[column])
     except ValueError:
         raise DataError(f"line {line}: {column} is {row[column]!r}, not a number") from None
     if not (isfinite(value) and value > 0):
@@ -171,7 +175,7 @@ def _pivot(rows):
 def _share(text):
     """ "1%" or "0.01" as 0.01; refuses what would be 100 % or more."""
     try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        value = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         value = nan
     if not 0 <= value < 1:

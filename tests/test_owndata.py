@@ -115,7 +115,7 @@ def test_unknown_baseline_and_absent_file(ask, capsys):
     assert "the file has a, b" in ask(wide_text(GOOD), "--baseline", "c")[2]
     assert cli.main(["compare", "absent.csv"]) == 2
     assert "No such file" in capsys.readouterr().err
-    for share in ("1.5", "abc"):
+    for share in ("1.5", "abc", "1_0%"):
         with pytest.raises(SystemExit, match="2"):
             ask(wide_text(GOOD), "--threshold", share)
         assert f"argument --threshold: {share} is no share; write 1%" in capsys.readouterr().err
