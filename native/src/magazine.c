@@ -317,8 +317,8 @@ static COLD void heap_regret(const struct heap *heap, uint8_t *bursts, uint8_t m
 static uint32_t bin_length(const struct heap *heap, unsigned class)
 {
     const struct bin *bin = &heap->bins.small[class];
-    ptrdiff_t above = PEEK(bin->limit) != NO_SLOT ? PEEK(bin->top) - PEEK(heap->loaded[class].slots) : 0;
-    return above > 0 ? (uint32_t)above - 1 : 0;
+    uintptr_t *top = PEEK(bin->top), *first = PEEK(heap->loaded[class].slots) + 1;
+    return PEEK(bin->limit) != NO_SLOT && top > first ? (uint32_t)(top - first) : 0;
 }
 
 /* The bin works from the loaded magazine and its blocks, up to the limit, and the capacity is in force from now on. */
@@ -502,11 +502,11 @@ static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
 
 /* --- a block asked about ------------------------------------------------------------------------------------------ */
 
-/* Does the magazine, with so many blocks in it, hold this one in the slot that its first word names? */
-static bool magazine_holds(const struct magazine *magazine, uint32_t blocks, uintptr_t block)
+/* Does one of the slots from `first` to below `top` hold the block, that which its first word names? */
+static bool slots_hold(const uintptr_t *first, const uintptr_t *top, uintptr_t block)
 {
-    size_t i = (block_words(block)[0] - (uintptr_t)magazine->slots) / sizeof(uintptr_t);
-    return i - 1 < blocks && magazine->slots[i] == block;
+    uintptr_t at = block_words(block)[0] - (uintptr_t)first;
+    return at < (uintptr_t)top - (uintptr_t)first && first[at / sizeof *first] == block;
 }
 
 /* Does a slab hold it, listed or, of L2, as a bit? */
@@ -573,8 +573,9 @@ static bool block_leads_on(unsigned class, uintptr_t block)
 static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
     const struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    if (magazine_holds(loaded, bin_length(heap, class), block) || magazine_holds(spare, spare->blocks, block))
-        return true;
+    const uintptr_t *top = heap->bins.small[class].top, *behind = spare->slots + 1;
+    if (loaded->room != 0 && slots_hold(loaded->slots + 1, top, block)) return true;
+    if (spare->blocks != 0 && slots_hold(behind, behind + spare->blocks, block)) return true;
     if (LIKELY(!block_leads_on(class, block))) return false;
     if (slab_holds(span_of(block), block)) return true;
     bool found = false;

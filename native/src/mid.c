@@ -418,8 +418,8 @@ static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
         mid_spill(heap, run, heap->bins.kept, now);
 }
 
-static _Atomic size_t window_units; /* that may hold pages: of free windows, and spare ones of live windows */
-static size_t windows_purge(uint64_t horizon); /* both are large.c's */
+static _Atomic size_t window_units; /* that may hold pages: of free growth windows, and spare ones of live ones */
+static size_t (*windows_relieve)(uint64_t horizon); /* large.c's windows_purge; set at start */
 
 /* One is asked for that no free memory with pages serves: what there is goes back first, the oldest first, if it is
  * much beside what callers have, so that what stayed makes no peak much higher. Some stays, as sizes that vary find
@@ -432,7 +432,7 @@ static NOINLINE void giant_relieve(void)
     size_t idle = atomic_load_explicit(&dirty_units, memory_order_relaxed) + in_windows;
     if (idle < size_max(much, keep) || !lock_try(&round_lock)) return;
     round_begin();
-    if (in_windows > keep) windows_purge(os_now_ns());
+    if (in_windows > keep) windows_relieve(os_now_ns());
     arena_purge(os_now_ns(), keep);
     lock_drop(&round_lock);
 }
