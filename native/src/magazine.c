@@ -573,8 +573,9 @@ static bool block_leads_on(unsigned class, uintptr_t block)
 static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
     const struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    const uintptr_t *top = heap->bins.small[class].top, *behind = spare->slots + 1;
-    if (loaded->room != 0 && slots_hold(loaded->slots + 1, top, block)) return true;
+    const struct bin *bin = &heap->bins.small[class];
+    const uintptr_t *behind = spare->slots + 1;
+    if (bin->limit != NO_SLOT && slots_hold(loaded->slots + 1, bin->top, block)) return true;
     if (spare->blocks != 0 && slots_hold(behind, behind + spare->blocks, block)) return true;
     if (LIKELY(!block_leads_on(class, block))) return false;
     if (slab_holds(span_of(block), block)) return true;
