@@ -258,8 +258,7 @@ static uint8_t large_filled[64], large_since[64];
  * after the last one was freed, it stays for the purge delay, as other free memory does. A lost update is no matter. */
 static uint64_t large_gone_ns;
 static bool large_returns;
-
-static bool giants_stay; /* did the last one that was freed? */
+static bool giants_stay; /* did the pages of the last one that was freed, or shortened? */
 
 static bool large_goes(size_t size) { return size >= (size_t)knob(KNOB_large_threshold); }
 

@@ -171,7 +171,7 @@ PROMISE(a_vector_that_outgrows_its_window_moves_once_and_the_next_one_not_at_all
     expect_given_back(before);
 }
 
-/* So would a window of its own that holds more than the block in it, for as long as that lives. */
+/* Else its window would hold them for as long as the block in it lives. */
 PROMISE(a_vector_that_outgrew_its_window_and_shrinks_gives_its_pages_back) {
     blocks[0] = NULL;
     for (size_t size = 25 * MIB; size <= 200 * MIB; size *= 2) HOLDS((blocks[0] = realloc(blocks[0], size)) != NULL);
