@@ -168,8 +168,8 @@ static NOINLINE void *allocate_near(struct heap *heap, size_t size)
     return LIKELY(block != 0) ? short_begin(&heap->bins, block, size) : allocate_run(heap, size);
 }
 
-/* Above 1 KiB, and of any size without a heap: a block or a run that the thread has in hand. Only tail calls, so that no
- * register is saved. */
+/* Above 1 KiB, and of any size without a heap: a block or a run that the thread has in hand. Only tail calls, so that
+ * no register is saved. */
 static ALWAYS_INLINE void *allocate_by_size(size_t size)
 {
     if (LIKELY(size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1))) {
