@@ -5,10 +5,9 @@
  *
  * A magazine is an array of addresses: where the next block lies is known without looking into this one, so a row of
  * calls does not wait for a chain of loads. Its slots stay with the thread's heap. In the depot a magazine needs none:
- * it lies in its own blocks. The first block holds the addresses of the next ones, as many as it has words for, the
- * second block those of the following ones, and so on, all under the key: a tree, so that reading it back waits for few
- * blocks, and for those that will be used first. The first word of all holds the next magazine of the depot and the
- * length.
+ * it lies in its own blocks, as so many lists, strands, side by side: each block's first word leads to one further
+ * down, under the key, so that reading it back waits for many blocks at a time, not for one after the other. The first
+ * word of all holds the next magazine of the depot and the length.
  *
  * A block freed by any thread goes into that thread's magazine: nobody is asked who owned it. */
 
@@ -41,7 +40,7 @@ static uint32_t magazine_room(const struct heap *heap, unsigned class)
 
 /* --- a magazine at rest ------------------------------------------------------------------------------------------- */
 
-/* A block's words of the class: how many addresses it can hold. */
+/* A block's words of the class. */
 static uint32_t chain_words(unsigned class) { return classes[class].size / (uint32_t)sizeof(uintptr_t); }
 
 static void chain_seal(struct chain chain, uintptr_t below)
@@ -56,49 +55,61 @@ static struct chain chain_open(uintptr_t head, uintptr_t *below)
     return (struct chain){head, (uint32_t)(word >> POINTER_BITS)};
 }
 
-/* The blocks of so many slots; the uppermost is the first. Those that hold no addresses hold the key. Only in a block's
- * first word is an address under the key alone: what stays in the others is no link when a program copies it, unread,
- * to where another block begins. */
+/* Strands of a magazine at rest: as many as the first block has words for, but enough to wait for that many blocks at a
+ * time. Where they begin the first block's other words say, and where it has too few the second one's, and so on. */
+static uint32_t chain_strands(unsigned class) { return (uint32_t)size_max(chain_words(class) - 1, STRANDS_LEAST); }
+
+/* The blocks of so many slots; the uppermost is the first. Only in a block's first word is an address under the key
+ * alone: what stays in the others is no link when a program copies it, unread, to where another block begins. */
 static struct chain chain_pack(unsigned class, const uintptr_t *slots, uint32_t blocks)
 {
     const uintptr_t key = link_key;
-    uint32_t words = chain_words(class), word = 1, left = blocks - 1, at = left;
-    for (; left > 0; at--, word = 0) {
-        slot_expect_right(&slots[at]);
-        uintptr_t *to = block_words(slots[at]);
-        uint32_t n = words - word < left ? words - word : left, i = 0;
-        left -= n;
-        if (word == 0) to[i++] = slots[left] + key;
-        for (; i < n; i++) to[word + i] = slots[left + i] + key + 1;
-    }
-    for (uint32_t i = 0; i <= at; i++) {
+    uint32_t strands = chain_strands(class), words = chain_words(class), last = blocks - 1, i = 0;
+    for (; i < blocks && i < strands; i++) {
         slot_expect_right(&slots[i]);
         block_words(slots[i])[0] = key;
     }
-    return (struct chain){slots[blocks - 1], blocks};
+    for (; i < blocks; i++) {
+        slot_expect_right(&slots[i]);
+        block_words(slots[i])[0] = slots[i - strands] + key;
+    }
+    uint32_t from = last, word = 1;
+    for (i = last; i > 0 && last - i < strands; i--, word++) {
+        if (word == words) from--, word = 1;
+        block_words(slots[from])[word] = slots[i - 1] + key + 1;
+    }
+    return (struct chain){slots[last], blocks};
 }
 
-/* The reverse. Ends the program where a block was overwritten or is in use. */
+/* The address in a word of the block; ends the program where it was overwritten or the block is in use. */
+static ALWAYS_INLINE uintptr_t chain_follow(uintptr_t block, uint32_t word, uintptr_t key)
+{
+    uintptr_t to = block_words(block)[word];
+    if (UNLIKELY((intptr_t)to < (intptr_t)key)) fatal("free block overwritten, or freed twice,", block);
+    return to - key;
+}
+
+/* The reverse. */
 static void chain_unpack(unsigned class, struct chain chain, uintptr_t *slots)
 {
     const uintptr_t key = link_key;
-    const char *crime = "free block overwritten, or freed twice,";
-    uint32_t words = chain_words(class), word = 1, left = chain.blocks - 1, at = left;
-    block_words(chain.head)[0] = key;
-    POKE(slots[left], chain.head);
-    for (; left > 0; at--, word = 0) {
-        uintptr_t *from = block_words(slots[at]);
-        uint32_t n = words - word < left ? words - word : left;
-        left -= n;
-        for (uint32_t i = 0; i < n; i++) {
-            if (UNLIKELY((intptr_t)from[word + i] < (intptr_t)key)) fatal(crime, slots[at]);
-            POKE(slots[left + i], from[word + i] - key - (word + i != 0));
-        }
-        slot_fill(&slots[at], slots[at]);
+    uint32_t strands = chain_strands(class), words = chain_words(class), last = chain.blocks - 1;
+    uint32_t from = last, word = 1, i = last;
+    POKE(slots[last], chain.head);
+    for (; i > 0 && last - i < strands; i--, word++) {
+        if (word == words) from--, word = 1;
+        POKE(slots[i - 1], chain_follow(slots[from], word, key + 1));
     }
-    for (uint32_t i = 0; i <= at; i++) {
-        if (UNLIKELY(block_words(slots[i])[0] != key)) fatal(crime, slots[i]);
-        slot_fill(&slots[i], slots[i]);
+    slot_fill(&slots[last], chain.head);
+    for (i = last; i > strands; i--) {
+        uintptr_t block = slots[i - 1];
+        POKE(slots[i - 1 - strands], chain_follow(block, 0, key));
+        block_words(block)[0] = (uintptr_t)&slots[i - 1];
+    }
+    for (; i > 0; i--) {
+        uintptr_t block = slots[i - 1];
+        if (UNLIKELY(block_words(block)[0] != key)) fatal("free block overwritten, or freed twice,", block);
+        block_words(block)[0] = (uintptr_t)&slots[i - 1];
     }
 }
 
@@ -525,19 +536,18 @@ static bool slab_holds(struct span *slab, uintptr_t block)
     return found;
 }
 
-/* Does a magazine of the depot hold it? `slots`: room for its blocks. Nothing is written. */
+/* Does a magazine of the depot hold it? `slots`: room for its blocks. Nothing is written, and where a block was
+ * overwritten no further block is looked at: who takes it will say so. */
 static bool chain_holds(unsigned class, struct chain chain, uintptr_t *slots, uintptr_t block)
 {
-    uint32_t words = chain_words(class), word = 1, left = chain.blocks - 1, at = left;
-    slots[left] = chain.head;
-    for (; left > 0; at--, word = 0) {
-        const uintptr_t *from = block_words(slots[at]);
-        uint32_t n = words - word < left ? words - word : left;
-        left -= n;
-        for (uint32_t i = 0; i < n; i++) {
-            slots[left + i] = from[word + i] - link_key - (word + i != 0);
-            if (!block_is_of(class, slots[left + i])) return false; /* it was overwritten: who takes it will say so */
-        }
+    uint32_t strands = chain_strands(class), words = chain_words(class), last = chain.blocks - 1;
+    uint32_t from = last, word = 1;
+    slots[last] = chain.head;
+    for (uint32_t i = last; i > 0; i--, word++) {
+        bool begins = last - i < strands;
+        if (begins && word == words) from--, word = 1;
+        slots[i - 1] = begins ? block_words(slots[from])[word] - link_key - 1 : link_next(slots[i - 1 + strands]);
+        if (!block_is_of(class, slots[i - 1])) return false;
     }
     for (uint32_t i = 0; i < chain.blocks; i++)
         if (slots[i] == block) return true;

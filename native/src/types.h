@@ -145,6 +145,8 @@ struct magazine {
     uint32_t blocks;
 };
 
+#define STRANDS_LEAST 16u /* lists that a magazine in the depot consists of: a core waits for about as many misses */
+
 /* A whole magazine in the depot: it lies in its own blocks (magazine.c). */
 struct chain {
     uintptr_t head; /* 0: none */
