@@ -55,9 +55,14 @@ static struct chain chain_open(uintptr_t head, uintptr_t *below)
     return (struct chain){head, (uint32_t)(word >> POINTER_BITS)};
 }
 
-/* Strands of a magazine at rest: as many as the first block has words for, but enough to wait for that many blocks at a
- * time. Where they begin the first block's other words say, and where it has too few the second one's, and so on. */
-static uint32_t chain_strands(unsigned class) { return (uint32_t)size_max(chain_words(class) - 1, STRANDS_LEAST); }
+/* Strands of a magazine at rest. Where they begin the first block's other words say, where it has too few the second
+ * one's, and so on: of blocks that have only one there are fewer, or finding them would itself be one after the other.
+ */
+static uint32_t chain_strands(unsigned class)
+{
+    uint32_t others = chain_words(class) - 1;
+    return (uint32_t)size_max(others, size_min(others * STRANDS_A_WORD, STRANDS_ENOUGH));
+}
 
 /* The blocks of so many slots; the uppermost is the first. Only in a block's first word is an address under the key
  * alone: what stays in the others is no link when a program copies it, unread, to where another block begins. */
@@ -106,10 +111,10 @@ static void chain_unpack(unsigned class, struct chain chain, uintptr_t *slots)
         POKE(slots[i - 1 - strands], chain_follow(block, 0, key));
         block_words(block)[0] = (uintptr_t)&slots[i - 1];
     }
-    for (; i > 0; i--) {
-        uintptr_t block = slots[i - 1];
+    for (uint32_t end = 0; end < i; end++) {
+        uintptr_t block = slots[end];
         if (UNLIKELY(block_words(block)[0] != key)) fatal("free block overwritten, or freed twice,", block);
-        block_words(block)[0] = (uintptr_t)&slots[i - 1];
+        block_words(block)[0] = (uintptr_t)&slots[end];
     }
 }
 

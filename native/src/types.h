@@ -145,7 +145,9 @@ struct magazine {
     uint32_t blocks;
 };
 
-#define STRANDS_LEAST 16u /* lists that a magazine in the depot consists of: a core waits for about as many misses */
+/* Lists that a magazine in the depot consists of: a core may wait for as many misses at a time. */
+#define STRANDS_A_WORD 16u  /* for each word of a block but the first ... */
+#define STRANDS_ENOUGH 128u /* ... up to here, where lines come from another core */
 
 /* A whole magazine in the depot: it lies in its own blocks (magazine.c). */
 struct chain {
