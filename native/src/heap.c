@@ -80,6 +80,7 @@ static bool heap_retire(struct heap *heap)
     heaps_free = heap;
     heap->run_held = heap->kept.taken = 0;
     POKE(heap->front, NULL);
+    racks_return(heap);
     atomic_store(&heap->state, HEAP_FREE);
     return atomic_fetch_sub(&heaps_alive, 1) == 1;
 }
@@ -97,7 +98,8 @@ static void heap_flush_blocks(struct heap *heap, bool leaves, uint64_t now)
         magazine_flush(heap, class, leaves);
         heap_abandon(heap, class, now);
     }
-    POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
+    heap_abandon(heap, RACKS, now); /* last, for each magazine that goes may take one */
+    POKE(slabs_due, true);          /* few blocks in depots may hold back many slabs */
 }
 
 /* And every run. */

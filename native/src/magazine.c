@@ -4,10 +4,11 @@
  * behind it, and trades whole magazines with a depot, so that nothing is locked, or moves between cores, for a block.
  *
  * A magazine is an array of addresses: where the next block lies is known without looking into this one, so a row of
- * calls does not wait for a chain of loads. Its slots stay with the thread's heap. In the depot a magazine needs none:
- * it lies in its own blocks, as so many lists, strands, side by side: each block's first word leads to one further
- * down, under the key, so that reading it back waits for many blocks at a time, not for one after the other. The first
- * word of all holds the next magazine of the depot and the length.
+ * calls does not wait for a chain of loads. The slots of the longest ones are a rack, which goes to the depot as it is
+ * and is looked at when it comes back. Others stay with the thread's heap, and a magazine that leaves them, or for
+ * which there are too many racks, lies in its own blocks, as so many lists, strands, side by side: each block's first
+ * word leads to one further down, under the key, so that reading it back waits for many blocks at a time, not for one
+ * after the other. The first word of all, or the rack's, holds the next magazine of the depot and the length.
  *
  * A block freed by any thread goes into that thread's magazine: nobody is asked who owned it. */
 
@@ -45,12 +46,12 @@ static uint32_t chain_words(unsigned class) { return classes[class].size / (uint
 
 static void chain_seal(struct chain chain, uintptr_t below)
 {
-    block_words(chain.head)[0] = (below | (uintptr_t)chain.blocks << POINTER_BITS) ^ link_key;
+    block_words(chain.head & ~CHAIN_RACK)[0] = (below | (uintptr_t)chain.blocks << POINTER_BITS) ^ link_key;
 }
 
 static struct chain chain_open(uintptr_t head, uintptr_t *below)
 {
-    uintptr_t word = block_words(head)[0] ^ link_key;
+    uintptr_t word = block_words(head & ~CHAIN_RACK)[0] ^ link_key;
     *below = word & (((uintptr_t)1 << POINTER_BITS) - 1);
     return (struct chain){head, (uint32_t)(word >> POINTER_BITS)};
 }
@@ -69,19 +70,23 @@ static uint32_t chain_strands(unsigned class)
 static struct chain chain_pack(unsigned class, const uintptr_t *slots, uint32_t blocks)
 {
     const uintptr_t key = link_key;
-    uint32_t strands = chain_strands(class), words = chain_words(class), last = blocks - 1, i = 0;
-    for (; i < blocks && i < strands; i++) {
+    uint32_t strands = chain_strands(class), words = chain_words(class), last = blocks - 1;
+    uint32_t from = last, word = 1, i;
+    slot_expect_right(&slots[last]);
+    for (i = last; i > 0 && last - i < strands; i--, word++) { /* first, or a lock waits for these lines */
+        if (word == words) {
+            from--, word = 1;
+            slot_expect_right(&slots[from]);
+        }
+        block_words(slots[from])[word] = slots[i - 1] + key + 1;
+    }
+    for (i = 0; i < blocks && i < strands; i++) {
         slot_expect_right(&slots[i]);
         block_words(slots[i])[0] = key;
     }
     for (; i < blocks; i++) {
         slot_expect_right(&slots[i]);
         block_words(slots[i])[0] = slots[i - strands] + key;
-    }
-    uint32_t from = last, word = 1;
-    for (i = last; i > 0 && last - i < strands; i--, word++) {
-        if (word == words) from--, word = 1;
-        block_words(slots[from])[word] = slots[i - 1] + key + 1;
     }
     return (struct chain){slots[last], blocks};
 }
@@ -115,6 +120,67 @@ static void chain_unpack(unsigned class, struct chain chain, uintptr_t *slots)
         uintptr_t block = slots[end];
         if (UNLIKELY(block_words(block)[0] != key)) fatal("free block overwritten, or freed twice,", block);
         block_words(block)[0] = (uintptr_t)&slots[end];
+    }
+}
+
+/* --- racks -------------------------------------------------------------------------------------------------------- */
+
+static _Atomic uint32_t racks_out;
+
+static struct rack *rack_of(const uintptr_t *slots)
+{
+    return (struct rack *)((uintptr_t)slots - offsetof(struct rack, slots));
+}
+
+static struct rack *chain_rack(struct chain chain) { return (struct rack *)(chain.head & ~CHAIN_RACK); }
+
+/* Slots for MAGAZINE_MAX blocks; NULL where memory ends. */
+static uintptr_t *rack_take(struct heap *heap)
+{
+    uintptr_t block;
+    if (slabs_fill(heap, RACKS, 1, &block) == 0) return NULL;
+    struct rack *rack = (struct rack *)block;
+    POKE(rack->seal, 0);
+    POKE(rack->slots[0], LIST_END);
+    atomic_fetch_add_explicit(&racks_out, 1, memory_order_relaxed);
+    return rack->slots;
+}
+
+static void rack_give(const uintptr_t *slots)
+{
+    uintptr_t slot;
+    slot_fill(&slot, (uintptr_t)rack_of(slots));
+    slabs_return(RACKS, &slot, 1, os_tick_ns());
+    atomic_fetch_sub_explicit(&racks_out, 1, memory_order_relaxed);
+}
+
+/* A magazine leaves its slots, of which another takes the place if they are a rack. */
+static struct chain magazine_rest(struct heap *heap, unsigned class, struct magazine *full)
+{
+    size_t racks = (size_t)atomic_load_explicit(&racks_out, memory_order_relaxed) * RACK_BYTES;
+    bool few = racks * RACKS_SHARE < atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
+    bool goes = full->room == MAGAZINE_MAX && full->blocks >= RACK_LEAST && few;
+    uintptr_t *other = goes ? rack_take(heap) : NULL;
+    if (other == NULL) return chain_pack(class, full->slots + 1, full->blocks);
+    struct chain chain = {(uintptr_t)rack_of(full->slots) | CHAIN_RACK, full->blocks};
+    POKE(full->slots, other);
+    return chain;
+}
+
+static void magazine_bare(struct magazine *magazine)
+{
+    if (magazine->room != MAGAZINE_MAX) return;
+    rack_give(magazine->slots);
+    POKE(magazine->slots, NULL);
+    magazine->room = 0;
+}
+
+/* Those that an ended thread's empty magazines have. */
+static void racks_return(struct heap *heap)
+{
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        magazine_bare(&heap->loaded[class]);
+        magazine_bare(&heap->spare[class]);
     }
 }
 
@@ -223,8 +289,10 @@ static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool
     for (; idle > 0; idle--) {
         struct chain chain = depot_pop(depot, class);
         if (chain.head == 0) break;
-        chain_unpack(class, chain, round_slots);
-        bytes += slabs_return(class, round_slots, chain.blocks, now);
+        const uintptr_t *rack = chain.head & CHAIN_RACK ? chain_rack(chain)->slots : NULL;
+        if (rack == NULL) chain_unpack(class, chain, round_slots);
+        bytes += slabs_return(class, rack != NULL ? rack + 1 : round_slots, chain.blocks, now);
+        if (rack != NULL) rack_give(rack);
     }
     lock_take(&depot->lock);
     POKE(depot->low, depot->magazines);
@@ -347,24 +415,32 @@ static void bin_load(struct heap *heap, unsigned class, uint32_t limit)
     POKE(bin->limit, loaded->slots + 1 + size_min(limit, loaded->room));
 }
 
+/* Slots of the heap's own; NULL where memory ends. */
+static uintptr_t *heap_slots(struct heap *heap, uint32_t count)
+{
+    const uint32_t line = CACHE_LINE / sizeof(uintptr_t);
+    if ((size_t)(heap->slots_end - heap->slots) < count + line) {
+        uintptr_t *fresh = os_map(SLOTS_BYTES);
+        if (fresh == NULL) return NULL;
+        fresh[0] = (uintptr_t)heap->slots_end; /* the way back, for who empties the heap */
+        heap->slots = fresh + 1;
+        heap->slots_end = fresh + SLOTS_COUNT;
+    }
+    uintptr_t *slots = heap->slots;
+    heap->slots += count + line; /* else all of a size would begin in the same few sets of the first cache */
+    return slots;
+}
+
 /* Has a magazine room for so many blocks? Else it gets other slots, a power of two of them; those it had, fewer than
  * the new ones, are not used again. So what a program that needs little of many classes touches lies in few pages.
  * False: no memory, and nothing is done. */
 static bool magazine_widen(struct heap *heap, struct magazine *magazine, uint32_t room)
 {
     if (LIKELY(magazine->room >= room)) return true;
-    const uint32_t line = CACHE_LINE / sizeof(uintptr_t);
     uint32_t wider = MAGAZINE_MIN;
     while (wider < room) wider *= 2;
-    if ((size_t)(heap->slots_end - heap->slots) < 1 + wider + line) {
-        uintptr_t *fresh = os_map(SLOTS_BYTES);
-        if (fresh == NULL) return false;
-        fresh[0] = (uintptr_t)heap->slots_end; /* the way back, for who empties the heap */
-        heap->slots = fresh + 1;
-        heap->slots_end = fresh + SLOTS_COUNT;
-    }
-    uintptr_t *slots = heap->slots;
-    heap->slots += 1 + wider + line; /* else all of a size would begin in the same few sets of the first cache */
+    uintptr_t *slots = wider == MAGAZINE_MAX ? rack_take(heap) : heap_slots(heap, 1 + wider);
+    if (slots == NULL) return false;
     POKE(slots[0], LIST_END);
     for (uint32_t i = 1; i <= magazine->blocks; i++) {
         slot_expect_right(&magazine->slots[i]);
@@ -419,12 +495,19 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
         heap->bursts[class] = (uint8_t)size_min(heap->bursts[class] + 1u, BURSTS_MAX);
     heap->given[class] = 0;
     heap->given_bytes = 0;
-    if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
+    bool racked = (full.head & CHAIN_RACK) != 0;
+    if (racked) {
+        magazine_bare(loaded);
+        POKE(chain_rack(full)->seal, 0);
+        POKE(loaded->slots, chain_rack(full)->slots);
+        loaded->room = MAGAZINE_MAX;
+        for (uint32_t i = 1; i <= blocks; i++) slot_expect_right(&loaded->slots[i]);
+    } else if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
         if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);
         return false;
     }
-    if (full.blocks != 0) chain_unpack(class, full, loaded->slots + 1);
-    else blocks = slabs_fill(heap, class, blocks, loaded->slots + 1);
+    if (full.blocks != 0 && !racked) chain_unpack(class, full, loaded->slots + 1);
+    else if (full.blocks == 0) blocks = slabs_fill(heap, class, blocks, loaded->slots + 1);
     loaded->blocks = blocks;
     for (uint32_t i = 1; HAK_CHECKED && i <= blocks; i++) MUST(block_is_of(class, loaded->slots[i]), loaded->slots[i]);
     return blocks != 0;
@@ -434,7 +517,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
 static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, bool keep)
 {
     if (LIKELY(keep || atomic_load_explicit(&depots_told, memory_order_relaxed) < (size_t)knob(KNOB_depot_bytes)))
-        depot_push(depot_own(heap, class), class, chain_pack(class, full->slots + 1, full->blocks));
+        depot_push(depot_own(heap, class), class, magazine_rest(heap, class, full));
     else {
         slabs_return(class, full->slots + 1, full->blocks, os_tick_ns());
         POKE(slabs_due, true);
@@ -525,6 +608,20 @@ static bool slots_hold(const uintptr_t *first, const uintptr_t *top, uintptr_t b
     return at < (uintptr_t)top - (uintptr_t)first && first[at / sizeof *first] == block;
 }
 
+/* Does a rack in the depot hold it? Another thread may take that meanwhile, or give it back: then it holds none that is
+ * in use, for of what a rack held once its slots say no more when they are filled again. */
+__attribute__((no_sanitize("thread"))) static bool rack_holds(uintptr_t block)
+{
+    uintptr_t at = block_words(block)[0];
+    const struct span *slab = at - arenas[0].base < PEEK(arenas[0].bytes) ? span_of(at) : NULL;
+    if (slab == NULL || slab->kind != SPAN_SLAB || slab->class != RACKS) return false;
+    size_t number = slab_index(slab, at);
+    if (number >= PEEK(slab->carved)) return false;
+    const struct rack *rack = (const struct rack *)slab_block(slab, number);
+    uintptr_t blocks = (PEEK(rack->seal) ^ link_key) >> POINTER_BITS;
+    return blocks - 1 < MAGAZINE_MAX && slots_hold(rack->slots + 1, rack->slots + 1 + blocks, block);
+}
+
 /* Does a slab hold it, listed or, of L2, as a bit? */
 static bool slab_holds(struct span *slab, uintptr_t block)
 {
@@ -567,7 +664,7 @@ static bool depot_holds(struct depot *depot, unsigned class, uintptr_t block)
     for (uintptr_t head = depot->top; head != 0 && !found;) {
         struct chain chain = chain_open(head, &head);
         if (chain.blocks - 1 >= MAGAZINE_MAX) break;
-        found = chain_holds(class, chain, round_slots, block);
+        found = (chain.head & CHAIN_RACK) == 0 && chain_holds(class, chain, round_slots, block);
     }
     lock_drop(&depot->lock);
     lock_drop(&round_lock);
@@ -579,7 +676,8 @@ static bool block_leads_on(unsigned class, uintptr_t block)
 {
     uintptr_t next = link_next(block), below;
     struct chain chain = chain_open(block, &below);
-    bool chained = chain.blocks - 1 < MAGAZINE_MAX && (below == 0 || block_is_of(class, below));
+    bool known = below == 0 || block_is_of(below & CHAIN_RACK ? RACKS : class, below & ~CHAIN_RACK);
+    bool chained = chain.blocks - 1 < MAGAZINE_MAX && known;
     return chained || (link_valid(block) && (next == 0 || next == LIST_END || block_is_of(class, next)));
 }
 
@@ -592,6 +690,7 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
     const uintptr_t *behind = spare->slots + 1;
     if (bin->limit != NO_SLOT && slots_hold(loaded->slots + 1, bin->top, block)) return true;
     if (spare->blocks != 0 && slots_hold(behind, behind + spare->blocks, block)) return true;
+    if (rack_holds(block)) return true;
     if (LIKELY(!block_leads_on(class, block))) return false;
     if (slab_holds(span_of(block), block)) return true;
     bool found = false;
@@ -604,6 +703,7 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
 static ALWAYS_INLINE bool block_seems_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
     uintptr_t word = block_words(block)[0];
-    return (intptr_t)word >= (intptr_t)CHAIN_LEAST || word - (uintptr_t)heap->loaded[class].slots <= SLOTS_LONGEST ||
+    return (intptr_t)word >= (intptr_t)CHAIN_LEAST || word - arenas[0].base < PEEK(arenas[0].bytes) ||
+           word - (uintptr_t)heap->loaded[class].slots <= SLOTS_LONGEST ||
            word - (uintptr_t)heap->spare[class].slots <= SLOTS_LONGEST;
 }

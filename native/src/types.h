@@ -141,7 +141,7 @@ struct bin {
 /* The slots of a magazine, and what is in them while it is not loaded. Slot 0 holds the address of empty_block. */
 struct magazine {
     uintptr_t *slots; /* NULL: none yet */
-    uint32_t room;    /* blocks they can hold */
+    uint32_t room;    /* blocks they can hold; MAGAZINE_MAX: they are a rack's */
     uint32_t blocks;
 };
 
@@ -149,11 +149,25 @@ struct magazine {
 #define STRANDS_A_WORD 16u  /* for each word of a block but the first ... */
 #define STRANDS_ENOUGH 128u /* ... up to here, where lines come from another core */
 
-/* A whole magazine in the depot: it lies in its own blocks (magazine.c). */
+/* Slots of a magazine of the greatest length: a block of a class of its own, which nobody else has any of. */
+#define RACKS 0u
+#define RACKS_SHARE 8                 /* of the bytes in superslabs so small a part may be racks that lie in depots */
+#define RACK_LEAST (MAGAZINE_MAX / 4) /* blocks for which one goes to the depot */
+
+struct rack {
+    uintptr_t seal; /* in the depot: as a block's first word there (magazine.c); 0 while a thread has it */
+    uintptr_t slots[MAGAZINE_MAX + 1];
+};
+
+#define RACK_BYTES ((sizeof(struct rack) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE)
+
+/* A whole magazine in the depot: a rack, or its own blocks (magazine.c). */
 struct chain {
-    uintptr_t head; /* 0: none */
+    uintptr_t head; /* the first block's address, or a rack's and CHAIN_RACK; 0: none */
     uint32_t blocks;
 };
+
+#define CHAIN_RACK ((uintptr_t)1)
 
 /* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
 
