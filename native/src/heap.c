@@ -80,7 +80,6 @@ static bool heap_retire(struct heap *heap)
     heaps_free = heap;
     heap->run_held = heap->kept.taken = 0;
     POKE(heap->front, NULL);
-    racks_return(heap);
     atomic_store(&heap->state, HEAP_FREE);
     return atomic_fetch_sub(&heaps_alive, 1) == 1;
 }
@@ -265,9 +264,11 @@ static size_t heap_empty(struct heap *heap)
     }
     uintptr_t begin = align_up((uintptr_t)first, os_page), end = align_down((uintptr_t)heap->slots_end, os_page);
     end = size_min(end, align_up((uintptr_t)heap->slots, os_page));
+    racks_return(heap);
     memset(heap->loaded, 0, sizeof heap->loaded);
     memset(heap->spare, 0, sizeof heap->spare);
     heap->slots = first;
+    heap->slotted = false;
     return begin < end && os_purge((void *)begin, end - begin) ? end - begin : 0;
 }
 
@@ -276,7 +277,7 @@ static size_t heaps_empty(void)
     size_t bytes = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         lock_take(&heap_lock);
-        bool used = atomic_load(&heap->state) == HEAP_FREE && heap->slots != heap_first_slot(heap);
+        bool used = atomic_load(&heap->state) == HEAP_FREE && heap->slotted;
         if (used) atomic_store(&heap->state, HEAP_HELD);
         lock_drop(&heap_lock);
         if (!used) continue;

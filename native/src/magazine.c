@@ -158,8 +158,9 @@ static void rack_give(const uintptr_t *slots)
 static struct chain magazine_rest(struct heap *heap, unsigned class, struct magazine *full)
 {
     size_t racks = (size_t)atomic_load_explicit(&racks_out, memory_order_relaxed) * RACK_BYTES;
-    bool few = racks * RACKS_SHARE < atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
-    bool goes = full->room == MAGAZINE_MAX && full->blocks >= RACK_LEAST && few;
+    bool few =
+        racks < size_max(RACKS_LEAST, atomic_load_explicit(&superslab_bytes, memory_order_relaxed) / RACKS_SHARE);
+    bool goes = full->room == MAGAZINE_MAX && full->blocks >= RACK_BLOCKS_LEAST && few;
     uintptr_t *other = goes ? rack_take(heap) : NULL;
     if (other == NULL) return chain_pack(class, full->slots + 1, full->blocks);
     struct chain chain = {(uintptr_t)rack_of(full->slots) | CHAIN_RACK, full->blocks};
@@ -167,20 +168,12 @@ static struct chain magazine_rest(struct heap *heap, unsigned class, struct maga
     return chain;
 }
 
-static void magazine_bare(struct magazine *magazine)
-{
-    if (magazine->room != MAGAZINE_MAX) return;
-    rack_give(magazine->slots);
-    POKE(magazine->slots, NULL);
-    magazine->room = 0;
-}
-
-/* Those that an ended thread's empty magazines have. */
-static void racks_return(struct heap *heap)
+/* Those that the magazines have of a heap that is nobody's. */
+static void racks_return(const struct heap *heap)
 {
     for (unsigned class = 1; class < CLASSES; class ++) {
-        magazine_bare(&heap->loaded[class]);
-        magazine_bare(&heap->spare[class]);
+        if (heap->loaded[class].room == MAGAZINE_MAX) rack_give(heap->loaded[class].slots);
+        if (heap->spare[class].room == MAGAZINE_MAX) rack_give(heap->spare[class].slots);
     }
 }
 
@@ -448,6 +441,7 @@ static bool magazine_widen(struct heap *heap, struct magazine *magazine, uint32_
     }
     POKE(magazine->slots, slots);
     magazine->room = wider;
+    heap->slotted = true;
     return true;
 }
 
@@ -497,10 +491,11 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     heap->given_bytes = 0;
     bool racked = (full.head & CHAIN_RACK) != 0;
     if (racked) {
-        magazine_bare(loaded);
+        if (loaded->room == MAGAZINE_MAX) rack_give(loaded->slots);
         POKE(chain_rack(full)->seal, 0);
         POKE(loaded->slots, chain_rack(full)->slots);
         loaded->room = MAGAZINE_MAX;
+        heap->slotted = true;
         for (uint32_t i = 1; i <= blocks; i++) slot_expect_right(&loaded->slots[i]);
     } else if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
         if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);

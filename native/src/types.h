@@ -93,7 +93,7 @@
 #define GIVEN_ALL (GIVEN_MANY + 1)      /* and much of all classes: then they are smaller still ... */
 #define NEAR_MANY 8u                    /* blocks of longer classes lent to one, until it gets one of its own */
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
-#define SLOTS_BYTES ((size_t)640 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
+#define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define SLOTS_COUNT (SLOTS_BYTES / sizeof(uintptr_t))
 #define EARLY_FREES 64u   /* of a thread, more than those that libc makes after its last hook */
 #define HEAP_FRONTS 1024u /* rows in which a heap is found by its front */
@@ -151,8 +151,9 @@ struct magazine {
 
 /* Slots of a magazine of the greatest length: a block of a class of its own, which nobody else has any of. */
 #define RACKS 0u
-#define RACKS_SHARE 8                 /* of the bytes in superslabs so small a part may be racks that lie in depots */
-#define RACK_LEAST (MAGAZINE_MAX / 4) /* blocks for which one goes to the depot */
+#define RACKS_LEAST ((size_t)1 << 20)        /* bytes of racks for which magazines need not be packed ... */
+#define RACKS_SHARE 16                       /* ... or such a part of the bytes in superslabs */
+#define RACK_BLOCKS_LEAST (MAGAZINE_MAX / 4) /* blocks for which one goes to the depot */
 
 struct rack {
     uintptr_t seal; /* in the depot: as a block's first word there (magazine.c); 0 while a thread has it */
@@ -353,6 +354,7 @@ struct heap {
     int32_t thread;            /* whose it is */
     size_t given_bytes;        /* of all classes, since the last refill of one */
     bool gave_all;             /* much of all classes, and took nothing since */
+    bool slotted;              /* a magazine has slots */
     uint64_t given_ns;         /* when it last gave much in a row, or a run */
     uint8_t trades[CLASSES];   /* times it took again the less that it gave */
     uint8_t bursts[CLASSES];   /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */

@@ -192,10 +192,11 @@ static int by_word(const void *one, const void *two) {
     return a < b ? -1 : a > b;
 }
 
-/* The word that most of many free blocks begin with: what whoever forges a link has to know. */
+/* The word that most of many free blocks begin with: what whoever forges a link has to know. Blocks so long that the
+ * first one in the depot leads to all of its magazine's, whose first words then lead nowhere. */
 STEP(what_free_blocks_begin_with) {
     static uintptr_t *blocks[TAKEN];
-    for (int i = 0; i < TAKEN; i++) blocks[i] = malloc(200);
+    for (int i = 0; i < TAKEN; i++) blocks[i] = malloc(4 * KIB);
     for (int i = 0; i < TAKEN; i++) free(blocks[i]);
     qsort(blocks, TAKEN, sizeof *blocks, by_word);
     int most = 0, first = 0;

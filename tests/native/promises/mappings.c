@@ -43,7 +43,7 @@ STEP(refused_mappings_lose_no_block_and_give_none_twice) {
         for (int i = 0; i < 40; i++) free(some[i]);
     }
     refusing = 1;
-    for (size_t size = 64; size <= 32 * KIB; size += size < 4 * KIB ? 64 : 1 * KIB) {
+    for (size_t size = 16; size <= 32 * KIB; size += size < 1 * KIB ? 16 : size < 4 * KIB ? 64 : 1 * KIB) {
         take(many, MANY, size);
         for (int i = 0; i < MANY; i++) {
             free(many[i]);
@@ -57,6 +57,7 @@ STEP(refused_mappings_lose_no_block_and_give_none_twice) {
 
 PROMISE(while_short_mappings_are_refused_no_block_is_lost_or_given_twice) {
     setenv("HAKMEM_MAGAZINE_BYTES", "16M", 1); /* magazines of every class may be long, so their slots need more */
+    setenv("HAKMEM_MAGAZINE_BLOCKS", "256", 1); /* but not as long as those whose slots are themselves blocks */
     keep_in_new_process("refused_mappings_lose_no_block_and_give_none_twice", NULL, environ);
 }
 
