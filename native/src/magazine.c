@@ -496,7 +496,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
         POKE(loaded->slots, chain_rack(full)->slots);
         loaded->room = MAGAZINE_MAX;
         heap->slotted = true;
-        for (uint32_t i = 1; i <= blocks; i++) slot_expect_right(&loaded->slots[i]);
+        for (const uintptr_t *slot = loaded->slots + blocks; slot > loaded->slots; slot--) slot_expect_right(slot);
     } else if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
         if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);
         return false;
