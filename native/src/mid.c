@@ -348,7 +348,10 @@ static NOINLINE void region_collapse(void)
     uintptr_t region = region_next();
     lock_drop(&arena_lock);
     if (region == 0 || !os_dense((void *)region, SUPERSLAB_LARGE, 15)) return;
-    if (os_collapse((void *)region, SUPERSLAB_LARGE)) return;
+    os_huge((void *)region, SUPERSLAB_LARGE, true);
+    bool collapsed = os_collapse((void *)region, SUPERSLAB_LARGE);
+    os_huge((void *)region, SUPERSLAB_LARGE, false); /* what comes later is small again */
+    if (collapsed) return;
     if (os_dense((void *)region, SUPERSLAB_LARGE, 15)) POKE(recycled_due, SIZE_MAX); /* else it went back meanwhile */
 }
 

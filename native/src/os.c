@@ -172,15 +172,14 @@ static bool os_is_filled(void *fresh)
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-/* Moves resident pages into huge ones at once; false where the kernel cannot. Those that come later are small again. */
+/* Moves resident pages into huge ones at once, and fills these; false where the kernel cannot, or may not: they must
+ * have been asked for. */
 static bool os_collapse(void *p, size_t bytes)
 {
-    os_huge(p, bytes, true); /* where they may not be, the kernel makes none */
     stat_shared(STAT_sys_madvise, 1);
     int saved = errno;
     bool collapsed = madvise(p, bytes, MADV_COLLAPSE) == 0;
     errno = saved;
-    os_huge(p, bytes, false);
     return collapsed;
 }
 

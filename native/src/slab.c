@@ -111,9 +111,11 @@ static struct span *slab_new(unsigned class)
 {
     lock_take(&arena_lock);
     struct span *slab = superslab_take(classes[class].slab_units);
+    struct superslab *halved = slab != NULL ? superslab_halved(slab) : NULL;
     if (slab != NULL) slab_begin(slab, class); /* before observers, who hold the lock, can see it */
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
+    if (UNLIKELY(halved != NULL)) superslab_collapse(halved);
     if (UNLIKELY(slabs_inspected)) slab_expect_empty(slab);
     return slab;
 }

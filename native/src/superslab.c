@@ -107,6 +107,32 @@ static bool superslab_is_huge(size_t bytes, size_t total)
            2 * atomic_load_explicit(&carved_bytes, memory_order_relaxed) >= total - bytes;
 }
 
+/* A heap that is not as large gets them for a superslab of which half is taken, if most of that half was touched:
+ * hardly more than the other half is resident that nobody needs. Result: that superslab, the first time. Under
+ * arena_lock. */
+static struct superslab *superslab_halved(const struct span *slab)
+{
+    struct superslab *superslab = superslab_of(arena_of(slab->address), slab->address);
+    if (LIKELY(superslab->halved) || superslab->free_units > superslab->units / 2) return NULL;
+    superslab->halved = true;
+    size_t total = HUGE_SOON * atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
+    bool small = superslab->huge || superslab->units << UNIT_SHIFT != SUPERSLAB_LARGE;
+    return small || !knob(KNOB_huge_pages) || total < (size_t)knob(KNOB_huge_after_bytes) ? NULL : superslab;
+}
+
+/* The caller has a slab in it, so it stays one; but others may give pages back. */
+static NOINLINE void superslab_collapse(struct superslab *superslab)
+{
+    void *region = (void *)(superslab->arena->base + ((size_t)superslab->first << UNIT_SHIFT));
+    if (!os_dense(region, SUPERSLAB_LARGE / 2, HUGE_HALF)) return;
+    lock_take(&arena_lock);
+    bool whole = superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
+    superslab->huge |= whole;
+    if (whole) os_huge(region, SUPERSLAB_LARGE, true);
+    lock_drop(&arena_lock);
+    if (whole) (void)os_collapse(region, SUPERSLAB_LARGE);
+}
+
 static struct superslab *superslab_new(void)
 {
     uint32_t units = (uint32_t)((size_t)knob(KNOB_superslab_bytes) / UNIT_BYTES);

@@ -82,7 +82,9 @@
 #define GROWTH_UNITS RUN_UNITS_MAX           /* address space given to a block that grows: 64 MiB ... */
 #define GROWTH_UNITS_MAX (64 * GROWTH_UNITS) /* ... and 4 GiB to one that has outgrown that */
 #define WINDOW_SPARE (GROWTH_UNITS / 2)      /* units; so many beyond the block go, though it be longer */
-#define WINDOW_HUGE ((size_t)8 << 20)        /* bytes of such a block from which it may get huge pages */
+#define HUGE_SOON 4  /* from such a part of huge_after_bytes on superslabs of which half is taken get huge pages ... */
+#define HUGE_HALF 12 /* ... if so many sixteenths of that half were touched */
+#define WINDOW_HUGE ((size_t)8 << 20) /* bytes of such a block from which it may get huge pages */
 
 #define BOUND_ROW 255u   /* bits of a unit's bound that say its class: what blocks are apart is above (sizeclass.c) */
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
@@ -254,6 +256,7 @@ struct superslab {
     bool listed;
     bool huge;   /* huge pages were asked for */
     bool sparse; /* and are not wanted, since pages went back */
+    bool halved; /* half of it was taken at least once */
 };
 
 struct arena {
