@@ -193,6 +193,39 @@ PROMISE(filled_aligned_blocks_cost_few_faults) {
     HOLDS(faults < FEW);
 }
 
+/* Does the kernel move pages into a huge one when it is asked to (Linux 6.1)? */
+static bool pages_are_moved(void) {
+    enum { SIZE = 4 * MIB };
+    char *own = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *whole = own + 2 * MIB - (uintptr_t)own % (2 * MIB);
+    *whole = 1;
+    madvise(whole, 2 * MIB, MADV_HUGEPAGE);
+    bool moved = madvise(whole, 2 * MIB, 25 /* MADV_COLLAPSE */) == 0;
+    munmap(own, SIZE);
+    return moved;
+}
+
+PROMISE(small_blocks_cost_fewer_faults_and_no_memory_once_there_are_many) {
+    enum { SIZE = 1000, ALL = 20 * MIB, COUNT = ALL / SIZE };
+    if (!huge_pages_come() || !pages_are_moved()) UNTRIED("the kernel gives no huge pages here");
+    memset(blocks, 0, sizeof blocks);
+    struct rusage first, last;
+    long before = resident_bytes();
+    getrusage(RUSAGE_SELF, &first);
+    for (int i = 0; i < COUNT; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    getrusage(RUSAGE_SELF, &last);
+    HOLDS(last.ru_minflt - first.ru_minflt < ALL / 4096 * 3 / 4);
+    HOLDS(resident_bytes() - before < ALL + ALL / 16 + 2 * MIB);
+}
+
+PROMISE(small_blocks_of_which_little_is_touched_stay_small) {
+    enum { SIZE = 16 * KIB, ALL = 20 * MIB, COUNT = ALL / SIZE };
+    memset(blocks, 0, sizeof blocks);
+    long before = resident_bytes();
+    for (int i = 0; i < COUNT; i++) *(char *)(blocks[i] = malloc(SIZE)) = 1;
+    HOLDS(resident_bytes() - before < ALL / 2);
+}
+
 PROMISE(many_barely_touched_blocks_stay_small) {
     enum { BLOCKS = 400 };
     long before = resident_bytes();
