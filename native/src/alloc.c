@@ -216,7 +216,7 @@ static ALWAYS_INLINE struct span *span_of_block(void *p, const char *crime)
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
     bool good = span != NULL &&
-                (span->kind == SPAN_SLAB ? span->class != RACKS && slab_has(span, block)
+                (span->kind == SPAN_SLAB ? slab_has(span, block)
                                          : span->kind == SPAN_RUN && run_is_out(span) && run_block(span) == block);
     if (UNLIKELY(!good)) fatal(crime, block);
     return span;
@@ -255,7 +255,7 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
 static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
 {
     unsigned class = slab->class;
-    if (UNLIKELY(class == RACKS || !slab_has(slab, block))) fatal("free of no block's start", block);
+    if (UNLIKELY(!slab_has(slab, block))) fatal("free of no block's start", block);
     if (UNLIKELY(heap == NULL || !magazine_spill(heap, class) || !bin_push(&heap->bins.small[class], block)))
         orphan_free(class, block);
     if (heap == NULL) return;

@@ -27,6 +27,7 @@
 #include "kept.c"       /* runs that threads keep */
 #include "slab.c"       /* equal blocks */
 #include "strip.c"      /* parts of slabs go back */
+#include "rack.c"       /* slots that travel */
 #include "magazine.c"   /* thread caches and the depot */
 
 #include "site.c"       /* call-site rules */

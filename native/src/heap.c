@@ -97,8 +97,7 @@ static void heap_flush_blocks(struct heap *heap, bool leaves, uint64_t now)
         magazine_flush(heap, class, leaves);
         heap_abandon(heap, class, now);
     }
-    heap_abandon(heap, RACKS, now); /* last, for each magazine that goes may take one */
-    POKE(slabs_due, true);          /* few blocks in depots may hold back many slabs */
+    POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
 }
 
 /* And every run. */

@@ -46,7 +46,8 @@ static uint32_t chain_words(unsigned class) { return classes[class].size / (uint
 
 static void chain_seal(struct chain chain, uintptr_t below)
 {
-    block_words(chain.head & ~CHAIN_RACK)[0] = (below | (uintptr_t)chain.blocks << POINTER_BITS) ^ link_key;
+    uintptr_t word = (below | (uintptr_t)chain.blocks << POINTER_BITS) ^ link_key;
+    __atomic_store_n(block_words(chain.head & ~CHAIN_RACK), word, __ATOMIC_RELEASE); /* racks_hold reads it */
 }
 
 static struct chain chain_open(uintptr_t head, uintptr_t *below)
@@ -125,48 +126,7 @@ static void chain_unpack(unsigned class, struct chain chain, uintptr_t *slots)
 
 /* --- racks -------------------------------------------------------------------------------------------------------- */
 
-static _Atomic uint32_t racks_out;
-
-static struct rack *rack_of(const uintptr_t *slots)
-{
-    return (struct rack *)((uintptr_t)slots - offsetof(struct rack, slots));
-}
-
 static struct rack *chain_rack(struct chain chain) { return (struct rack *)(chain.head & ~CHAIN_RACK); }
-
-/* Slots for MAGAZINE_MAX blocks; NULL where memory ends. */
-static uintptr_t *rack_take(struct heap *heap)
-{
-    uintptr_t block;
-    if (slabs_fill(heap, RACKS, 1, &block) == 0) return NULL;
-    struct rack *rack = (struct rack *)block;
-    POKE(rack->seal, 0);
-    POKE(rack->slots[0], LIST_END);
-    atomic_fetch_add_explicit(&racks_out, 1, memory_order_relaxed);
-    return rack->slots;
-}
-
-static void rack_give(const uintptr_t *slots)
-{
-    uintptr_t slot;
-    slot_fill(&slot, (uintptr_t)rack_of(slots));
-    slabs_return(RACKS, &slot, 1, os_tick_ns());
-    atomic_fetch_sub_explicit(&racks_out, 1, memory_order_relaxed);
-}
-
-/* A magazine leaves its slots, of which another takes the place if they are a rack. */
-static struct chain magazine_rest(struct heap *heap, unsigned class, struct magazine *full)
-{
-    size_t racks = (size_t)atomic_load_explicit(&racks_out, memory_order_relaxed) * RACK_BYTES;
-    bool few =
-        racks < size_max(RACKS_LEAST, atomic_load_explicit(&superslab_bytes, memory_order_relaxed) / RACKS_SHARE);
-    bool goes = full->room == MAGAZINE_MAX && full->blocks >= RACK_BLOCKS_LEAST && few;
-    uintptr_t *other = goes ? rack_take(heap) : NULL;
-    if (other == NULL) return chain_pack(class, full->slots + 1, full->blocks);
-    struct chain chain = {(uintptr_t)rack_of(full->slots) | CHAIN_RACK, full->blocks};
-    POKE(full->slots, other);
-    return chain;
-}
 
 /* Those that the magazines have of a heap that is nobody's. */
 static void racks_return(const struct heap *heap)
@@ -282,7 +242,7 @@ static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool
     for (; idle > 0; idle--) {
         struct chain chain = depot_pop(depot, class);
         if (chain.head == 0) break;
-        const uintptr_t *rack = chain.head & CHAIN_RACK ? chain_rack(chain)->slots : NULL;
+        uintptr_t *rack = chain.head & CHAIN_RACK ? chain_rack(chain)->slots : NULL;
         if (rack == NULL) chain_unpack(class, chain, round_slots);
         bytes += slabs_return(class, rack != NULL ? rack + 1 : round_slots, chain.blocks, now);
         if (rack != NULL) rack_give(rack);
@@ -325,6 +285,7 @@ static size_t depots_trim(uint64_t now, bool all)
     for (unsigned class = 1; class < CLASSES; class ++)
         for (unsigned part = 0; part < DEPOT_PARTS; part++)
             if (PEEK(depots[class][part].top) != 0) bytes += depot_trim(&depots[class][part], class, now, all);
+    racks_trim();
     return bytes;
 }
 
@@ -432,7 +393,7 @@ static bool magazine_widen(struct heap *heap, struct magazine *magazine, uint32_
     if (LIKELY(magazine->room >= room)) return true;
     uint32_t wider = MAGAZINE_MIN;
     while (wider < room) wider *= 2;
-    uintptr_t *slots = wider == MAGAZINE_MAX ? rack_take(heap) : heap_slots(heap, 1 + wider);
+    uintptr_t *slots = wider == MAGAZINE_MAX ? rack_take() : heap_slots(heap, 1 + wider);
     if (slots == NULL) return false;
     POKE(slots[0], LIST_END);
     for (uint32_t i = 1; i <= magazine->blocks; i++) {
@@ -508,11 +469,25 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     return blocks != 0;
 }
 
+/* A magazine leaves its slots, of which others take the place if they are a rack. While there are few of these, and of
+ * a class that comes back from the depot: to memory that is only torn down they would add. */
+static struct chain magazine_rest(struct heap *heap, unsigned class, struct magazine *full, bool leaves)
+{
+    size_t much = size_max(RACKS_LEAST, atomic_load_explicit(&superslab_bytes, memory_order_relaxed) / RACKS_SHARE);
+    bool returns = !leaves && PEEK(depot_own(heap, class)->pops) != 0;
+    bool racked = full->room == MAGAZINE_MAX && full->blocks >= RACK_BLOCKS_LEAST && returns;
+    uintptr_t *others = racked && PEEK(racks_out) < much / sizeof(struct rack) ? rack_take() : NULL;
+    if (others == NULL) return chain_pack(class, full->slots + 1, full->blocks);
+    struct chain chain = {(uintptr_t)rack_of(full->slots) | CHAIN_RACK, full->blocks};
+    POKE(full->slots, others);
+    return chain;
+}
+
 /* A magazine's blocks leave the thread: to the depot, or to the slabs where the depot holds enough. */
 static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, bool keep)
 {
     if (LIKELY(keep || atomic_load_explicit(&depots_told, memory_order_relaxed) < (size_t)knob(KNOB_depot_bytes)))
-        depot_push(depot_own(heap, class), class, magazine_rest(heap, class, full));
+        depot_push(depot_own(heap, class), class, magazine_rest(heap, class, full, keep));
     else {
         slabs_return(class, full->slots + 1, full->blocks, os_tick_ns());
         POKE(slabs_due, true);
@@ -603,20 +578,6 @@ static bool slots_hold(const uintptr_t *first, const uintptr_t *top, uintptr_t b
     return at < (uintptr_t)top - (uintptr_t)first && first[at / sizeof *first] == block;
 }
 
-/* Does a rack in the depot hold it? Another thread may take that meanwhile, or give it back: then it holds none that is
- * in use, for of what a rack held once its slots say no more when they are filled again. */
-__attribute__((no_sanitize("thread"))) static bool rack_holds(uintptr_t block)
-{
-    uintptr_t at = block_words(block)[0];
-    const struct span *slab = at - arenas[0].base < PEEK(arenas[0].bytes) ? span_of(at) : NULL;
-    if (slab == NULL || slab->kind != SPAN_SLAB || slab->class != RACKS) return false;
-    size_t number = slab_index(slab, at);
-    if (number >= PEEK(slab->carved)) return false;
-    const struct rack *rack = (const struct rack *)slab_block(slab, number);
-    uintptr_t blocks = (PEEK(rack->seal) ^ link_key) >> POINTER_BITS;
-    return blocks - 1 < MAGAZINE_MAX && slots_hold(rack->slots + 1, rack->slots + 1 + blocks, block);
-}
-
 /* Does a slab hold it, listed or, of L2, as a bit? */
 static bool slab_holds(struct span *slab, uintptr_t block)
 {
@@ -671,7 +632,7 @@ static bool block_leads_on(unsigned class, uintptr_t block)
 {
     uintptr_t next = link_next(block), below;
     struct chain chain = chain_open(block, &below);
-    bool known = below == 0 || block_is_of(below & CHAIN_RACK ? RACKS : class, below & ~CHAIN_RACK);
+    bool known = below == 0 || (below & CHAIN_RACK ? word_is_of_rack(below) : block_is_of(class, below));
     bool chained = chain.blocks - 1 < MAGAZINE_MAX && known;
     return chained || (link_valid(block) && (next == 0 || next == LIST_END || block_is_of(class, next)));
 }
@@ -685,7 +646,8 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
     const uintptr_t *behind = spare->slots + 1;
     if (bin->limit != NO_SLOT && slots_hold(loaded->slots + 1, bin->top, block)) return true;
     if (spare->blocks != 0 && slots_hold(behind, behind + spare->blocks, block)) return true;
-    if (rack_holds(block)) return true;
+    uintptr_t word = block_words(block)[0];
+    if (word_is_of_rack(word) && racks_hold(word, block)) return true;
     if (LIKELY(!block_leads_on(class, block))) return false;
     if (slab_holds(span_of(block), block)) return true;
     bool found = false;
@@ -698,7 +660,7 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
 static ALWAYS_INLINE bool block_seems_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
     uintptr_t word = block_words(block)[0];
-    return (intptr_t)word >= (intptr_t)CHAIN_LEAST || word - arenas[0].base < PEEK(arenas[0].bytes) ||
+    return (intptr_t)word >= (intptr_t)CHAIN_LEAST || word_is_of_rack(word) ||
            word - (uintptr_t)heap->loaded[class].slots <= SLOTS_LONGEST ||
            word - (uintptr_t)heap->spare[class].slots <= SLOTS_LONGEST;
 }

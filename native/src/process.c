@@ -17,6 +17,7 @@ static void each_lock(void (*verb)(struct lock *))
         verb(&class_slabs[class].lock);
         for (unsigned part = 0; part < DEPOT_PARTS; part++) verb(&depots[class][part].lock);
     }
+    verb(&racks_lock);
     verb(&arena_lock);
 }
 

@@ -1,6 +1,6 @@
 /* sizeclass.c: size -> class for tiny (one class a granule) and L2 (a table, no branch); runs go by units.
  *
- * Class numbers: 0 racks, 1 ... 64 tiny, 65 ... 104 L2; sixteen times the number is the offset of the class's bin, and
+ * Class numbers: 1 ... 64 tiny, 65 ... 104 L2; sixteen times the number is the offset of the class's bin, and
  * of a tiny one the size. A class's blocks start at its slab's first byte and lie `size` apart, so `offset mod size ==
  * 0` tells a block's start; that is tested without a division: with m = ceil(2^64 / size), offset * m mod 2^64 < m
  * exactly then, where offset * size < 2^64 (Lemire, Kaser, Kurz 2019, section 3.2).
@@ -46,7 +46,6 @@ static void class_define(unsigned class, size_t size, size_t slab_bytes)
 
 static void classes_init(void)
 {
-    class_define(RACKS, RACK_BYTES, UNIT_BYTES);
     for (unsigned c = 1; c < TINY_CLASSES; c++) class_define(c, c * GRANULE, UNIT_BYTES);
     size_t step = TINY_MAX / L2_STEPS, size = TINY_MAX;
     unsigned at = 0;

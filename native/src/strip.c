@@ -115,7 +115,7 @@ static size_t slabs_strip(bool all, size_t most)
     size_t bytes = 0, shortest = size_max((size_t)knob(KNOB_purge_range_bytes), 2 * os_page);
     uint32_t seen = 0;
     POKE(slabs_due, false);
-    for (unsigned class = RACKS; class < CLASSES && refusals_left > 0; class ++) {
+    for (unsigned class = 1; class < CLASSES && refusals_left > 0; class ++) {
         struct class_slabs *slabs = &class_slabs[class];
         if (PEEK(slabs->partial) == NULL || (size_t)classes[class].slab_units << UNIT_SHIFT < shortest) continue;
         lock_take(&slabs->lock);

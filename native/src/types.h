@@ -151,18 +151,26 @@ struct magazine {
 #define STRANDS_A_WORD 16u  /* for each word of a block but the first ... */
 #define STRANDS_ENOUGH 128u /* ... up to here, where lines come from another core */
 
-/* Slots of a magazine of the greatest length: a block of a class of its own, which nobody else has any of. */
-#define RACKS 0u
+/* Slots of a magazine of the greatest length (rack.c). */
 #define RACKS_LEAST ((size_t)1 << 20)        /* bytes of racks for which magazines need not be packed ... */
 #define RACKS_SHARE 16                       /* ... or such a part of the bytes in superslabs */
 #define RACK_BLOCKS_LEAST (MAGAZINE_MAX / 4) /* blocks for which one goes to the depot */
+#define RACKS_A_BOX 15u
+#define BOXES_AT_ONCE 16u
 
 struct rack {
-    uintptr_t seal; /* in the depot: as a block's first word there (magazine.c); 0 while a thread has it */
+    uintptr_t seal; /* in the depot as a block's first word there (magazine.c); 0 in a heap; else the next free one */
+    struct rack_box *box;
     uintptr_t slots[MAGAZINE_MAX + 1];
+    uintptr_t apart[5]; /* else all would begin in the same few sets of the first cache */
 };
 
-#define RACK_BYTES ((sizeof(struct rack) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE)
+struct rack_box {
+    struct rack_box *next;
+    uint32_t free;
+    uintptr_t apart[390]; /* 64 KiB all in all */
+    struct rack racks[RACKS_A_BOX];
+};
 
 /* A whole magazine in the depot: a rack, or its own blocks (magazine.c). */
 struct chain {
@@ -414,6 +422,7 @@ _Static_assert((CLASSES - 1) * 2 <= BOUND_ROW, "a byte of a unit's bound says it
 _Static_assert(sizeof(struct bin) == GRANULE && offsetof(struct heap, bins.small) % GRANULE == 0,
                "a tiny size, added to the first bin's address and rounded up, is its bin's, for a heap begins a page");
 _Static_assert(RUN_SHORT * sizeof(struct run_bin) <= UINT8_MAX, "a descriptor's byte is the offset of its bin");
+_Static_assert(sizeof(struct rack_box) == (size_t)64 << 10, "a box is a number of pages, on any machine");
 _Static_assert(sizeof(struct span) == 64 && sizeof(struct depot) == 64, "one cache line each");
 
 /* --- stack pools -------------------------------------------------------------------------------------------------- */
