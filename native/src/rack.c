@@ -76,13 +76,14 @@ static void rack_give(uintptr_t *slots)
 static void racks_trim(void)
 {
     lock_take(&racks_lock);
-    struct rack **to = &racks_free;
-    for (struct rack *rack = boxes_idle != 0 ? racks_free : NULL; rack != NULL; rack = (struct rack *)rack->seal) {
+    struct rack *rack = boxes_idle != 0 ? racks_free : NULL, *next;
+    if (rack != NULL) racks_free = NULL;
+    for (; rack != NULL; rack = next) {
+        next = (struct rack *)rack->seal;
         if (rack->box->free == RACKS_A_BOX) continue;
-        *to = rack;
-        to = (struct rack **)&rack->seal;
+        POKE(rack->seal, (uintptr_t)racks_free);
+        racks_free = rack;
     }
-    if (boxes_idle != 0) *to = NULL;
     for (struct rack_box **at = &boxes_open, *box; boxes_idle != 0 && (box = *at) != NULL;) {
         if (box->free != RACKS_A_BOX) {
             at = &box->next;
