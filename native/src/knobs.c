@@ -24,7 +24,7 @@
     X(background,           "bool",        1,       0,        1,   0, 0, "a helper thread may be started once much was taken: purges without waiting for a call") \
     X(background_bytes,     "bytes",  16 * MIB,     0, 1024 * MIB, 0, 0, "bytes taken from which a helper thread is started, and free bytes that wake it") \
     X(huge_pages,           "bool",        1,       0,        1,   0, 0, "ask for huge pages once the heap has grown: fewer faults and TLB misses, whole 2 MiB resident") \
-    X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, 0, "bytes in superslabs from which new ones ask for huge pages, if most were touched; from a quarter on they do when half of one was; large blocks once some were filled") \
+    X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, 0, "bytes in superslabs from which new ones ask for huge pages, if most were touched; from half of it on they do when half of one was; large blocks once some were filled") \
     X(growth_windows,       "bool",        1,       0,        1,   0, 0, "a block that grows past 32 KiB gets address space to grow in place") \
     X(placement,            "policy",      0,       0,        3,   0, 0, "node of new memory: 0 no request, 1 local, 2 interleaved, 3 bound to placement_node") \
     X(placement_node,       "node",        0,       0,     1023,   0, 0, "the node that placement 3 binds to, one that this process may use") \

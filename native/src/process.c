@@ -55,6 +55,7 @@ static void fork_child(void)
     each_lock(lock_reset);
     if (_IO_list_resetlock != NULL) _IO_list_resetlock();
     helper_child();
+    forks++;
     windows_child();
     /* Of what threads keep that stayed behind nobody can have anything. */
     atomic_store(&runs_told, front.heap != NULL ? front.heap->kept.told : 0);

@@ -5,53 +5,76 @@
 static struct lock racks_lock;
 static struct rack *racks_free;                  /* linked by their seals */
 static struct rack_box *boxes_open, *boxes_bare; /* those with racks, and those without, nor pages but the first */
-static uint32_t racks_out, boxes_idle;           /* racks that somebody has; open boxes of which nobody has one */
-static uintptr_t boxes_begin = UINTPTR_MAX, boxes_end; /* all lie between */
+static struct rack_box *box_carved;              /* of whose racks not all were used yet */
+static struct rack_box *boxes_fresh, *boxes_fresh_end; /* never used */
+static uint32_t racks_out, boxes_idle;                 /* racks that heaps and depots have; open boxes without one */
+static struct rack_box *mappings[RACK_MAPPINGS + 1];   /* the first box of each, twice as long as the one before */
+static _Atomic uint32_t mapping_count;
+static uintptr_t mappings_begin = UINTPTR_MAX, mappings_end; /* all lie between, and what else was mapped meanwhile */
 
 static struct rack *rack_of(const uintptr_t *slots)
 {
     return (struct rack *)((uintptr_t)slots - offsetof(struct rack, slots));
 }
 
-/* May a word be the address of a slot? Of a program's words hardly one lies there. */
+static size_t mapping_boxes(uint32_t mapping) { return (size_t)BOXES_AT_ONCE << mapping; }
+
+/* The box in whose place the address lies; NULL: in none's. */
+static NOINLINE struct rack_box *box_of(uintptr_t address)
+{
+    uint32_t count = atomic_load_explicit(&mapping_count, memory_order_acquire);
+    for (uint32_t i = 0; i < count; i++) {
+        size_t box = (address - (uintptr_t)mappings[i]) / sizeof *mappings[i];
+        if (address >= (uintptr_t)mappings[i] && box < mapping_boxes(i)) return mappings[i] + box;
+    }
+    return NULL;
+}
+
+/* May a word be the address of a slot? */
 static ALWAYS_INLINE bool word_is_of_rack(uintptr_t word)
 {
-    return UNLIKELY(word >= PEEK(boxes_begin)) && word < PEEK(boxes_end);
+    return UNLIKELY(word >= PEEK(mappings_begin)) && word < PEEK(mappings_end) && box_of(word) != NULL;
 }
 
 static void boxes_map(void)
 {
-    struct rack_box *boxes = os_map(BOXES_AT_ONCE * sizeof *boxes);
+    uint32_t count = atomic_load_explicit(&mapping_count, memory_order_relaxed);
+    if (count == RACK_MAPPINGS) return;
+    struct rack_box *boxes = os_map(mapping_boxes(count) * sizeof *boxes), *end = boxes + mapping_boxes(count);
     if (boxes == NULL) return;
-    for (unsigned i = BOXES_AT_ONCE; i-- > 0; boxes_bare = &boxes[i]) boxes[i].next = boxes_bare;
-    if ((uintptr_t)boxes < boxes_begin) POKE(boxes_begin, (uintptr_t)boxes);
-    if ((uintptr_t)&boxes[BOXES_AT_ONCE] > boxes_end) POKE(boxes_end, (uintptr_t)&boxes[BOXES_AT_ONCE]);
+    mappings[count] = boxes_fresh = boxes;
+    boxes_fresh_end = end;
+    atomic_store_explicit(&mapping_count, count + 1, memory_order_release);
+    if ((uintptr_t)boxes < mappings_begin) POKE(mappings_begin, (uintptr_t)boxes);
+    if ((uintptr_t)end > mappings_end) POKE(mappings_end, (uintptr_t)end);
 }
 
 static void box_open(void)
 {
-    if (boxes_bare == NULL) boxes_map();
-    struct rack_box *box = boxes_bare;
+    if (boxes_bare == NULL && boxes_fresh == boxes_fresh_end) boxes_map();
+    struct rack_box *box = boxes_bare != NULL ? boxes_bare : boxes_fresh != boxes_fresh_end ? boxes_fresh++ : NULL;
     if (box == NULL) return;
-    boxes_bare = box->next;
+    if (box == boxes_bare) boxes_bare = box->next;
     box->next = boxes_open;
-    boxes_open = box;
+    boxes_open = box_carved = box;
     box->free = RACKS_A_BOX;
+    box->carved = 0;
     boxes_idle++;
-    for (unsigned i = RACKS_A_BOX; i-- > 0; racks_free = &box->racks[i]) {
-        box->racks[i].box = box;
-        box->racks[i].seal = (uintptr_t)racks_free;
-    }
 }
 
 /* Slots for MAGAZINE_MAX blocks; NULL where memory ends. */
 static uintptr_t *rack_take(void)
 {
     lock_take(&racks_lock);
-    if (racks_free == NULL) box_open();
+    if (racks_free == NULL && (box_carved == NULL || box_carved->carved == RACKS_A_BOX)) box_open();
     struct rack *rack = racks_free;
     if (rack != NULL) {
         racks_free = (struct rack *)rack->seal;
+    } else if (box_carved != NULL && box_carved->carved < RACKS_A_BOX) {
+        rack = &box_carved->racks[box_carved->carved++];
+        rack->box = box_carved;
+    }
+    if (rack != NULL) {
         boxes_idle -= rack->box->free-- == RACKS_A_BOX;
         POKE(racks_out, racks_out + 1);
         POKE(rack->seal, 0);
@@ -72,10 +95,10 @@ static void rack_give(uintptr_t *slots)
     lock_drop(&racks_lock);
 }
 
-/* Pages go back of the boxes of which nobody has a rack. */
-static void racks_trim(void)
+/* The open boxes of which nobody has a rack are not open any more. Under racks_lock. */
+static struct rack_box *boxes_close(void)
 {
-    lock_take(&racks_lock);
+    struct rack_box *idle = NULL, *box;
     struct rack *rack = boxes_idle != 0 ? racks_free : NULL, *next;
     if (rack != NULL) racks_free = NULL;
     for (; rack != NULL; rack = next) {
@@ -84,30 +107,46 @@ static void racks_trim(void)
         POKE(rack->seal, (uintptr_t)racks_free);
         racks_free = rack;
     }
-    for (struct rack_box **at = &boxes_open, *box; boxes_idle != 0 && (box = *at) != NULL;) {
+    for (struct rack_box **at = &boxes_open; boxes_idle != 0 && (box = *at) != NULL;) {
         if (box->free != RACKS_A_BOX) {
             at = &box->next;
             continue;
         }
         *at = box->next;
+        box->next = idle;
+        idle = box;
+        boxes_idle--;
+        if (box == box_carved) box_carved = NULL;
+    }
+    return idle;
+}
+
+/* Their pages go back, but for the first ones. */
+static void racks_trim(void)
+{
+    lock_take(&racks_lock);
+    struct rack_box *idle = boxes_close();
+    lock_drop(&racks_lock);
+    while (idle != NULL) {
+        struct rack_box *box = idle;
+        uintptr_t begin = align_up((uintptr_t)box->racks, os_page), end = align_down((uintptr_t)(box + 1), os_page);
+        if (begin < end) (void)os_purge((void *)begin, end - begin);
+        idle = box->next;
+        lock_take(&racks_lock);
         box->next = boxes_bare;
         boxes_bare = box;
-        boxes_idle--;
-        uintptr_t begin = align_up((uintptr_t)(box + 1) - sizeof box->racks, os_page);
-        uintptr_t end = align_down((uintptr_t)(box + 1), os_page);
-        if (begin < end) (void)os_purge((void *)begin, end - begin);
+        lock_drop(&racks_lock);
     }
-    lock_drop(&racks_lock);
 }
 
 /* Does a rack in the depot hold the block whose first word this is? */
 static NOINLINE bool racks_hold(uintptr_t word, uintptr_t block)
 {
     bool found = false;
-    lock_take(&racks_lock); /* so that no box's pages go */
-    for (struct rack_box *box = boxes_open; box != NULL && !found; box = box->next) {
-        uintptr_t number = (word - (uintptr_t)box->racks) / sizeof *box->racks;
-        if (word < (uintptr_t)box->racks || number >= RACKS_A_BOX) continue;
+    const struct rack_box *box = box_of(word);
+    lock_take(&racks_lock); /* so that its pages do not go */
+    size_t number = (word - (uintptr_t)box->racks) / sizeof *box->racks;
+    if (word >= (uintptr_t)box->racks && number < RACKS_A_BOX && box->free != RACKS_A_BOX) {
         /* Another thread may take it meanwhile, or fill it again: who sees that it is in the depot sees what it holds.
          */
         const struct rack *rack = &box->racks[number];

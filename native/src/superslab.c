@@ -77,6 +77,11 @@ static void superslab_sparse(struct superslab *superslab, bool sparse)
 {
     if (!superslab->huge || superslab->sparse == sparse) return;
     superslab->sparse = sparse;
+    if (sparse && superslab->free_units != superslab->units) { /* what is free may have been filled, too */
+        uint32_t filled = mask_units(superslab->free_mask & ~superslab->dirty_mask);
+        superslab->dirty_mask |= superslab->free_mask;
+        atomic_fetch_add_explicit(&slab_dirty_units, filled, memory_order_relaxed);
+    }
     os_huge((void *)(superslab->arena->base + ((size_t)superslab->first << UNIT_SHIFT)),
             (size_t)superslab->units << UNIT_SHIFT, !sparse);
 }
@@ -107,16 +112,18 @@ static bool superslab_is_huge(size_t bytes, size_t total)
            2 * atomic_load_explicit(&carved_bytes, memory_order_relaxed) >= total - bytes;
 }
 
+static uint32_t forks; /* of this process and those before it */
+
 /* A heap that is not as large gets them for a superslab of which half is taken, if most of that half was touched:
- * hardly more than the other half is resident that nobody needs. Result: that superslab, the first time. Under
- * arena_lock. */
+ * hardly more than the other half is resident that nobody needs. Not for one that a child shares with its parent, for
+ * it would be copied. Result: that superslab, the first time. Under arena_lock. */
 static struct superslab *superslab_halved(const struct span *slab)
 {
     struct superslab *superslab = superslab_of(arena_of(slab->address), slab->address);
     if (LIKELY(superslab->halved) || superslab->free_units > superslab->units / 2) return NULL;
     superslab->halved = true;
     size_t total = HUGE_SOON * atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
-    bool small = superslab->huge || superslab->units << UNIT_SHIFT != SUPERSLAB_LARGE;
+    bool small = superslab->huge || superslab->units << UNIT_SHIFT != SUPERSLAB_LARGE || superslab->forks != forks;
     return small || !knob(KNOB_huge_pages) || total < (size_t)knob(KNOB_huge_after_bytes) ? NULL : superslab;
 }
 
@@ -147,7 +154,8 @@ static struct superslab *superslab_new(void)
                                     .free_units = units,
                                     .free_mask = mask_of(0, units),
                                     .dirty_mask = dirty ? mask_of(0, units) : 0,
-                                    .arena = arena};
+                                    .arena = arena,
+                                    .forks = forks};
     if (dirty) atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
     for (uint32_t i = 0; i < units; i++) span_shape(arena, &span[i], SPAN_SUPERSLAB, 1);
     size_t total = atomic_fetch_add_explicit(&superslab_bytes, bytes, memory_order_relaxed) + bytes;

@@ -82,7 +82,7 @@
 #define GROWTH_UNITS RUN_UNITS_MAX           /* address space given to a block that grows: 64 MiB ... */
 #define GROWTH_UNITS_MAX (64 * GROWTH_UNITS) /* ... and 4 GiB to one that has outgrown that */
 #define WINDOW_SPARE (GROWTH_UNITS / 2)      /* units; so many beyond the block go, though it be longer */
-#define HUGE_SOON 4  /* from such a part of huge_after_bytes on superslabs of which half is taken get huge pages ... */
+#define HUGE_SOON 2  /* from such a part of huge_after_bytes on superslabs of which half is taken get huge pages ... */
 #define HUGE_HALF 12 /* ... if so many sixteenths of that half were touched */
 #define WINDOW_HUGE ((size_t)8 << 20) /* bytes of such a block from which it may get huge pages */
 
@@ -156,7 +156,8 @@ struct magazine {
 #define RACKS_SHARE 16                       /* ... or such a part of the bytes in superslabs */
 #define RACK_BLOCKS_LEAST (MAGAZINE_MAX / 4) /* blocks for which one goes to the depot */
 #define RACKS_A_BOX 15u
-#define BOXES_AT_ONCE 16u
+#define BOXES_AT_ONCE 16u /* of the first mapping: 1 MiB */
+#define RACK_MAPPINGS 16u
 
 struct rack {
     uintptr_t seal; /* in the depot as a block's first word there (magazine.c); 0 in a heap; else the next free one */
@@ -167,7 +168,8 @@ struct rack {
 
 struct rack_box {
     struct rack_box *next;
-    uint32_t free;
+    uint32_t free;        /* racks that nobody has */
+    uint32_t carved;      /* that somebody had since it was opened */
     uintptr_t apart[390]; /* 64 KiB all in all */
     struct rack racks[RACKS_A_BOX];
 };
@@ -262,9 +264,10 @@ struct superslab {
     struct arena *arena;
     uint64_t freed_ns; /* when a unit was last given back */
     bool listed;
-    bool huge;   /* huge pages were asked for */
-    bool sparse; /* and are not wanted, since pages went back */
-    bool halved; /* half of it was taken at least once */
+    bool huge;      /* huge pages were asked for */
+    bool sparse;    /* and are not wanted, since pages went back */
+    bool halved;    /* half of it was taken at least once */
+    uint32_t forks; /* of the process and its parents, before it was made */
 };
 
 struct arena {
