@@ -8,7 +8,7 @@ static struct rack_box *boxes_open, *boxes_bare; /* those with racks, and those 
 static struct rack_box *box_carved;              /* of whose racks not all were used yet */
 static struct rack_box *boxes_fresh, *boxes_fresh_end; /* never used */
 static uint32_t racks_out, boxes_idle;                 /* racks that heaps and depots have; open boxes without one */
-static struct rack_box *mappings[RACK_MAPPINGS + 1];   /* the first box of each, twice as long as the one before */
+static struct rack_box *mappings[RACK_MAPPINGS];       /* the first box of each, twice as long as the one before */
 static _Atomic uint32_t mapping_count;
 static uintptr_t mappings_begin = UINTPTR_MAX, mappings_end; /* all lie between, and what else was mapped meanwhile */
 
@@ -40,13 +40,13 @@ static void boxes_map(void)
 {
     uint32_t count = atomic_load_explicit(&mapping_count, memory_order_relaxed);
     if (count == RACK_MAPPINGS) return;
-    struct rack_box *boxes = os_map(mapping_boxes(count) * sizeof *boxes), *end = boxes + mapping_boxes(count);
+    struct rack_box *boxes = os_map(mapping_boxes(count) * sizeof *boxes);
     if (boxes == NULL) return;
     mappings[count] = boxes_fresh = boxes;
-    boxes_fresh_end = end;
+    boxes_fresh_end = boxes + mapping_boxes(count);
     atomic_store_explicit(&mapping_count, count + 1, memory_order_release);
     if ((uintptr_t)boxes < mappings_begin) POKE(mappings_begin, (uintptr_t)boxes);
-    if ((uintptr_t)end > mappings_end) POKE(mappings_end, (uintptr_t)end);
+    if ((uintptr_t)boxes_fresh_end > mappings_end) POKE(mappings_end, (uintptr_t)boxes_fresh_end);
 }
 
 static void box_open(void)
