@@ -257,9 +257,6 @@ COUNTED = {
 }
 
 
-SUPERSLAB = 2 << 20
-
-
 def test_each_counter_counts_what_it_says(lib):
     def take():
         return [lib.hak_malloc(size) for size in [976] * 20_000 + [3_000_000] * 12]
@@ -273,6 +270,7 @@ def test_each_counter_counts_what_it_says(lib):
     lib.hak_purge()
     spans = native.spans()  # where other tests left blocks there may be room for some of the slabs
     room = int(spans["size"][(spans["blocks"] == 0) & (spans["superslab"] != 0)].sum())
+    superslabs = -(-room // int(native.knobs().at["superslab_bytes", "value"]))
     counts, blocks = [native.counters()["value"]], None
     for step in (take, give, take, lambda: give(lib.hak_purge)):
         blocks = step()
@@ -280,7 +278,7 @@ def test_each_counter_counts_what_it_says(lib):
     native.set_knob("purge_delay_ms", int(native.knobs().at["purge_delay_ms", "preset"]))
     for name, least in COUNTED.items():
         grown = [int(after[name]) - int(before[name]) for before, after in pairwise(counts)]
-        served = -(-room // SUPERSLAB) if name.startswith("superslabs") else 0
+        served = superslabs if name.startswith("superslabs") else 0
         enough = all(n >= m - served for n, m in zip(grown, least, strict=True) if m)
         assert enough, (name, grown, least, served)
     live = [int(count["live_bytes"]) for count in counts]

@@ -28,6 +28,7 @@
 #include "slab.c"       /* equal blocks */
 #include "strip.c"      /* parts of slabs go back */
 #include "rack.c"       /* slots that travel */
+#include "chain.c"      /* a magazine at rest */
 #include "magazine.c"   /* thread caches and the depot */
 
 #include "site.c"       /* call-site rules */

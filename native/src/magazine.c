@@ -4,11 +4,9 @@
  * behind it, and trades whole magazines with a depot, so that nothing is locked, or moves between cores, for a block.
  *
  * A magazine is an array of addresses: where the next block lies is known without looking into this one, so a row of
- * calls does not wait for a chain of loads. The slots of the longest ones are a rack, which goes to the depot as it is
- * and is looked at when it comes back. Others stay with the thread's heap, and a magazine that leaves them, or for
- * which there are too many racks, lies in its own blocks, as so many lists, strands, side by side: each block's first
- * word leads to one further down, under the key, so that reading it back waits for many blocks at a time, not for one
- * after the other. The first word of all, or the rack's, holds the next magazine of the depot and the length.
+ * calls does not wait for a chain of loads. The slots of the longest ones are a rack (rack.c), which goes to the depot
+ * as it is, and is looked at when it comes back, where that is worth it; others stay with the thread's heap, and what
+ * leaves them lies in its own blocks (chain.c).
  *
  * A block freed by any thread goes into that thread's magazine: nobody is asked who owned it. */
 
@@ -37,104 +35,6 @@ static uint32_t magazine_room(const struct heap *heap, unsigned class)
     size_t fit = ((size_t)knob(KNOB_magazine_bytes) << heap->bursts[class]) / classes[class].size;
     fit = size_min(size_min(fit, MAGAZINE_BURST), (size_t)knob(KNOB_magazine_blocks));
     return (uint32_t)size_max(fit, capacity);
-}
-
-/* --- a magazine at rest ------------------------------------------------------------------------------------------- */
-
-/* A block's words of the class. */
-static uint32_t chain_words(unsigned class) { return classes[class].size / (uint32_t)sizeof(uintptr_t); }
-
-static void chain_seal(struct chain chain, uintptr_t below)
-{
-    uintptr_t word = (below | (uintptr_t)chain.blocks << POINTER_BITS) ^ link_key;
-    __atomic_store_n(block_words(chain.head & ~CHAIN_RACK), word, __ATOMIC_RELEASE); /* racks_hold reads it */
-}
-
-static struct chain chain_open(uintptr_t head, uintptr_t *below)
-{
-    uintptr_t word = block_words(head & ~CHAIN_RACK)[0] ^ link_key;
-    *below = word & (((uintptr_t)1 << POINTER_BITS) - 1);
-    return (struct chain){head, (uint32_t)(word >> POINTER_BITS)};
-}
-
-/* Strands of a magazine at rest. Where they begin the first block's other words say, where it has too few the second
- * one's, and so on: of blocks that have only one there are fewer, or finding them would itself be one after the other.
- */
-static uint32_t chain_strands(unsigned class)
-{
-    uint32_t others = chain_words(class) - 1;
-    return (uint32_t)size_max(others, size_min(others * STRANDS_A_WORD, STRANDS_ENOUGH));
-}
-
-/* The blocks of so many slots; the uppermost is the first. Only in a block's first word is an address under the key
- * alone: what stays in the others is no link when a program copies it, unread, to where another block begins. */
-static struct chain chain_pack(unsigned class, const uintptr_t *slots, uint32_t blocks)
-{
-    const uintptr_t key = link_key;
-    uint32_t strands = chain_strands(class), words = chain_words(class), last = blocks - 1;
-    uint32_t from = last, word = 1, i;
-    slot_expect_right(&slots[last]);
-    for (i = last; i > 0 && last - i < strands; i--, word++) { /* first, or a lock waits for these lines */
-        if (word == words) {
-            from--, word = 1;
-            slot_expect_right(&slots[from]);
-        }
-        block_words(slots[from])[word] = slots[i - 1] + key + 1;
-    }
-    for (i = 0; i < blocks && i < strands; i++) {
-        slot_expect_right(&slots[i]);
-        block_words(slots[i])[0] = key;
-    }
-    for (; i < blocks; i++) {
-        slot_expect_right(&slots[i]);
-        block_words(slots[i])[0] = slots[i - strands] + key;
-    }
-    return (struct chain){slots[last], blocks};
-}
-
-/* The address in a word of the block; ends the program where it was overwritten or the block is in use. */
-static ALWAYS_INLINE uintptr_t chain_follow(uintptr_t block, uint32_t word, uintptr_t key)
-{
-    uintptr_t to = block_words(block)[word];
-    if (UNLIKELY((intptr_t)to < (intptr_t)key)) fatal("free block overwritten, or freed twice,", block);
-    return to - key;
-}
-
-/* The reverse. */
-static void chain_unpack(unsigned class, struct chain chain, uintptr_t *slots)
-{
-    const uintptr_t key = link_key;
-    uint32_t strands = chain_strands(class), words = chain_words(class), last = chain.blocks - 1;
-    uint32_t from = last, word = 1, i = last;
-    POKE(slots[last], chain.head);
-    for (; i > 0 && last - i < strands; i--, word++) {
-        if (word == words) from--, word = 1;
-        POKE(slots[i - 1], chain_follow(slots[from], word, key + 1));
-    }
-    slot_fill(&slots[last], chain.head);
-    for (i = last; i > strands; i--) {
-        uintptr_t block = slots[i - 1];
-        POKE(slots[i - 1 - strands], chain_follow(block, 0, key));
-        block_words(block)[0] = (uintptr_t)&slots[i - 1];
-    }
-    for (uint32_t end = 0; end < i; end++) {
-        uintptr_t block = slots[end];
-        if (UNLIKELY(block_words(block)[0] != key)) fatal("free block overwritten, or freed twice,", block);
-        block_words(block)[0] = (uintptr_t)&slots[end];
-    }
-}
-
-/* --- racks -------------------------------------------------------------------------------------------------------- */
-
-static struct rack *chain_rack(struct chain chain) { return (struct rack *)(chain.head & ~CHAIN_RACK); }
-
-/* Those that the magazines have of a heap that is nobody's. */
-static void racks_return(const struct heap *heap)
-{
-    for (unsigned class = 1; class < CLASSES; class ++) {
-        if (heap->loaded[class].room == MAGAZINE_MAX) rack_give(heap->loaded[class].slots);
-        if (heap->spare[class].room == MAGAZINE_MAX) rack_give(heap->spare[class].slots);
-    }
 }
 
 /* --- the depot ---------------------------------------------------------------------------------------------------- */
@@ -450,8 +350,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
         heap->bursts[class] = (uint8_t)size_min(heap->bursts[class] + 1u, BURSTS_MAX);
     heap->given[class] = 0;
     heap->given_bytes = 0;
-    bool racked = (full.head & CHAIN_RACK) != 0;
-    if (racked) {
+    if ((full.head & CHAIN_RACK) != 0) {
         if (loaded->room == MAGAZINE_MAX) rack_give(loaded->slots);
         POKE(chain_rack(full)->seal, 0);
         POKE(loaded->slots, chain_rack(full)->slots);
@@ -461,9 +360,11 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     } else if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
         if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);
         return false;
+    } else if (full.blocks != 0) {
+        chain_unpack(class, full, loaded->slots + 1);
+    } else {
+        blocks = slabs_fill(heap, class, blocks, loaded->slots + 1);
     }
-    if (full.blocks != 0 && !racked) chain_unpack(class, full, loaded->slots + 1);
-    else if (full.blocks == 0) blocks = slabs_fill(heap, class, blocks, loaded->slots + 1);
     loaded->blocks = blocks;
     for (uint32_t i = 1; HAK_CHECKED && i <= blocks; i++) MUST(block_is_of(class, loaded->slots[i]), loaded->slots[i]);
     return blocks != 0;
@@ -592,24 +493,6 @@ static bool slab_holds(struct span *slab, uintptr_t block)
     }
     lock_drop(&slabs->lock);
     return found;
-}
-
-/* Does a magazine of the depot hold it? `slots`: room for its blocks. Nothing is written, and where a block was
- * overwritten no further block is looked at: who takes it will say so. */
-static bool chain_holds(unsigned class, struct chain chain, uintptr_t *slots, uintptr_t block)
-{
-    uint32_t strands = chain_strands(class), words = chain_words(class), last = chain.blocks - 1;
-    uint32_t from = last, word = 1;
-    slots[last] = chain.head;
-    for (uint32_t i = last; i > 0; i--, word++) {
-        bool begins = last - i < strands;
-        if (begins && word == words) from--, word = 1;
-        slots[i - 1] = begins ? block_words(slots[from])[word] - link_key - 1 : link_next(slots[i - 1 + strands]);
-        if (!block_is_of(class, slots[i - 1])) return false;
-    }
-    for (uint32_t i = 0; i < chain.blocks; i++)
-        if (slots[i] == block) return true;
-    return false;
 }
 
 static bool depot_holds(struct depot *depot, unsigned class, uintptr_t block)

@@ -95,6 +95,15 @@ static void rack_give(uintptr_t *slots)
     lock_drop(&racks_lock);
 }
 
+/* Those that the magazines have of a heap that is nobody's. */
+static void racks_return(const struct heap *heap)
+{
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        if (heap->loaded[class].room == MAGAZINE_MAX) rack_give(heap->loaded[class].slots);
+        if (heap->spare[class].room == MAGAZINE_MAX) rack_give(heap->spare[class].slots);
+    }
+}
+
 /* The open boxes of which nobody has a rack are not open any more. Under racks_lock. */
 static struct rack_box *boxes_close(void)
 {
@@ -147,8 +156,7 @@ static NOINLINE bool racks_hold(uintptr_t word, uintptr_t block)
     lock_take(&racks_lock); /* so that its pages do not go */
     size_t number = (word - (uintptr_t)box->racks) / sizeof *box->racks;
     if (word >= (uintptr_t)box->racks && number < RACKS_A_BOX && box->free != RACKS_A_BOX) {
-        /* Another thread may take it meanwhile, or fill it again: who sees that it is in the depot sees what it holds.
-         */
+        /* Another thread may take or fill it meanwhile: who sees that it is in the depot sees what it holds. */
         const struct rack *rack = &box->racks[number];
         uintptr_t blocks = (__atomic_load_n(&rack->seal, __ATOMIC_ACQUIRE) ^ link_key) >> POINTER_BITS;
         uintptr_t slot = (word - (uintptr_t)rack->slots) / sizeof *rack->slots;

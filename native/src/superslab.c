@@ -123,8 +123,8 @@ static struct superslab *superslab_halved(const struct span *slab)
     if (LIKELY(superslab->halved) || superslab->free_units > superslab->units / 2) return NULL;
     superslab->halved = true;
     size_t total = HUGE_SOON * atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
-    bool small = superslab->huge || superslab->units << UNIT_SHIFT != SUPERSLAB_LARGE || superslab->forks != forks;
-    return small || !knob(KNOB_huge_pages) || total < (size_t)knob(KNOB_huge_after_bytes) ? NULL : superslab;
+    bool unfit = superslab->huge || superslab->units << UNIT_SHIFT != SUPERSLAB_LARGE || superslab->forks != forks;
+    return unfit || !knob(KNOB_huge_pages) || total < (size_t)knob(KNOB_huge_after_bytes) ? NULL : superslab;
 }
 
 /* The caller has a slab in it, so it stays one; but others may give pages back. */

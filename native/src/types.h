@@ -62,12 +62,14 @@
 #define RUN_PORTION ((size_t)256 << 10) /* in which what a thread keeps is told, or a quarter of what it may keep */
 #define RUN_MUCH ((size_t)512 << 10)    /* bytes of idle runs that a thread gives up before memory grows */
 #define RUN_GIVEN_MANY 16u              /* runs that go to the arena in a row until fewer short ones are kept */
-#define BURSTS_MAX 5u          /* doublings of what a thread may keep that soon takes again what it gave in a row ... */
-#define TRADES_MANY 16u        /* of a magazine or so: then they are bursts, too */
-#define PEAKS_MAX 2u           /* ... and of runs, if it gave much; of all classes together it is one */
-#define LARGE_FEW 2u           /* large blocks in a row that were filled until some of such a size get huge pages ... */
-#define LARGE_SURE 6u          /* ... and until no more than one of 32 live ones goes without */
-#define LARGE_SPARSE UINT8_MAX /* in place of that number: the last one that told was not filled */
+#define BURSTS_MAX 5u   /* doublings of what a thread may keep that soon takes again what it gave in a row ... */
+#define TRADES_MANY 16u /* of a magazine or so: then they are bursts, too */
+#define PEAKS_MAX 2u    /* ... and of runs, if it gave much; of all classes together it is one */
+#define HUGE_SOON 2   /* from such a part of huge_after_bytes on superslabs of which half is taken get huge pages ... */
+#define HUGE_HALF 12  /* ... if so many sixteenths of that half were touched */
+#define LARGE_FEW 2u  /* large blocks in a row that were filled until some of such a size get huge pages ... */
+#define LARGE_SURE 6u /* ... and until no more than one of 32 live ones goes without */
+#define LARGE_SPARSE UINT8_MAX          /* in place of that number: the last one that told was not filled */
 #define LARGE_LONG ((size_t)4 << 20)    /* bytes; each of them tells as much as one more block, up to LARGE_FEW */
 #define LARGE_TRUST ((size_t)256 << 20) /* bytes of blocks with huge pages until one goes without; but two blocks */
 #define RUN_ROUND 1024u                 /* longer runs freed, until what lay idle all the while goes back */
@@ -82,9 +84,7 @@
 #define GROWTH_UNITS RUN_UNITS_MAX           /* address space given to a block that grows: 64 MiB ... */
 #define GROWTH_UNITS_MAX (64 * GROWTH_UNITS) /* ... and 4 GiB to one that has outgrown that */
 #define WINDOW_SPARE (GROWTH_UNITS / 2)      /* units; so many beyond the block go, though it be longer */
-#define HUGE_SOON 2  /* from such a part of huge_after_bytes on superslabs of which half is taken get huge pages ... */
-#define HUGE_HALF 12 /* ... if so many sixteenths of that half were touched */
-#define WINDOW_HUGE ((size_t)8 << 20) /* bytes of such a block from which it may get huge pages */
+#define WINDOW_HUGE ((size_t)8 << 20)        /* bytes of such a block from which it may get huge pages */
 
 #define BOUND_ROW 255u   /* bits of a unit's bound that say its class: what blocks are apart is above (sizeclass.c) */
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
@@ -157,10 +157,10 @@ struct magazine {
 #define RACK_BLOCKS_LEAST (MAGAZINE_MAX / 4) /* blocks for which one goes to the depot */
 #define RACKS_A_BOX 15u
 #define BOXES_AT_ONCE 16u /* of the first mapping: 1 MiB */
-#define RACK_MAPPINGS 16u
+#define RACK_MAPPINGS 16u /* each twice as long as the one before */
 
 struct rack {
-    uintptr_t seal; /* in the depot as a block's first word there (magazine.c); 0 in a heap; else the next free one */
+    uintptr_t seal; /* in the depot as a block's first word there (chain.c); 0 in a heap; else the next free one */
     struct rack_box *box;
     uintptr_t slots[MAGAZINE_MAX + 1];
     uintptr_t apart[5]; /* else all would begin in the same few sets of the first cache */
@@ -174,7 +174,7 @@ struct rack_box {
     struct rack racks[RACKS_A_BOX];
 };
 
-/* A whole magazine in the depot: a rack, or its own blocks (magazine.c). */
+/* A whole magazine in the depot: a rack, or its own blocks (chain.c). */
 struct chain {
     uintptr_t head; /* the first block's address, or a rack's and CHAIN_RACK; 0: none */
     uint32_t blocks;

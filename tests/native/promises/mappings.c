@@ -57,7 +57,7 @@ STEP(refused_mappings_lose_no_block_and_give_none_twice) {
 
 PROMISE(while_short_mappings_are_refused_no_block_is_lost_or_given_twice) {
     setenv("HAKMEM_MAGAZINE_BYTES", "16M", 1); /* magazines of every class may be long, so their slots need more */
-    setenv("HAKMEM_MAGAZINE_BLOCKS", "256", 1); /* but not as long as those whose slots are themselves blocks */
+    setenv("HAKMEM_MAGAZINE_BLOCKS", "256", 1); /* but not as long as those whose slots lie elsewhere */
     keep_in_new_process("refused_mappings_lose_no_block_and_give_none_twice", NULL, environ);
 }
 

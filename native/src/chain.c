@@ -1,0 +1,106 @@
+/* chain.c: how a magazine lies in the depot: in a rack, or in its own blocks, as so many lists, strands, side by side.
+ * Each block's first word leads to one further down, under the key, so that reading it back waits for many blocks at a
+ * time, not for one after the other. The first word of all, or the rack's, holds the next magazine and the length. */
+
+static struct rack *chain_rack(struct chain chain) { return (struct rack *)(chain.head & ~CHAIN_RACK); }
+
+/* A block's words of the class. */
+static uint32_t chain_words(unsigned class) { return classes[class].size / (uint32_t)sizeof(uintptr_t); }
+
+static void chain_seal(struct chain chain, uintptr_t below)
+{
+    uintptr_t word = (below | (uintptr_t)chain.blocks << POINTER_BITS) ^ link_key;
+    __atomic_store_n(block_words(chain.head & ~CHAIN_RACK), word, __ATOMIC_RELEASE); /* racks_hold reads it */
+}
+
+static struct chain chain_open(uintptr_t head, uintptr_t *below)
+{
+    uintptr_t word = block_words(head & ~CHAIN_RACK)[0] ^ link_key;
+    *below = word & (((uintptr_t)1 << POINTER_BITS) - 1);
+    return (struct chain){head, (uint32_t)(word >> POINTER_BITS)};
+}
+
+/* Strands of a magazine at rest. Where they begin the first block's other words say, where it has too few the second
+ * one's, and so on: of blocks that have only one there are fewer, or finding them would itself be one after the other.
+ */
+static uint32_t chain_strands(unsigned class)
+{
+    uint32_t others = chain_words(class) - 1;
+    return (uint32_t)size_max(others, size_min(others * STRANDS_A_WORD, STRANDS_ENOUGH));
+}
+
+/* The blocks of so many slots; the uppermost is the first. Only in a block's first word is an address under the key
+ * alone: what stays in the others is no link when a program copies it, unread, to where another block begins. */
+static struct chain chain_pack(unsigned class, const uintptr_t *slots, uint32_t blocks)
+{
+    const uintptr_t key = link_key;
+    uint32_t strands = chain_strands(class), words = chain_words(class), last = blocks - 1;
+    uint32_t from = last, word = 1, i;
+    slot_expect_right(&slots[last]);
+    for (i = last; i > 0 && last - i < strands; i--, word++) { /* first, or a lock waits for these lines */
+        if (word == words) {
+            from--, word = 1;
+            slot_expect_right(&slots[from]);
+        }
+        block_words(slots[from])[word] = slots[i - 1] + key + 1;
+    }
+    for (i = 0; i < blocks && i < strands; i++) {
+        slot_expect_right(&slots[i]);
+        block_words(slots[i])[0] = key;
+    }
+    for (; i < blocks; i++) {
+        slot_expect_right(&slots[i]);
+        block_words(slots[i])[0] = slots[i - strands] + key;
+    }
+    return (struct chain){slots[last], blocks};
+}
+
+/* The address in a word of the block; ends the program where it was overwritten or the block is in use. */
+static ALWAYS_INLINE uintptr_t chain_follow(uintptr_t block, uint32_t word, uintptr_t key)
+{
+    uintptr_t to = block_words(block)[word];
+    if (UNLIKELY((intptr_t)to < (intptr_t)key)) fatal("free block overwritten, or freed twice,", block);
+    return to - key;
+}
+
+/* The reverse. */
+static void chain_unpack(unsigned class, struct chain chain, uintptr_t *slots)
+{
+    const uintptr_t key = link_key;
+    uint32_t strands = chain_strands(class), words = chain_words(class), last = chain.blocks - 1;
+    uint32_t from = last, word = 1, i = last;
+    POKE(slots[last], chain.head);
+    for (; i > 0 && last - i < strands; i--, word++) {
+        if (word == words) from--, word = 1;
+        POKE(slots[i - 1], chain_follow(slots[from], word, key + 1));
+    }
+    slot_fill(&slots[last], chain.head);
+    for (i = last; i > strands; i--) {
+        uintptr_t block = slots[i - 1];
+        POKE(slots[i - 1 - strands], chain_follow(block, 0, key));
+        block_words(block)[0] = (uintptr_t)&slots[i - 1];
+    }
+    for (uint32_t end = 0; end < i; end++) {
+        uintptr_t block = slots[end];
+        if (UNLIKELY(block_words(block)[0] != key)) fatal("free block overwritten, or freed twice,", block);
+        block_words(block)[0] = (uintptr_t)&slots[end];
+    }
+}
+
+/* Does a magazine of the depot hold it? `slots`: room for its blocks. Nothing is written, and where a block was
+ * overwritten no further block is looked at: who takes it will say so. */
+static bool chain_holds(unsigned class, struct chain chain, uintptr_t *slots, uintptr_t block)
+{
+    uint32_t strands = chain_strands(class), words = chain_words(class), last = chain.blocks - 1;
+    uint32_t from = last, word = 1;
+    slots[last] = chain.head;
+    for (uint32_t i = last; i > 0; i--, word++) {
+        bool begins = last - i < strands;
+        if (begins && word == words) from--, word = 1;
+        slots[i - 1] = begins ? block_words(slots[from])[word] - link_key - 1 : link_next(slots[i - 1 + strands]);
+        if (!block_is_of(class, slots[i - 1])) return false;
+    }
+    for (uint32_t i = 0; i < chain.blocks; i++)
+        if (slots[i] == block) return true;
+    return false;
+}
