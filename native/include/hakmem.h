@@ -451,23 +451,25 @@ struct hak_owners_t {
 struct hak_front_t {
     struct hak_bin_t *bins;
     char *sizes;
-    const struct hak_owners_t *owners;
 };
 
 /* Its name carries the number of this layout and the shift, so a program compiled for others does not start, instead of
  * going astray. */
 #define HAK_PASTE(a, b) a##b
-#define HAK_FRONT(shift) HAK_PASTE(hak_front3_, shift)
+#define HAK_FRONT(shift) HAK_PASTE(hak_front4_, shift)
 #define hak_front HAK_FRONT(HAK_SLAB_SHIFT)
 
 extern __thread struct hak_front_t hak_front __attribute__((tls_model("initial-exec")));
+extern const struct hak_owners_t *const hak_owners; /* never changes, so a loop need not read it again */
 
 static inline void *hak_malloc_inline(size_t size)
 {
+    uintptr_t bin_at = __builtin_constant_p(size) /* then its bin is one place */
+                           ? (uintptr_t)hak_front.bins + (size + 15) / 16 * sizeof(struct hak_bin_t)
+                           : ((uintptr_t)hak_front.sizes + size) & ~(uintptr_t)15;
+    struct hak_bin_t *bin = (struct hak_bin_t *)bin_at;
+    /* Asked after the front was read, so that a loop need not find it each time. */
     if (__builtin_expect(size > HAK_INLINE_MAX, 0)) return hak_malloc(size);
-    struct hak_bin_t *bin = __builtin_constant_p(size) /* then its bin is one place */
-                                ? &hak_front.bins[(size + 15) / 16]
-                                : (struct hak_bin_t *)((uintptr_t)(hak_front.sizes + size) & ~(uintptr_t)15);
     uintptr_t *slot = bin->top - 1, *block = (uintptr_t *)*slot;
     if (__builtin_expect(*block != (uintptr_t)slot, 0)) return hak_malloc(size); /* as malloc itself */
     __asm__("" : "+r"(slot)); /* not the equal word of the block: the next call would wait for that load too */
@@ -477,10 +479,9 @@ static inline void *hak_malloc_inline(size_t size)
 
 static inline void hak_free_inline(void *block)
 {
-    const struct hak_owners_t *owners = hak_front.owners;
-    uint32_t bound = owners->bound[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
+    uint32_t bound = hak_owners->bound[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
     uintptr_t row = bound & 255; /* serves as an offset as it is */
-    const struct hak_layout_t *layout = (const struct hak_layout_t *)((const char *)owners->layout + row * 4);
+    const struct hak_layout_t *layout = (const struct hak_layout_t *)((const char *)hak_owners->layout + row * 4);
     uint32_t product = ((uint32_t)(uintptr_t)block & layout->within) * layout->start;
     struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + row * 8);
     __asm__("" : "+r"(bin)); /* its address in one register: as the library's bin_at */
@@ -489,8 +490,8 @@ static inline void hak_free_inline(void *block)
         hak_free(block);
         return;
     }
+    *(uintptr_t *)block = (uintptr_t)top; /* first: joins the program's last store where that was to the block */
     *top = (uintptr_t)block;
-    *(uintptr_t *)block = (uintptr_t)top;
     bin->top = top + 1;
 }
 

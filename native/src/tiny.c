@@ -20,8 +20,9 @@ static const struct bins no_bins = {.small = {[0 ... CLASSES - 1] = {NO_SLOT, NO
 #define SIZES(bins) ((char *)(bins) + GRANULE - 1)
 
 THREAD_LOCAL struct front front
-    __attribute__((used, visibility("hidden"))) = {.bins = NO_BINS, .sizes = SIZES(NO_BINS), .owners = &owners};
+    __attribute__((used, visibility("hidden"))) = {.bins = NO_BINS, .sizes = SIZES(NO_BINS)};
 extern THREAD_LOCAL struct hak_front_t hak_front __attribute__((alias("front"), visibility("default")));
+const struct hak_owners_t *const hak_owners = (const void *)&owners;
 
 static void front_load(struct bins *bins)
 {

@@ -405,10 +405,9 @@ struct owners {
 enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
 
 struct front {
-    struct bins *bins;           /* the heap's; without one, bins that hold none and keep none */
-    char *sizes;                 /* where a tiny size is added to, and rounded down to a granule: its bin */
-    const struct owners *owners; /* for code inlined into programs */
-    size_t tiny_end;             /* above TINY_MAX; 0 without a heap: such bins must not be written to */
+    struct bins *bins; /* the heap's; without one, bins that hold none and keep none */
+    char *sizes;       /* where a tiny size is added to, and rounded down to a granule: its bin */
+    size_t tiny_end;   /* above TINY_MAX; 0 without a heap: such bins must not be written to */
     struct heap *heap;
     uint32_t state;       /* enum front_state */
     uint32_t early_frees; /* served before the thread had a heap, up to EARLY_FREES */
@@ -417,7 +416,6 @@ struct front {
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
                    sizeof(struct bin) == sizeof(struct hak_bin_t) &&
                    offsetof(struct front, sizes) == offsetof(struct hak_front_t, sizes) &&
-                   offsetof(struct front, owners) == offsetof(struct hak_front_t, owners) &&
                    sizeof(struct layout) == sizeof(struct hak_layout_t) &&
                    offsetof(struct owners, bound) == offsetof(struct hak_owners_t, bound),
                "code inlined from the header sees the same front");

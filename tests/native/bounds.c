@@ -5,16 +5,15 @@
 
 PROMISE(every_place_in_a_slab_is_told_apart) {
     enum { UNIT = 1 << HAK_SLAB_SHIFT, LONGEST = 32768 };
-    const struct hak_owners_t *owners = hak_front.owners;
     for (size_t size = 16; size <= LONGEST; size = hak_usable_size(hak_malloc(size)) + 1)
         for (int more = 0; more < 3; more++) {
             uintptr_t block = (uintptr_t)hak_malloc(size);
             size_t step = hak_usable_size((void *)block), blocks = 0;
-            uint32_t bound = owners->bound[block / UNIT & HAK_INLINE_MASK];
-            struct hak_layout_t layout = owners->layout[(bound & 255) / 2];
+            uint32_t bound = hak_owners->bound[block / UNIT & HAK_INLINE_MASK];
+            struct hak_layout_t layout = hak_owners->layout[(bound & 255) / 2];
             size_t slab = (size_t)layout.within + 1, offset = block & layout.within;
             for (uintptr_t at = block - offset; at < block - offset + slab; at += UNIT)
-                HOLDS(owners->bound[at / UNIT & HAK_INLINE_MASK] == bound);
+                HOLDS(hak_owners->bound[at / UNIT & HAK_INLINE_MASK] == bound);
             for (uint32_t place = 0; place < slab; place++)
                 if (place * layout.start < bound) HOLDS(place == blocks++ * step);
             HOLDS(offset % step == 0 && offset / step < blocks && blocks <= slab / step);
