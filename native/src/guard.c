@@ -140,7 +140,7 @@ static void guard_end(void)
     for (unsigned class = 1; class < CLASSES; class ++) {
         lock_take(&class_slabs[class].lock);
         if (orphan_heap.current[class] != NULL) slab_inspect(orphan_heap.current[class]);
-        for (const struct span *slab = class_slabs[class].partial; slab != NULL; slab = slab->next) slab_inspect(slab);
+        for (struct span *slab = class_slabs[class].partial; slab != NULL; slab = slab->next) slab_inspect(slab);
         lock_drop(&class_slabs[class].lock);
     }
     lock_drop(&orphan_lock);

@@ -25,6 +25,7 @@
 #include "poollane.c"   /* threads that share one */
 #include "stackpool.c"  /* objects of one size */
 #include "kept.c"       /* runs that threads keep */
+#include "marks.c"      /* which of them are free */
 #include "slab.c"       /* equal blocks */
 #include "strip.c"      /* parts of slabs go back */
 #include "rack.c"       /* slots that travel */

@@ -164,7 +164,10 @@ static struct heap *heap_begin(void)
  * rests nobody takes them from it. */
 static NOINLINE void heap_give_all(struct heap *heap)
 {
-    memset(heap->given, GIVEN_ALL, sizeof heap->given);
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        if (heap->given[class] == 0) heap_gives(heap, class);
+        heap->given[class] = GIVEN_ALL;
+    }
     heap->gave_all = true;
     heap->given_ns = os_tick_ns();
     heap_flush_blocks(heap, false, heap->given_ns);

@@ -114,6 +114,7 @@ static struct chain depot_find(struct heap *heap, unsigned class)
 {
     struct depot *own = depot_own(heap, class);
     POKE(own->asked, (uint32_t)PEEK(own->pushes) | 1);
+    if (UNLIKELY(PEEK(class_slabs[class].homing))) POKE(class_slabs[class].homing, false);
     struct chain full = depot_pop(own, class);
     uint32_t parts = atomic_load_explicit(&depot_parts, memory_order_relaxed);
     for (uint32_t seen = 0; full.head == 0 && parts > 1 && seen < parts; seen++) {
@@ -134,18 +135,27 @@ static void round_begin(void)
     refused_set(0);
 }
 
+/* Returns one magazine to its slabs. Under round_lock. Result: bytes. */
+static size_t depot_send_home(struct depot *depot, unsigned class, uint64_t now)
+{
+    struct chain chain = depot_pop(depot, class);
+    if (chain.head == 0) return 0;
+    uintptr_t *rack = chain.head & CHAIN_RACK ? chain_rack(chain)->slots : NULL;
+    if (rack == NULL) chain_unpack(class, chain, round_slots);
+    size_t bytes = slabs_return(class, rack != NULL ? rack + 1 : round_slots, chain.blocks, now);
+    if (rack != NULL) rack_give(rack);
+    return bytes;
+}
+
 /* Returns to their slabs the magazines that nobody asked for since the last trim. Under round_lock. Result: bytes. */
 static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool all)
 {
     size_t bytes = 0;
     uint32_t idle = all ? UINT32_MAX : PEEK(depot->low);
     for (; idle > 0; idle--) {
-        struct chain chain = depot_pop(depot, class);
-        if (chain.head == 0) break;
-        uintptr_t *rack = chain.head & CHAIN_RACK ? chain_rack(chain)->slots : NULL;
-        if (rack == NULL) chain_unpack(class, chain, round_slots);
-        bytes += slabs_return(class, rack != NULL ? rack + 1 : round_slots, chain.blocks, now);
-        if (rack != NULL) rack_give(rack);
+        size_t home = depot_send_home(depot, class, now);
+        if (home == 0) break;
+        bytes += home;
     }
     lock_take(&depot->lock);
     POKE(depot->low, depot->magazines);
@@ -248,6 +258,12 @@ static COLD void heap_regret(const struct heap *heap, uint8_t *bursts, uint8_t m
     bool soon = os_tick_ns() < heap->given_ns + (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u; /* it may be ahead */
     if (!soon) *bursts = 0;
     else if (*bursts < most) *bursts += 1;
+}
+
+/* The thread begins to give blocks of a class. */
+static void heap_gives(struct heap *heap, unsigned class)
+{
+    heap->given_pops[class] = (uint32_t)PEEK(depot_own(heap, class)->pops);
 }
 
 /* Blocks in a bin. To an observer, who may see one half of a swap, any number. Where a thread was at an empty bin when
@@ -384,13 +400,45 @@ static struct chain magazine_rest(struct heap *heap, unsigned class, struct maga
     return chain;
 }
 
-/* A magazine's blocks leave the thread: to the depot, or to the slabs where the depot holds enough. */
+/* Are most of its blocks far from the one before? */
+static bool magazine_is_scattered(const struct magazine *full)
+{
+    uint32_t far = 0, seen = 0;
+    for (uint32_t i = 2; i <= full->blocks; i += 8, seen++)
+        far += full->slots[i] - full->slots[i - 1] + UNIT_BYTES > 2 * UNIT_BYTES;
+    return far * 2 > seen;
+}
+
+/* Does it go home, to slabs? A thread that gives much and takes nothing tears down what it had, and what it builds next
+ * would lie in the order in which that was freed, for good: lists whose every step misses all caches. Slabs give blocks
+ * in the order of addresses. Not where others take what it gives, nor what was freed in that order anyway. */
+static bool magazine_homes(const struct heap *heap, unsigned class, const struct magazine *full)
+{
+    if (LIKELY(heap->given[class] != GIVEN_ALL) || class >= TINY_CLASSES) return false;
+    bool homing = PEEK(class_slabs[class].homing);
+    if (!homing && (uint32_t)PEEK(depot_own(heap, class)->pops) != heap->given_pops[class]) return false;
+    if (!magazine_is_scattered(full)) return false;
+    if (!homing) POKE(class_slabs[class].homing, true);
+    return true;
+}
+
+/* A magazine's blocks leave the thread: to the depot, or to the slabs, where they lie better, or the depot holds
+ * enough.
+ */
 static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, bool keep)
 {
-    if (LIKELY(keep || atomic_load_explicit(&depots_told, memory_order_relaxed) < (size_t)knob(KNOB_depot_bytes)))
-        depot_push(depot_own(heap, class), class, magazine_rest(heap, class, full, keep));
-    else {
-        slabs_return(class, full->slots + 1, full->blocks, os_tick_ns());
+    struct depot *own = depot_own(heap, class);
+    bool homes = !keep && magazine_homes(heap, class, full);
+    if (LIKELY(!homes && (keep || !depots_hold((size_t)knob(KNOB_depot_bytes))))) {
+        depot_push(own, class, magazine_rest(heap, class, full, keep));
+    } else {
+        uint64_t now = os_tick_ns();
+        slabs_return(class, full->slots + 1, full->blocks, now);
+        if (homes &&
+            lock_try(&round_lock)) { /* what went to the depot before would keep their slabs from being whole */
+            depot_send_home(own, class, now);
+            lock_drop(&round_lock);
+        }
         POKE(slabs_due, true);
     }
     POKE(full->blocks, 0);
@@ -441,6 +489,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
             magazine_give(heap, class, loaded, false);
         }
         size_t units = (size_t)given * classes[class].size >> UNIT_SHIFT, more = given != 0 ? size_max(units, 1) : 0;
+        if (heap->given[class] == 0) heap_gives(heap, class);
         if (heap->given[class] < GIVEN_MANY) {
             heap->given[class] = (uint8_t)size_min(heap->given[class] + more, GIVEN_MANY);
             if (heap->given[class] == GIVEN_MANY) heap->given_ns = os_tick_ns();
@@ -479,18 +528,14 @@ static bool slots_hold(const uintptr_t *first, const uintptr_t *top, uintptr_t b
     return at < (uintptr_t)top - (uintptr_t)first && first[at / sizeof *first] == block;
 }
 
-/* Does a slab hold it, listed or, of L2, as a bit? */
+/* Does a slab hold it? */
 static bool slab_holds(struct span *slab, uintptr_t block)
 {
     struct class_slabs *slabs = &class_slabs[slab->class];
     if (PEEK(slab->returned) == 0) return false;
     lock_take(&slabs->lock);
-    bool found = !slab_is_tiny(slab) && (slab->slots >> slab_index(slab, block) & 1) != 0;
-    uintptr_t at = slab_is_tiny(slab) ? slab->list : LIST_END;
-    for (uint32_t left = slab->returned; !found && left > 0 && at != LIST_END && link_valid(at); left--) {
-        found = at == block;
-        at = link_next(at);
-    }
+    size_t index;
+    bool found = slab_finds(slab, block, &index) && slab_is_marked(slab, index);
     lock_drop(&slabs->lock);
     return found;
 }

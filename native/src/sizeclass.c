@@ -64,10 +64,13 @@ static uint32_t class_bound(unsigned class, uint32_t carved)
     return bound > last ? bound : bound + BOUND_ROW + 1;
 }
 
-/* Is this offset in a slab of the class the start of a block? */
-static ALWAYS_INLINE bool class_is_start(unsigned class, size_t offset)
+/* Is this offset in a slab of the class the start of a block? Then `index` says of which. */
+static ALWAYS_INLINE bool class_is_start(unsigned class, size_t offset, size_t *index)
 {
-    return (uint64_t)offset * classes[class].start < classes[class].start;
+    uint64_t start = classes[class].start;
+    __extension__ unsigned __int128 product = (unsigned __int128)offset * start;
+    *index = (size_t)(product >> 64);
+    return (uint64_t)product < start;
 }
 
 /* --- runs --------------------------------------------------------------------------------------------------------- */

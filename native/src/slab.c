@@ -2,8 +2,9 @@
  *
  * carved = handed out + in magazines + in the depot + returned. A heap carves its current slab without a lock; blocks
  * come back in any order from any thread, under the class lock, into `returned`. A slab that nobody carves and whose
- * blocks are all returned goes back to its superslab. Returned tiny blocks are linked through their first words; those
- * of L2 are bits in one word, which also shows a block that is given back twice. */
+ * blocks are all returned goes back to its superslab. Returned blocks are bits: which are lowest is known without
+ * looking into one, so they are taken in the order in which they lie, as blocks of a new slab are, whatever the order
+ * in which they were freed; and a block that is given back twice shows. */
 
 /* Added to every link and to the depot's addresses: random, once the heap is there, but for its top bits. A word that
  * is less, as signed numbers go, is no link: of all words one in 2^16 may be one. */
@@ -64,16 +65,67 @@ static void partial_unlink(struct class_slabs *slabs, struct span *slab)
     else slabs->last = slab->prev;
 }
 
-static bool slab_is_tiny(const struct span *slab) { return slab->class < TINY_CLASSES; }
+static ALWAYS_INLINE bool slab_is_tiny(const struct span *slab) { return slab->marks != 0; }
 
-static void slab_begin(struct span *slab, unsigned class)
+static ALWAYS_INLINE uintptr_t slab_block(const struct span *slab, size_t index)
+{
+    return slab->address + index * classes[slab->class].size;
+}
+
+static void slab_begin(struct span *slab, unsigned class, uint32_t marks)
 {
     slab->class = (uint8_t) class;
+    slab->marks = marks;
     slab->place = SLAB_NOWHERE;
-    slab->carved = slab->returned = slab->heap = slab->lifeless = 0;
-    slab->bare = slab->quiet = 0;
-    if (slab_is_tiny(slab)) slab->list = LIST_END;
-    else slab->slots = 0;
+    slab->carved = slab->returned = slab->bare = slab->quiet = 0;
+    slab->heap = slab->lifeless = 0;
+    slab->slots = 0;
+}
+
+/* The bits of its blocks. */
+static ALWAYS_INLINE uint64_t *slab_words(struct span *slab)
+{
+    return slab_is_tiny(slab) ? marks_at(slab->marks) : &slab->slots;
+}
+
+static size_t slab_words_count(const struct span *slab) { return ((size_t)classes[slab->class].slab_blocks + 63) / 64; }
+
+static bool slab_is_marked(struct span *slab, size_t index)
+{
+    return (slab_words(slab)[index / 64] >> index % 64 & 1) != 0;
+}
+
+/* Marks some blocks of one word. Ends the program where one is marked already. */
+static ALWAYS_INLINE void slab_mark(struct span *slab, size_t word, uint64_t bits)
+{
+    uint64_t *at = &slab_words(slab)[word], marked = *at, twice = marked & bits;
+    if (UNLIKELY(twice != 0)) fatal("block freed twice", slab_block(slab, word * 64 + lowest_bit(twice)));
+    *at = marked | bits;
+    if (marked == 0 && slab_is_tiny(slab)) slab->slots |= UINT64_C(1) << word;
+}
+
+/* Takes out the first of those that are marked. */
+static ALWAYS_INLINE size_t slab_unmark_first(struct span *slab)
+{
+    size_t word = slab_is_tiny(slab) ? lowest_bit(slab->slots) : 0;
+    uint64_t *bits = &slab_words(slab)[word];
+    size_t index = word * 64 + lowest_bit(*bits);
+    *bits &= *bits - 1;
+    if (slab_is_tiny(slab) && *bits == 0) slab->slots &= slab->slots - 1;
+    return index;
+}
+
+/* Ends the program where a returned block was written to. */
+static void slab_expect_free(uintptr_t block)
+{
+    if (UNLIKELY(!link_valid(block))) fatal("free block overwritten, or freed twice,", block);
+    if (UNLIKELY(link_next(block) != LIST_END)) fatal("free list overwritten", block);
+}
+
+static void slab_inspect(struct span *slab)
+{
+    for (size_t i = 0; i < slab->carved; i++)
+        if (slab_is_marked(slab, i)) slab_expect_free(slab_block(slab, i));
 }
 
 /* Hardened: free units read zero, so a write to one is seen when it becomes a slab. Ends the program then. */
@@ -91,13 +143,6 @@ static void slab_empty(const struct span *slab)
     if (!os_purge((void *)slab->address, span_bytes(slab))) memset((void *)slab->address, 0, span_bytes(slab));
 }
 
-/* Ends the program where a returned block was written to. */
-static void slab_inspect(const struct span *slab)
-{
-    if (!slab_is_tiny(slab)) return;
-    for (uintptr_t block = slab->list; block != LIST_END;) block = link_follow(block);
-}
-
 /* Says of all its units which blocks free may take. The first index is NULL's. */
 static void slab_bound(const struct span *slab, uint32_t bound)
 {
@@ -109,10 +154,13 @@ static void slab_bound(const struct span *slab, uint32_t bound)
 /* A fresh slab of the class; NULL where memory ends. */
 static struct span *slab_new(unsigned class)
 {
+    bool marked = class < TINY_CLASSES;
     lock_take(&arena_lock);
-    struct span *slab = superslab_take(classes[class].slab_units);
+    uint32_t marks = marked ? marks_take() : 0;
+    struct span *slab = marks != 0 || !marked ? superslab_take(classes[class].slab_units) : NULL;
     struct superslab *halved = slab != NULL ? superslab_halved(slab) : NULL;
-    if (slab != NULL) slab_begin(slab, class); /* before observers, who hold the lock, can see it */
+    if (slab != NULL) slab_begin(slab, class, marks); /* before observers, who hold the lock, can see it */
+    else if (marks != 0) marks_give(marks, 0);
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
     if (UNLIKELY(halved != NULL)) superslab_collapse(halved);
@@ -133,20 +181,21 @@ static void slab_delete(struct span *slab, uint64_t now)
     atomic_fetch_sub_explicit(&carved_bytes, carved, memory_order_relaxed);
     lock_take(&arena_lock);
     if (slab->bare != 0) superslab_bare(slab, false);
+    if (slab_is_tiny(slab)) marks_give(slab->marks, slab_words_count(slab));
     superslab_give(slab, now);
     lock_drop(&arena_lock);
 }
 
-static ALWAYS_INLINE size_t slab_index(const struct span *slab, uintptr_t block)
+/* Has this address in the slab been carved as a block? Then `index` says which it is. */
+static ALWAYS_INLINE bool slab_finds(const struct span *slab, uintptr_t block, size_t *index)
 {
-    return (block - slab->address) / classes[slab->class].size;
+    return class_is_start(slab->class, block - slab->address, index) && *index < PEEK(slab->carved);
 }
 
-/* Has this address in the slab been carved as a block? */
 static ALWAYS_INLINE bool slab_has(const struct span *slab, uintptr_t block)
 {
-    size_t offset = block - slab->address;
-    return class_is_start(slab->class, offset) && offset < (size_t)PEEK(slab->carved) * classes[slab->class].size;
+    size_t index;
+    return slab_finds(slab, block, &index);
 }
 
 /* A block that is on its way between magazines and slabs: one of the class, carved once. */
@@ -166,7 +215,7 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
         block -= size;
         slot_fill(&slots[i], block);
     }
-    POKE(slab->carved, slab->carved + n);
+    POKE(slab->carved, (uint16_t)(slab->carved + n));
     slab_bound(slab, class_bound(slab->class, slab->carved));
     atomic_fetch_add_explicit(&carved_bytes, (size_t)n * size, memory_order_relaxed);
     return n;
@@ -177,11 +226,6 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
 static unsigned slab_part_shift(const struct span *slab)
 {
     return log2_floor(size_max(span_bytes(slab) / SLAB_PARTS, os_page));
-}
-
-static uintptr_t slab_block(const struct span *slab, size_t index)
-{
-    return slab->address + index * classes[slab->class].size;
 }
 
 /* The part in which a byte of the slab lies. */
@@ -213,11 +257,10 @@ static void slab_expect_bare(const struct span *slab, uintptr_t block)
 }
 
 /* A block is among the returned ones, and its first word says so. */
-static void slab_put(struct span *slab, uintptr_t block)
+static ALWAYS_INLINE void slab_put(struct span *slab, uintptr_t block, size_t index)
 {
-    link_set(block, slab_is_tiny(slab) ? slab->list : LIST_END);
-    if (slab_is_tiny(slab)) slab->list = block;
-    else slab->slots |= UINT64_C(1) << slab_index(slab, block);
+    slab_mark(slab, index / 64, UINT64_C(1) << index % 64);
+    link_set(block, LIST_END);
 }
 
 /* The blocks that begin in a bare part are as other returned ones from now on. Under the class lock. */
@@ -227,7 +270,7 @@ static void slab_dress(struct span *slab, unsigned part)
     size_t end = begin + ((size_t)1 << slab_part_shift(slab));
     for (size_t i = size_min((end + size - 1) / size, slab->carved); i-- > (begin + size - 1) / size;) {
         slab_expect_bare(slab, slab_block(slab, i));
-        slab_put(slab, slab_block(slab, i));
+        slab_put(slab, slab_block(slab, i), i);
     }
     POKE(slab->bare, (uint16_t)(slab->bare & ~(1u << part)));
     if (slab->bare != 0) return;
@@ -238,38 +281,27 @@ static void slab_dress(struct span *slab, unsigned part)
 
 /* --- taking and giving -------------------------------------------------------------------------------------------- */
 
-/* Takes up to `wanted` blocks of a slab that nobody carves: returned ones, then new ones. Under the class lock. */
+/* Takes up to `wanted` blocks of a slab that nobody carves: returned ones, the lowest address on top, then new ones.
+ * Under the class lock. */
 static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
-    uint32_t n = 0;
+    uint32_t n = (uint32_t)size_min(wanted, slab->returned);
     slab->quiet = 0;
-    for (; n < wanted && slab->returned > 0; n++, POKE(slab->returned, slab->returned - 1)) {
-        uintptr_t block;
-        if (slab_is_tiny(slab)) {
-            while (slab->list == LIST_END && slab->bare != 0) slab_dress(slab, lowest_bit(slab->bare));
-            block = slab->list;
-            slab->list = link_follow(block);
-        } else {
-            block = slab_block(slab, lowest_bit(slab->slots));
+    for (uint32_t i = n; i-- > 0;) {
+        while (UNLIKELY(slab->slots == 0)) slab_dress(slab, lowest_bit(slab->bare));
+        uintptr_t block = slab_block(slab, slab_unmark_first(slab));
+        if (UNLIKELY(slab->bare != 0))
             for (uint32_t bare; (bare = slab->bare & slab_parts(slab, block)) != 0;) slab_dress(slab, lowest_bit(bare));
-            slab->slots &= slab->slots - 1;
-            if (UNLIKELY(link_follow(block) != LIST_END)) fatal("free list overwritten", block);
-        }
-        slot_fill(&slots[n], block);
+        slab_expect_free(block);
+        slot_fill(&slots[i], block);
     }
+    POKE(slab->returned, (uint16_t)(slab->returned - n));
     return n + slab_carve(slab, wanted - n, slots + n);
 }
 
-/* A block comes home. Under the class lock; true where the slab is now free as a whole and out of every list. */
-static bool slab_give(struct class_slabs *slabs, struct span *slab, uintptr_t block)
+/* A slab that was in no list, or waited there in another state, has one block more. */
+static NOINLINE bool slab_given(struct class_slabs *slabs, struct span *slab)
 {
-    if (UNLIKELY(slab_is_bare(slab, block))) fatal("block freed twice", block);
-    if (UNLIKELY(!slab_is_tiny(slab) && (slab->slots >> slab_index(slab, block) & 1) != 0))
-        fatal("block freed twice", block);
-    slab_put(slab, block);
-    POKE(slab->returned, slab->returned + 1);
-    MUST(slab->returned <= PEEK(slab->carved), block);
-    if (slab->place == SLAB_CURRENT) return false;
     if (UNLIKELY(slab->quiet == SLAB_STRIPPED && slab->place == SLAB_PARTIAL)) partial_unlink(slabs, slab);
     slab->quiet = 0;
     if (slab->returned == slab->carved) {
@@ -278,6 +310,19 @@ static bool slab_give(struct class_slabs *slabs, struct span *slab, uintptr_t bl
     }
     if (slab->place == SLAB_NOWHERE) partial_link(slabs, slab);
     return false;
+}
+
+/* A block comes home. Under the class lock; true where the slab is now free as a whole and out of every list. */
+static ALWAYS_INLINE bool slab_give(struct class_slabs *slabs, struct span *slab, uintptr_t block, size_t index)
+{
+    if (UNLIKELY(slab_is_bare(slab, block))) fatal("block freed twice", block);
+    slab_put(slab, block, index);
+    uint16_t returned = (uint16_t)(slab->returned + 1);
+    POKE(slab->returned, returned);
+    MUST(returned <= PEEK(slab->carved), block);
+    if (LIKELY(slab->place == SLAB_CURRENT)) return false;
+    if (LIKELY(slab->place == SLAB_PARTIAL && slab->quiet == 0 && returned != slab->carved)) return false;
+    return slab_given(slabs, slab);
 }
 
 static bool slab_has_blocks(const struct span *slab)
@@ -312,8 +357,9 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
             struct span *slab = span_of(block);
             if (UNLIKELY(slab == NULL || slab->kind != SPAN_SLAB || slab->class != class))
                 fatal("free list overwritten", block);
-            if (UNLIKELY(!slab_has(slab, block))) fatal("free of no block", block);
-            if (slab_give(slabs, slab, block)) whole = slab;
+            size_t index;
+            if (UNLIKELY(!slab_finds(slab, block, &index))) fatal("free of no block", block);
+            if (slab_give(slabs, slab, block, index)) whole = slab;
         }
         lock_drop(&slabs->lock);
         if (whole != NULL) slab_delete(whole, now);

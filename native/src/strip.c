@@ -2,35 +2,27 @@
  * in a magazine. A slab is looked into when none of its blocks came or went for some rounds. What a part without pages
  * means to those who take and give blocks, slab.c says. */
 
-#define SLAB_BLOCKS_MAX (UNIT_BYTES / GRANULE)
-
 static bool bit_of(const uint64_t *bits, size_t i) { return (bits[i / 64] >> i % 64 & 1) != 0; }
 
-/* Sets bit i where block i is returned. */
-static void slab_see_free(const struct span *slab, uint64_t *free)
-{
-    uintptr_t block = slab_is_tiny(slab) ? slab->list : LIST_END;
-    if (!slab_is_tiny(slab)) free[0] = slab->slots;
-    for (size_t i = 0; i < slab->carved; i++)
-        if (slab_is_bare(slab, slab_block(slab, i))) free[i / 64] |= UINT64_C(1) << i % 64;
-    for (; block != LIST_END; block = link_follow(block)) {
-        size_t i = slab_index(slab, block);
-        if (UNLIKELY(i >= slab->carved || bit_of(free, i))) fatal("free list overwritten", block);
-        free[i / 64] |= UINT64_C(1) << i % 64;
-    }
-}
-
 /* The parts in which all blocks are free, if they are half of all; those alone that were carved to their end, for
- * blocks that are carved later are in no list. */
+ * blocks that are carved later are not marked. */
 static uint32_t slab_idle_parts(const struct span *slab, const uint64_t *free)
 {
     bool whole = slab->carved == classes[slab->class].slab_blocks;
     unsigned parts = slab_part(slab, whole ? slab->address + span_bytes(slab) : slab_block(slab, slab->carved));
     uint32_t busy = 0;
     for (size_t i = 0; i < slab->carved; i++)
-        if (!bit_of(free, i)) busy |= slab_parts(slab, slab_block(slab, i));
+        if (!bit_of(free, i) && !slab_is_bare(slab, slab_block(slab, i))) busy |= slab_parts(slab, slab_block(slab, i));
     uint32_t idle = ((1u << parts) - 1) & ~busy;
     return 2 * (uint32_t)__builtin_popcount(idle) >= parts ? idle : 0;
+}
+
+/* What is written to free blocks must not be lost with their pages. */
+static void slab_expect_idle(const struct span *slab, const uint64_t *free, uint32_t idle)
+{
+    for (size_t i = 0; idle != 0 && i < slab->carved; i++)
+        if (bit_of(free, i) && (idle >> slab_part(slab, slab_block(slab, i)) & 1) != 0)
+            slab_expect_free(slab_block(slab, i));
 }
 
 /* Gives back the pages of those of the parts for which the kernel takes them. Result: these. Of others it may have
@@ -48,19 +40,17 @@ static uint32_t slab_purge(const struct span *slab, uint32_t parts)
     return gone;
 }
 
-/* Writes anew what the free blocks say that are not bare: tiny ones are linked by address. Result: the last of these,
- * 0: there is none. */
-static uintptr_t slab_chain(struct span *slab, const uint64_t *free)
+/* Of the free blocks that begin in idle parts: those of parts whose pages are gone are not marked any more, the others
+ * say anew that they are free. */
+static void slab_remark(const struct span *slab, uint64_t *free, uint32_t idle, uint32_t gone)
 {
-    uintptr_t last = 0;
-    if (slab_is_tiny(slab)) slab->list = LIST_END;
-    for (size_t i = slab->carved; i-- > 0;) {
+    for (size_t i = 0; i < slab->carved; i++) {
         uintptr_t block = slab_block(slab, i);
-        if (!bit_of(free, i) || slab_is_bare(slab, block)) continue;
-        slab_put(slab, block);
-        if (last == 0 && slab_is_tiny(slab)) last = block;
+        uint32_t part = 1u << slab_part(slab, block);
+        if (!bit_of(free, i) || (idle & part) == 0) continue;
+        if ((gone & part) != 0) free[i / 64] &= ~(UINT64_C(1) << i % 64);
+        else link_set(block, LIST_END);
     }
-    return last;
 }
 
 static bool slabs_due; /* blocks came back to slabs that were not looked into since */
@@ -69,32 +59,29 @@ static bool slabs_due; /* blocks came back to slabs that were not looked into si
  * if a heap carved it, and its free blocks are out of it. Result: bytes. */
 static size_t slab_strip(struct class_slabs *slabs, struct span *slab)
 {
-    uint64_t free[SLAB_BLOCKS_MAX / 64] = {0};
+    uint64_t free[MARKS_WORDS];
+    size_t words = slab_words_count(slab);
+    memcpy(free, slab_words(slab), words * sizeof *free);
+    memset(slab_words(slab), 0, words * sizeof *free);
+    slab->slots = 0;
     struct span aside = *slab;
     partial_unlink(slabs, slab);
     slab->place = SLAB_CURRENT;
-    if (slab_is_tiny(slab)) slab->list = LIST_END;
-    else slab->slots = 0;
     lock_drop(&slabs->lock);
-    slab_see_free(&aside, free);
-    uint32_t idle = slab_idle_parts(&aside, free) & ~aside.bare, gone = slab_purge(&aside, idle);
+    uint32_t idle = slab_idle_parts(&aside, free) & ~aside.bare;
+    slab_expect_idle(&aside, free, idle);
+    uint32_t gone = slab_purge(&aside, idle);
     if (idle != 0 && gone == 0) refusals_left--;
     if (gone != 0 && aside.bare == 0) {
         lock_take(&arena_lock);
         superslab_bare(slab, true);
         lock_drop(&arena_lock);
     }
-    aside.bare |= (uint16_t)gone;
-    uintptr_t last = slab_chain(&aside, free);
+    if (idle != 0) slab_remark(&aside, free, idle, gone);
     lock_take(&slabs->lock);
-    POKE(slab->bare, aside.bare);
-    if (last != 0) {
-        link_set(last, slab->list);
-        slab->list = aside.list;
-    } else if (!slab_is_tiny(slab)) {
-        uint64_t twice = slab->slots & aside.slots;
-        if (UNLIKELY(twice != 0)) fatal("block freed twice", slab_block(slab, lowest_bit(twice)));
-        slab->slots |= aside.slots;
+    POKE(slab->bare, aside.bare | (uint16_t)gone);
+    for (size_t w = 0; w < words; w++) {
+        if (free[w] != 0) slab_mark(slab, w, free[w]);
     }
     slab->place = SLAB_NOWHERE;
     slab->quiet = slab->returned == aside.returned ? SLAB_STRIPPED : 0;

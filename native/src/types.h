@@ -159,6 +159,10 @@ struct magazine {
 #define BOXES_AT_ONCE 16u /* of the first mapping: 1 MiB */
 #define RACK_MAPPINGS 16u /* each twice as long as the one before */
 
+#define MARKS_WORDS (UNIT_BYTES / GRANULE / 64) /* a bit a block of the shortest */
+#define MARKS_AT_ONCE 2048u                     /* rows of the first mapping: for 128 MiB of slabs */
+#define MARKS_MAPPINGS 20u                      /* each twice as long as the one before */
+
 struct rack {
     uintptr_t seal; /* in the depot as a block's first word there (chain.c); 0 in a heap; else the next free one */
     struct rack_box *box;
@@ -208,19 +212,17 @@ struct span {
     union {
         uint32_t touched;   /* run, free span: units from the start that may hold pages */
         struct {            /* slab; under the class lock */
-            uint16_t bare;  /* bit i: part i need hold no pages; tiny blocks that begin there are not in the list */
+            uint16_t bare;  /* bit i: part i need hold no pages; blocks that begin there are not marked as returned */
             uint16_t quiet; /* rounds since a block came or went, then SLAB_STRIPPED */
         };
     };
     uintptr_t address; /* of the first byte */
     union {
         struct {               /* slab */
-            uint32_t carved;   /* blocks handed out for the first time; the carving heap's, else the class lock's */
-            uint32_t returned; /* blocks given back; under the class lock */
-            union {
-                uintptr_t list; /* tiny: returned blocks, linked through their first words */
-                uint64_t slots; /* L2: bit i set, block i is returned */
-            };
+            uint16_t carved;   /* blocks handed out for the first time; the carving heap's, else the class lock's */
+            uint16_t returned; /* blocks given back; under the class lock, as what follows */
+            uint32_t marks;    /* tiny: the row in which bit i is set where block i is returned and not bare */
+            uint64_t slots;    /* tiny: bit w, where word w of the row is not 0; L2: the row itself */
             uint32_t lifeless; /* 0, where a run has its life */
             uint32_t heap;     /* number of the heap that carves it, 0 none */
         };
@@ -285,7 +287,7 @@ struct arena {
 /* --- one size class, shared part ---------------------------------------------------------------------------------- */
 
 struct size_class {
-    uint64_t start; /* ceil(2^64 / size): offset * start < start exactly when offset is a block's start */
+    uint64_t start; /* ceil(2^64 / size): offset * start % 2^64 < start exactly when offset is a block's start */
     uint32_t size;  /* bytes a block; of class 0, which is empty, 0 */
     uint32_t slab_units;
     uint32_t slab_blocks;
@@ -310,6 +312,7 @@ struct class_slabs {
     struct span *partial;                  /* slabs with returned blocks */
     struct span *last;                     /* of them; those that were stripped come last */
     struct span *cursor;                   /* the next one to be looked at, within a round */
+    bool homing; /* magazines with blocks from all over memory go home at once, until somebody asks the depot */
 };
 
 /* Short runs of one length that a thread keeps, all pages touched: the addresses of their blocks, so that the next
@@ -357,6 +360,7 @@ struct heap {
     uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
     uint8_t lent[CLASSES - WIDE_CLASS]; /* blocks of longer classes in a row, modulo NEAR_MANY */
     uint8_t given[CLASSES];             /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
+    uint32_t given_pops[CLASSES];       /* magazines that had left its part of the depot when it began to give */
     struct span *current[CLASSES];      /* the slab being carved */
     struct kept kept;                   /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
