@@ -17,6 +17,7 @@ FEW = ["--iterations", "2", "--chunks", "2"]
 SHORT = {  # options that keep a run short and still reach every line of the workload
     "frag": FEW,
     "frag_grow": FEW,
+    "rebuild": FEW,
     "realloc": FEW,
     "realloc1": FEW,
     "large_ws": ["--iterations", "2000"],
@@ -28,8 +29,9 @@ SHORT = {  # options that keep a run short and still reach every line of the wor
 }
 CALLS = ("lifo", "fifo", "random", "interleaved", "longlived", "frag", "frag_grow")
 LARGE = ("json", "mir", "vm", "json_var", "mir_var", "vm_var", "mixed", "calloc")
-PAIRS = ("random_mixed", *LARGE, "larson", "prodcons", "bursts")
-ITERATIONS = {"larson": (400_000, 800_000), "realloc": (2, 6), "frag": (1, 2), "frag_grow": (1, 2)}
+PAIRS = ("random_mixed", "rebuild", *LARGE, "larson", "prodcons", "bursts")
+ITERATIONS = {"larson": (400_000, 800_000), "realloc": (2, 6)}
+ITERATIONS |= dict.fromkeys(("frag", "frag_grow", "rebuild"), (1, 2))
 
 SHIM = r"""
 #define _GNU_SOURCE

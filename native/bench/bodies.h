@@ -337,4 +337,25 @@ BODY frag_grow(enum backend on, struct lane *lane, uint64_t n)
     return ops;
 }
 
+/* A list is built, walked once, and torn down in random order. The walk counts: it costs what it must where the heap
+ * gave neighbours to one another, and a miss a step where blocks come back in the order in which they were freed. */
+BODY rebuild(enum backend on, struct lane *lane, uint64_t n)
+{
+    void **block = lane->block;
+    const uint32_t *order = lane->rig->order;
+    size_t size = lane->shape.size, slots = lane->shape.slots;
+    for (uint64_t k = 0; k < n; k++) {
+        void **list = NULL;
+        for (size_t i = 0; i < slots; i++) {
+            void **node = block[i] = take(on, size);
+            *node = list;
+            list = node;
+        }
+        for (; list != NULL; list = *list) __asm__ volatile("" : "+r"(list));
+        for (size_t i = 0; i < slots; i++) give(on, block[order[i]], size);
+    }
+    forget(lane, 0, 1);
+    return n * slots;
+}
+
 #endif

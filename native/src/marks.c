@@ -1,49 +1,39 @@
 /* marks.c: which blocks of a slab are returned, where they are more than one word has bits for: a row of words a slab,
- * where no block that overflows reaches. All under arena_lock but for what a row says, which
- * is its slab's. A row that nobody has reads zero, so one that never said anything costs no page. */
+ * where no block that overflows reaches. All under arena_lock but for what a row says, which is its slab's. A row that
+ * nobody has reads zero, so one that never said anything costs no page. */
 
 struct marks {
     uint64_t words[MARKS_WORDS];
 };
 
 static _Alignas(CACHE_LINE) struct marks marks_first[MARKS_AT_ONCE]; /* for programs of usual size, without a call */
-static uintptr_t marks_origins[MARKS_MAPPINGS]; /* where row 0 would lie of each mapping; the first is these */
-static uint32_t marks_fresh, marks_end;         /* numbers of rows never used */
-static uint32_t marks_free;                     /* linked by their first words; 0: none */
+static struct marks *marks_fresh = marks_first, *marks_end = marks_first + MARKS_AT_ONCE; /* never used */
+static struct marks *marks_free;                                                          /* linked by first words */
+static size_t marks_more = MARKS_AT_ONCE; /* rows of the next mapping, each twice as long as the one before */
 
-/* Mapping m has the rows from MARKS_AT_ONCE << m on, as many. */
-static ALWAYS_INLINE uint64_t *marks_at(uint32_t number)
+/* NULL where memory ends. */
+static uint64_t *marks_take(void)
 {
-    uintptr_t origin = marks_origins[log2_floor(number) - log2_floor(MARKS_AT_ONCE)];
-    return ((struct marks *)(origin + number * sizeof(struct marks)))->words;
+    struct marks *marks = marks_free;
+    if (marks != NULL) {
+        marks_free = (struct marks *)(uintptr_t)marks->words[0];
+        marks->words[0] = 0;
+        return marks->words;
+    }
+    if (marks_fresh == marks_end) {
+        struct marks *more = os_map(marks_more * sizeof *more);
+        if (more == NULL) return NULL;
+        marks_fresh = more;
+        marks_end = more + marks_more;
+        marks_more *= 2;
+    }
+    return marks_fresh++->words;
 }
 
-static bool marks_map(void)
+/* The first `count` words were written to. */
+static void marks_give(uint64_t *words, size_t count)
 {
-    uint32_t begin = marks_end != 0 ? marks_end : MARKS_AT_ONCE;
-    unsigned mapping = log2_floor(begin) - log2_floor(MARKS_AT_ONCE);
-    struct marks *rows = mapping == 0 ? marks_first : mapping < MARKS_MAPPINGS ? os_map(sizeof *rows * begin) : NULL;
-    if (rows == NULL) return false;
-    marks_origins[mapping] = (uintptr_t)rows - sizeof *rows * begin;
-    marks_fresh = begin;
-    marks_end = 2 * begin;
-    return true;
-}
-
-/* The number of a row; 0 where memory ends. */
-static uint32_t marks_take(void)
-{
-    uint32_t number = marks_free;
-    if (number == 0) return marks_fresh != marks_end || marks_map() ? marks_fresh++ : 0;
-    marks_free = (uint32_t)marks_at(number)[0];
-    marks_at(number)[0] = 0;
-    return number;
-}
-
-/* Its first `words` words were written to. */
-static void marks_give(uint32_t number, size_t words)
-{
-    memset(marks_at(number), 0, words * sizeof(uint64_t));
-    marks_at(number)[0] = marks_free;
-    marks_free = number;
+    memset(words, 0, count * sizeof *words);
+    words[0] = (uintptr_t)marks_free;
+    marks_free = (struct marks *)words;
 }

@@ -65,28 +65,26 @@ static void partial_unlink(struct class_slabs *slabs, struct span *slab)
     else slabs->last = slab->prev;
 }
 
-static ALWAYS_INLINE bool slab_is_tiny(const struct span *slab) { return slab->marks != 0; }
+static ALWAYS_INLINE bool slab_is_tiny(const struct span *slab) { return slab->class < TINY_CLASSES; }
 
 static ALWAYS_INLINE uintptr_t slab_block(const struct span *slab, size_t index)
 {
     return slab->address + index * classes[slab->class].size;
 }
 
-static void slab_begin(struct span *slab, unsigned class, uint32_t marks)
+/* `words`: for the bits of a tiny one. */
+static void slab_begin(struct span *slab, unsigned class, uint64_t *words)
 {
     slab->class = (uint8_t) class;
-    slab->marks = marks;
     slab->place = SLAB_NOWHERE;
-    slab->carved = slab->returned = slab->bare = slab->quiet = 0;
-    slab->heap = slab->lifeless = 0;
-    slab->slots = 0;
+    slab->carved = slab->returned = slab->heap = slab->lifeless = 0;
+    slab->bare = slab->quiet = 0;
+    if (words != NULL) slab->words = words;
+    else slab->word = 0;
 }
 
-/* The bits of its blocks. */
-static ALWAYS_INLINE uint64_t *slab_words(struct span *slab)
-{
-    return slab_is_tiny(slab) ? marks_at(slab->marks) : &slab->slots;
-}
+/* The bits of its returned blocks, but for those that begin in a bare part. */
+static ALWAYS_INLINE uint64_t *slab_words(struct span *slab) { return slab_is_tiny(slab) ? slab->words : &slab->word; }
 
 static size_t slab_words_count(const struct span *slab) { return ((size_t)classes[slab->class].slab_blocks + 63) / 64; }
 
@@ -98,21 +96,9 @@ static bool slab_is_marked(struct span *slab, size_t index)
 /* Marks some blocks of one word. Ends the program where one is marked already. */
 static ALWAYS_INLINE void slab_mark(struct span *slab, size_t word, uint64_t bits)
 {
-    uint64_t *at = &slab_words(slab)[word], marked = *at, twice = marked & bits;
+    uint64_t *at = &slab_words(slab)[word], twice = *at & bits;
     if (UNLIKELY(twice != 0)) fatal("block freed twice", slab_block(slab, word * 64 + lowest_bit(twice)));
-    *at = marked | bits;
-    if (marked == 0 && slab_is_tiny(slab)) slab->slots |= UINT64_C(1) << word;
-}
-
-/* Takes out the first of those that are marked. */
-static ALWAYS_INLINE size_t slab_unmark_first(struct span *slab)
-{
-    size_t word = slab_is_tiny(slab) ? lowest_bit(slab->slots) : 0;
-    uint64_t *bits = &slab_words(slab)[word];
-    size_t index = word * 64 + lowest_bit(*bits);
-    *bits &= *bits - 1;
-    if (slab_is_tiny(slab) && *bits == 0) slab->slots &= slab->slots - 1;
-    return index;
+    *at |= bits;
 }
 
 /* Ends the program where a returned block was written to. */
@@ -156,11 +142,11 @@ static struct span *slab_new(unsigned class)
 {
     bool marked = class < TINY_CLASSES;
     lock_take(&arena_lock);
-    uint32_t marks = marked ? marks_take() : 0;
-    struct span *slab = marks != 0 || !marked ? superslab_take(classes[class].slab_units) : NULL;
+    uint64_t *words = marked ? marks_take() : NULL;
+    struct span *slab = words != NULL || !marked ? superslab_take(classes[class].slab_units) : NULL;
     struct superslab *halved = slab != NULL ? superslab_halved(slab) : NULL;
-    if (slab != NULL) slab_begin(slab, class, marks); /* before observers, who hold the lock, can see it */
-    else if (marks != 0) marks_give(marks, 0);
+    if (slab != NULL) slab_begin(slab, class, words); /* before observers, who hold the lock, can see it */
+    else if (words != NULL) marks_give(words, 0);
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
     if (UNLIKELY(halved != NULL)) superslab_collapse(halved);
@@ -181,7 +167,7 @@ static void slab_delete(struct span *slab, uint64_t now)
     atomic_fetch_sub_explicit(&carved_bytes, carved, memory_order_relaxed);
     lock_take(&arena_lock);
     if (slab->bare != 0) superslab_bare(slab, false);
-    if (slab_is_tiny(slab)) marks_give(slab->marks, slab_words_count(slab));
+    if (slab_is_tiny(slab)) marks_give(slab->words, slab_words_count(slab));
     superslab_give(slab, now);
     lock_drop(&arena_lock);
 }
@@ -215,7 +201,7 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
         block -= size;
         slot_fill(&slots[i], block);
     }
-    POKE(slab->carved, (uint16_t)(slab->carved + n));
+    POKE(slab->carved, slab->carved + n);
     slab_bound(slab, class_bound(slab->class, slab->carved));
     atomic_fetch_add_explicit(&carved_bytes, (size_t)n * size, memory_order_relaxed);
     return n;
@@ -286,16 +272,22 @@ static void slab_dress(struct span *slab, unsigned part)
 static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t n = (uint32_t)size_min(wanted, slab->returned);
+    uint64_t *words = slab_words(slab), word = 0, count = slab_words_count(slab);
     slab->quiet = 0;
     for (uint32_t i = n; i-- > 0;) {
-        while (UNLIKELY(slab->slots == 0)) slab_dress(slab, lowest_bit(slab->bare));
-        uintptr_t block = slab_block(slab, slab_unmark_first(slab));
+        while (words[word] == 0) {
+            if (++word < count) continue;
+            slab_dress(slab, lowest_bit(slab->bare));
+            word = 0;
+        }
+        uintptr_t block = slab_block(slab, word * 64 + lowest_bit(words[word]));
+        words[word] &= words[word] - 1;
         if (UNLIKELY(slab->bare != 0))
             for (uint32_t bare; (bare = slab->bare & slab_parts(slab, block)) != 0;) slab_dress(slab, lowest_bit(bare));
         slab_expect_free(block);
         slot_fill(&slots[i], block);
     }
-    POKE(slab->returned, (uint16_t)(slab->returned - n));
+    POKE(slab->returned, slab->returned - n);
     return n + slab_carve(slab, wanted - n, slots + n);
 }
 
@@ -317,7 +309,7 @@ static ALWAYS_INLINE bool slab_give(struct class_slabs *slabs, struct span *slab
 {
     if (UNLIKELY(slab_is_bare(slab, block))) fatal("block freed twice", block);
     slab_put(slab, block, index);
-    uint16_t returned = (uint16_t)(slab->returned + 1);
+    uint32_t returned = slab->returned + 1;
     POKE(slab->returned, returned);
     MUST(returned <= PEEK(slab->carved), block);
     if (LIKELY(slab->place == SLAB_CURRENT)) return false;

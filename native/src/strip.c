@@ -63,7 +63,6 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab)
     size_t words = slab_words_count(slab);
     memcpy(free, slab_words(slab), words * sizeof *free);
     memset(slab_words(slab), 0, words * sizeof *free);
-    slab->slots = 0;
     struct span aside = *slab;
     partial_unlink(slabs, slab);
     slab->place = SLAB_CURRENT;

@@ -160,8 +160,7 @@ struct magazine {
 #define RACK_MAPPINGS 16u /* each twice as long as the one before */
 
 #define MARKS_WORDS (UNIT_BYTES / GRANULE / 64) /* a bit a block of the shortest */
-#define MARKS_AT_ONCE 2048u                     /* rows of the first mapping: for 128 MiB of slabs */
-#define MARKS_MAPPINGS 20u                      /* each twice as long as the one before */
+#define MARKS_AT_ONCE 2048u                     /* rows, for 128 MiB of slabs */
 
 struct rack {
     uintptr_t seal; /* in the depot as a block's first word there (chain.c); 0 in a heap; else the next free one */
@@ -219,10 +218,12 @@ struct span {
     uintptr_t address; /* of the first byte */
     union {
         struct {               /* slab */
-            uint16_t carved;   /* blocks handed out for the first time; the carving heap's, else the class lock's */
-            uint16_t returned; /* blocks given back; under the class lock, as what follows */
-            uint32_t marks;    /* tiny: the row in which bit i is set where block i is returned and not bare */
-            uint64_t slots;    /* tiny: bit w, where word w of the row is not 0; L2: the row itself */
+            uint32_t carved;   /* blocks handed out for the first time; the carving heap's, else the class lock's */
+            uint32_t returned; /* blocks given back; under the class lock, as the bits: i is set, block i is returned */
+            union {
+                uint64_t *words; /* tiny */
+                uint64_t word;   /* L2 */
+            };
             uint32_t lifeless; /* 0, where a run has its life */
             uint32_t heap;     /* number of the heap that carves it, 0 none */
         };
