@@ -9,21 +9,20 @@
 /* Added to every link and to the depot's addresses: random, once the heap is there, but for its top bits. A word that
  * is less, as signed numbers go, is no link: of all words one in 2^16 may be one. */
 static uintptr_t link_key = LINK_LEAST;
-static const uintptr_t empty_block[1]; /* ends every list and magazine: its word is no link and no slot's address */
+static const uintptr_t empty_block[1]; /* ends every magazine and list: its word is no link and no slot's address */
 
 static ALWAYS_INLINE uintptr_t *block_words(uintptr_t block) { return (uintptr_t *)block; }
 static ALWAYS_INLINE void link_set(uintptr_t block, uintptr_t next) { block_words(block)[0] = next + link_key; }
 static ALWAYS_INLINE uintptr_t link_next(uintptr_t block) { return block_words(block)[0] - link_key; }
 static ALWAYS_INLINE bool link_valid(uintptr_t block) { return (intptr_t)block_words(block)[0] >= (intptr_t)link_key; }
 
-/* The next block; ends the program where the link was overwritten or the block is not free. */
-static ALWAYS_INLINE uintptr_t link_follow(uintptr_t block)
-{
-    if (UNLIKELY(!link_valid(block))) fatal("free block overwritten, or freed twice,", block);
-    return link_next(block);
-}
-
 #define LIST_END ((uintptr_t)empty_block)
+
+/* Ends the program where a returned block was written to. */
+static ALWAYS_INLINE void slab_expect_free(uintptr_t block)
+{
+    if (UNLIKELY(link_next(block) != LIST_END)) fatal("free block overwritten, or freed twice,", block);
+}
 
 /* A slot holds a free block's address, and the block's first word the slot's. So of two slots that hold one block,
  * freed twice, only one is right; and a block that was overwritten, or is in use, is in none. */
@@ -99,13 +98,6 @@ static ALWAYS_INLINE void slab_mark(struct span *slab, size_t word, uint64_t bit
     uint64_t *at = &slab_words(slab)[word], twice = *at & bits;
     if (UNLIKELY(twice != 0)) fatal("block freed twice", slab_block(slab, word * 64 + lowest_bit(twice)));
     *at |= bits;
-}
-
-/* Ends the program where a returned block was written to. */
-static void slab_expect_free(uintptr_t block)
-{
-    if (UNLIKELY(!link_valid(block))) fatal("free block overwritten, or freed twice,", block);
-    if (UNLIKELY(link_next(block) != LIST_END)) fatal("free list overwritten", block);
 }
 
 static void slab_inspect(struct span *slab)
