@@ -106,7 +106,8 @@ static void heap_flush(struct heap *heap, uint64_t now)
     heap_flush_blocks(heap, true, now);
     mid_shrink(heap, 0, now);
     memset(heap->bursts, 0, sizeof heap->bursts);
-    heap->peaks = heap->gave_all = 0;
+    memset(heap->given, 0, sizeof heap->given);
+    heap->given_bytes = heap->peaks = heap->gave_all = 0;
 }
 
 /* The heap of a thread that ended unheard is free again. Under heap_lock. */

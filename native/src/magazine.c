@@ -211,13 +211,16 @@ static COLD void depots_relieve(size_t *relieved, size_t has)
 
 static bool depots_hold(size_t much) { return atomic_load_explicit(&depots_told, memory_order_relaxed) >= much; }
 
-/* Before there are more superslabs, and after, once each. */
+/* Before there are more superslabs, and after, once each: where depots hold much, or a little of them may hold back
+ * many slabs. */
 static void depots_relieve_slabs(void)
 {
     static size_t relieved;
     size_t bytes = atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
     size_t has = bytes | (PEEK(superslabs_free) == NULL);
-    if (UNLIKELY(PEEK(relieved) != has) && depots_hold(size_max(bytes / 16, SUPERSLAB_SMALL)))
+    size_t returned = atomic_load_explicit(&returned_bytes, memory_order_relaxed);
+    if (UNLIKELY(PEEK(relieved) != has) &&
+        (depots_hold(size_max(bytes / 16, SUPERSLAB_SMALL)) || returned > size_max(bytes / 4, SUPERSLAB_SMALL)))
         depots_relieve(&relieved, has);
     if (UNLIKELY(PEEK(superslabs_free) == NULL)) runs_relieve();
 }
@@ -411,20 +414,22 @@ static bool magazine_is_scattered(const struct magazine *full)
 
 /* Does it go home, to slabs? A thread that gives much and takes nothing tears down what it had, and what it builds next
  * would lie in the order in which that was freed, for good: lists whose every step misses all caches. Slabs give blocks
- * in the order of addresses. Not where others take what it gives, nor what was freed in that order anyway. */
-static bool magazine_homes(const struct heap *heap, unsigned class, const struct magazine *full)
+ * in the order of addresses. Not where others take what it gives, or give at the same time, nor what was freed in that
+ * order anyway. */
+static bool magazine_homes(struct heap *heap, unsigned class, const struct magazine *full)
 {
+    struct class_slabs *slabs = &class_slabs[class];
     if (LIKELY(heap->given[class] != GIVEN_ALL) || class >= TINY_CLASSES) return false;
-    bool homing = PEEK(class_slabs[class].homing);
+    bool homing = PEEK(slabs->homing);
     if (!homing && (uint32_t)PEEK(depot_own(heap, class)->pops) != heap->given_pops[class]) return false;
     if (!magazine_is_scattered(full)) return false;
-    if (!homing) POKE(class_slabs[class].homing, true);
-    return true;
+    bool alone = !lock_is_taken(&slabs->lock);
+    if (UNLIKELY(!alone)) heap->given_pops[class]--; /* as if others took: not again before it takes itself */
+    if (alone != homing) POKE(slabs->homing, alone);
+    return alone;
 }
 
-/* A magazine's blocks leave the thread: to the depot, or to the slabs, where they lie better, or the depot holds
- * enough.
- */
+/* A magazine's blocks leave the thread: to the depot, or to slabs, for their order or as the depot holds enough. */
 static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, bool keep)
 {
     struct depot *own = depot_own(heap, class);
@@ -434,9 +439,8 @@ static void magazine_give(struct heap *heap, unsigned class, struct magazine *fu
     } else {
         uint64_t now = os_tick_ns();
         slabs_return(class, full->slots + 1, full->blocks, now);
-        if (homes &&
-            lock_try(&round_lock)) { /* what went to the depot before would keep their slabs from being whole */
-            depot_send_home(own, class, now);
+        if (homes && lock_try(&round_lock)) { /* what is in the depot would keep those slabs from being whole */
+            if (depot_send_home(own, class, now) != 0) heap->given_pops[class]++;
             lock_drop(&round_lock);
         }
         POKE(slabs_due, true);

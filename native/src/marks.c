@@ -9,7 +9,6 @@ struct marks {
 static _Alignas(CACHE_LINE) struct marks marks_first[MARKS_AT_ONCE]; /* for programs of usual size, without a call */
 static struct marks *marks_fresh = marks_first, *marks_end = marks_first + MARKS_AT_ONCE; /* never used */
 static struct marks *marks_free;                                                          /* linked by first words */
-static size_t marks_more = MARKS_AT_ONCE; /* rows of the next mapping, each twice as long as the one before */
 
 /* NULL where memory ends. */
 static uint64_t *marks_take(void)
@@ -21,11 +20,10 @@ static uint64_t *marks_take(void)
         return marks->words;
     }
     if (marks_fresh == marks_end) {
-        struct marks *more = os_map(marks_more * sizeof *more);
+        struct marks *more = os_map(sizeof marks_first);
         if (more == NULL) return NULL;
         marks_fresh = more;
-        marks_end = more + marks_more;
-        marks_more *= 2;
+        marks_end = more + MARKS_AT_ONCE;
     }
     return marks_fresh++->words;
 }

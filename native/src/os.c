@@ -340,13 +340,18 @@ static ALWAYS_INLINE bool lock_try(struct lock *lock)
     return atomic_compare_exchange_strong_explicit(&lock->state, &free, 1, memory_order_acquire, memory_order_relaxed);
 }
 
+static ALWAYS_INLINE bool lock_is_taken(struct lock *lock)
+{
+    return atomic_load_explicit(&lock->state, memory_order_relaxed) != 0;
+}
+
 /* Looks a few times, then sleeps in the kernel: no yielding, no back-off sleeps. */
 static NOINLINE void lock_wait(struct lock *lock)
 {
     if (lock_passing) return;
     for (int i = 0; i < 64; i++) {
         cpu_relax();
-        if (atomic_load_explicit(&lock->state, memory_order_relaxed) == 0 && lock_try(lock)) return;
+        if (!lock_is_taken(lock) && lock_try(lock)) return;
     }
     while (atomic_exchange_explicit(&lock->state, 2, memory_order_acquire) != 0) os_futex_wait(&lock->state, 2, 0);
 }

@@ -40,6 +40,7 @@ static void slot_expect_right(const uintptr_t *slot)
 }
 
 static struct class_slabs class_slabs[CLASSES];
+static _Atomic size_t returned_bytes; /* of blocks in slabs of which others are out */
 
 /* Those whose idle pages are gone come last, so blocks are taken from the others first. */
 static void partial_link(struct class_slabs *slabs, struct span *slab)
@@ -157,6 +158,7 @@ static void slab_delete(struct span *slab, uint64_t now)
     size_t carved = (size_t)slab->carved * classes[slab->class].size;
     slab_bound(slab, 0);
     atomic_fetch_sub_explicit(&carved_bytes, carved, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&returned_bytes, carved, memory_order_relaxed);
     lock_take(&arena_lock);
     if (slab->bare != 0) superslab_bare(slab, false);
     if (slab_is_tiny(slab)) marks_give(slab->words, slab_words_count(slab));
@@ -259,8 +261,8 @@ static void slab_dress(struct span *slab, unsigned part)
 
 /* --- taking and giving -------------------------------------------------------------------------------------------- */
 
-/* Takes up to `wanted` blocks of a slab that nobody carves: returned ones, the lowest address on top, then new ones.
- * Under the class lock. */
+/* Takes up to `wanted` blocks of a slab that nobody carves: returned ones, the lowest address on top, which do not know
+ * their slots yet, then new ones. Under the class lock. */
 static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t n = (uint32_t)size_min(wanted, slab->returned);
@@ -276,10 +278,10 @@ static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
         words[word] &= words[word] - 1;
         if (UNLIKELY(slab->bare != 0))
             for (uint32_t bare; (bare = slab->bare & slab_parts(slab, block)) != 0;) slab_dress(slab, lowest_bit(bare));
-        slab_expect_free(block);
-        slot_fill(&slots[i], block);
+        POKE(slots[i], block);
     }
     POKE(slab->returned, slab->returned - n);
+    atomic_fetch_sub_explicit(&returned_bytes, (size_t)n * classes[slab->class].size, memory_order_relaxed);
     return n + slab_carve(slab, wanted - n, slots + n);
 }
 
@@ -332,6 +334,8 @@ static void slab_abandon(struct span *slab, uint64_t now)
 static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t blocks, uint64_t now)
 {
     struct class_slabs *slabs = &class_slabs[class];
+    size_t bytes = (size_t)blocks * classes[class].size;
+    atomic_fetch_add_explicit(&returned_bytes, bytes, memory_order_relaxed);
     for (uint32_t n = 0; n < blocks;) {
         struct span *whole = NULL;
         lock_take(&slabs->lock);
@@ -349,7 +353,7 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
         if (whole != NULL) slab_delete(whole, now);
     }
     stat_shared(STAT_returned_blocks, blocks);
-    return (size_t)blocks * classes[class].size;
+    return bytes;
 }
 
 /* Fills up to `wanted` slots with blocks: from slabs with returned blocks, then from the heap's current slab, then from
@@ -367,7 +371,12 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
             stat_add(heap, STAT_carved_blocks, slab->carved - carved);
             if (!slab_has_blocks(slab)) partial_unlink(slabs, slab);
         }
-        lock_drop(&slabs->lock);
+        lock_drop(&slabs->lock); /* before the blocks are looked at: most of them are in no cache */
+        for (uint32_t i = 0; i < n; i++) {
+            if (slot_is_right(&slots[i])) continue; /* a new one */
+            slab_expect_free(slots[i]);
+            slot_fill(&slots[i], slots[i]);
+        }
         if (n > 0) return n;
     }
     struct span *slab = heap->current[class];

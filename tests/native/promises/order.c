@@ -1,19 +1,18 @@
 /* A heap does not age: what is built after something else was torn down, in whatever order, lies in the order in which
- * it is built, so a walk through it costs what it costs in a fresh heap. */
-#include "../promise.h"
+ * it is built, so a walk through it costs what it costs in a fresh heap; and it takes no more memory. */
+#include "../serve.h"
 
-enum { COUNT = 400000, SIZE = 48, PAGE = 4096 };
+enum { COUNT = 400000, SIZE = 48, PAGE = 4096, THREADS = 40, KEPT = 400 };
 static char *blocks[COUNT];
 
-static void build(size_t count) {
-    for (size_t i = 0; i < count; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+static void build(size_t count, size_t size) {
+    for (size_t i = 0; i < count; i++) memset(blocks[i] = malloc(size), 1, size);
 }
 
-/* `count` of them, any, in any order. */
-static void tear_down(size_t count) {
-    srandom(1);
+/* `count` of the first so many, any, in any order; the others move up. */
+static void tear_down(size_t count, size_t of) {
     for (size_t i = 0; i < count; i++) {
-        size_t other = i + (size_t)random() % (COUNT - i);
+        size_t other = i + (size_t)random() % (of - i);
         char *block = blocks[other];
         blocks[other] = blocks[i];
         free(block);
@@ -27,19 +26,56 @@ static size_t in_order(size_t count) {
     return near * 100 / count;
 }
 
+static void *tear_all_down(void *unused) {
+    tear_down(COUNT, COUNT);
+    return unused;
+}
+
+static void in_thread(void *(*work)(void *), void *what) {
+    pthread_t thread;
+    HOLDS(pthread_create(&thread, NULL, work, what) == 0);
+    HOLDS(pthread_join(thread, NULL) == 0);
+}
+
 PROMISE(after_all_was_freed_in_random_order_new_blocks_lie_in_a_row) {
-    for (int round = 0; round < 3; round++) {
-        build(COUNT);
+    for (int round = 0; round < 4; round++) {
+        build(COUNT, SIZE);
         HOLDS(in_order(COUNT) >= 95);
-        tear_down(COUNT);
+        tear_down(COUNT, COUNT);
     }
 }
 
 PROMISE(after_half_was_freed_in_random_order_new_blocks_lie_in_a_row) {
-    build(COUNT);
-    for (int round = 0; round < 3; round++) {
-        tear_down(COUNT / 2);
-        build(COUNT / 2);
+    build(COUNT, SIZE);
+    for (int round = 0; round < 4; round++) {
+        tear_down(COUNT / 2, COUNT);
+        build(COUNT / 2, SIZE);
         HOLDS(in_order(COUNT / 2) >= 80);
     }
+}
+
+PROMISE(after_other_threads_freed_all_in_random_order_new_blocks_lie_in_a_row) {
+    for (int round = 0; round < 4; round++) {
+        build(COUNT, SIZE);
+        HOLDS(in_order(COUNT) >= 95);
+        in_thread(tear_all_down, NULL);
+    }
+}
+
+/* Builds 12 MiB of some size and frees all of it but one block in 400. */
+static void *leave_a_little(void *size) {
+    size_t count = 12 * MIB / *(size_t *)size;
+    if (count > COUNT) count = COUNT;
+    build(count, *(size_t *)size);
+    tear_down(count - count / KEPT, count);
+    return NULL;
+}
+
+PROMISE(threads_of_different_sizes_that_leave_a_little_take_little) {
+    long before = resident_bytes();
+    for (int i = 0; i < THREADS; i++) {
+        size_t size = 16 * (1 + (size_t)random() % 64);
+        in_thread(leave_a_little, &size);
+    }
+    HOLDS(resident_bytes() - before < 168 * MIB);
 }
