@@ -111,7 +111,7 @@
 #define AGAIN_NS UINT64_C(64000000000)   /* ... up to here */
 #define RECYCLED_MIN ((size_t)64 << 20)  /* bytes the arena hands out again before regions are looked at ... */
 #define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
-#define REGION_WAIT 4096                 /* runs taken from then on until the first one is moved */
+#define REGION_WAIT 1024                 /* runs taken from then on until the first one is moved */
 #define FRONTIER_STEP ((size_t)64 << 20) /* an arena becomes writable in steps of this */
 #define TABLES_STEP (4 * FRONTIER_STEP)  /* and gets descriptors in steps of this */
 
