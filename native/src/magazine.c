@@ -415,7 +415,7 @@ static bool magazine_is_scattered(const struct magazine *full)
 /* Does it go home, to slabs? A thread that gives much and takes nothing tears down what it had, and what it builds next
  * would lie in the order in which that was freed, for good: lists whose every step misses all caches. Slabs give blocks
  * in the order of addresses. Not where others take what it gives, or give at the same time, nor what was freed in that
- * order anyway. */
+ * order anyway. What tidying takes from the depot meanwhile does not end it. */
 static bool magazine_homes(struct heap *heap, unsigned class, const struct magazine *full)
 {
     struct class_slabs *slabs = &class_slabs[class];

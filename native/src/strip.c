@@ -63,34 +63,33 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab)
     size_t words = slab_words_count(slab);
     memcpy(free, slab_words(slab), words * sizeof *free);
     memset(slab_words(slab), 0, words * sizeof *free);
-    struct span aside = *slab;
+    uint32_t returned = slab->returned;
     partial_unlink(slabs, slab);
     slab->place = SLAB_CURRENT;
-    lock_drop(&slabs->lock);
-    uint32_t idle = slab_idle_parts(&aside, free) & ~aside.bare;
-    slab_expect_idle(&aside, free, idle);
-    uint32_t gone = slab_purge(&aside, idle);
+    lock_drop(&slabs->lock); /* only `returned` and the bits change meanwhile */
+    uint32_t idle = slab_idle_parts(slab, free) & ~slab->bare;
+    slab_expect_idle(slab, free, idle);
+    uint32_t gone = slab_purge(slab, idle);
     if (idle != 0 && gone == 0) refusals_left--;
-    if (gone != 0 && aside.bare == 0) {
+    if (gone != 0 && slab->bare == 0) {
         lock_take(&arena_lock);
         superslab_bare(slab, true);
         lock_drop(&arena_lock);
     }
-    if (idle != 0) slab_remark(&aside, free, idle, gone);
+    if (idle != 0) slab_remark(slab, free, idle, gone);
     lock_take(&slabs->lock);
-    POKE(slab->bare, aside.bare | (uint16_t)gone);
-    for (size_t w = 0; w < words; w++) {
-        if (free[w] != 0) slab_mark(slab, w, free[w]);
-    }
+    POKE(slab->bare, (uint16_t)(slab->bare | gone));
+    for (size_t w = 0; w < words; w++) slab_mark(slab, w, free[w]);
     slab->place = SLAB_NOWHERE;
-    slab->quiet = slab->returned == aside.returned ? SLAB_STRIPPED : 0;
+    slab->quiet = slab->returned == returned ? SLAB_STRIPPED : 0;
     if (slab->quiet == 0) POKE(slabs_due, true);
+    size_t bytes = (size_t)__builtin_popcount(gone) << slab_part_shift(slab);
     bool whole = slab->returned == slab->carved;
     if (!whole) partial_link(slabs, slab);
     lock_drop(&slabs->lock);
     if (whole) slab_delete(slab, os_now_ns());
     lock_take(&slabs->lock);
-    return (size_t)__builtin_popcount(gone) << slab_part_shift(&aside);
+    return bytes;
 }
 
 /* The same for slabs of which no block came or went for some rounds, or for all, where half of their blocks are free;

@@ -361,7 +361,7 @@ struct heap {
     uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
     uint8_t lent[CLASSES - WIDE_CLASS]; /* blocks of longer classes in a row, modulo NEAR_MANY */
     uint8_t given[CLASSES];             /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
-    uint32_t given_pops[CLASSES];       /* magazines that had left its part of the depot when it began to give */
+    uint32_t given_pops[CLASSES];       /* pops of its part of the depot until it began to give, and its own since */
     struct span *current[CLASSES];      /* the slab being carved */
     struct kept kept;                   /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
