@@ -33,10 +33,10 @@ static uint64_t cpu_flow(uint64_t now)
 /* A thread that rests takes no new capacity up: it has a say where nobody visited his magazines since the last look. */
 #define VISIT_WEIGHT (INT64_C(1) << 24)
 
-/* The clock is read beside the counts: between two far apart this thread may lose its core for longer than a window. */
+/* Both times of a window are one reading of the clock: between two, this thread may lose its core for longer than that. */
 static struct class_counts class_read(unsigned class, uint64_t now)
 {
-    struct class_counts c = {.window = {.end_ns = now, .cpu_ns = cpu_flow(os_now_ns())}};
+    struct class_counts c = {.window = {.end_ns = now, .cpu_ns = cpu_flow(now)}};
     int64_t out = 0, held = 0, votes = 0;
     bool used = false;
     lock_take(&heap_lock); /* while it is held no heap changes hands */
@@ -85,7 +85,7 @@ static hak_window_t whole_read(uint64_t now)
     struct levels levels;
     levels_read(&levels);
     hak_window_t window = {.end_ns = now,
-                           .cpu_ns = cpu_flow(os_now_ns()),
+                           .cpu_ns = cpu_flow(now),
                            .faults = os_faults(),
                            .syscalls = syscalls_read(),
                            .cached_bytes = levels.value[STAT_cached_bytes] + levels.value[STAT_dirty_bytes],
