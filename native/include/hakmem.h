@@ -464,12 +464,10 @@ extern const struct hak_owners_t *const hak_owners; /* never changes, so a loop 
 
 static inline void *hak_malloc_inline(size_t size)
 {
-    uintptr_t bin_at = __builtin_constant_p(size) /* then its bin is one place */
-                           ? (uintptr_t)hak_front.bins + (size + 15) / 16 * sizeof(struct hak_bin_t)
-                           : ((uintptr_t)hak_front.sizes + size) & ~(uintptr_t)15;
-    struct hak_bin_t *bin = (struct hak_bin_t *)bin_at;
-    /* Asked after the front was read, so that a loop need not find it each time. */
     if (__builtin_expect(size > HAK_INLINE_MAX, 0)) return hak_malloc(size);
+    struct hak_bin_t *bin = __builtin_constant_p(size) /* then its bin is one place */
+                                ? &hak_front.bins[(size + 15) / 16]
+                                : (struct hak_bin_t *)(((uintptr_t)hak_front.sizes + size) & ~(uintptr_t)15);
     uintptr_t *slot = bin->top - 1, *block = (uintptr_t *)*slot;
     if (__builtin_expect(*block != (uintptr_t)slot, 0)) return hak_malloc(size); /* as malloc itself */
     __asm__("" : "+r"(slot)); /* not the equal word of the block: the next call would wait for that load too */
@@ -490,8 +488,8 @@ static inline void hak_free_inline(void *block)
         hak_free(block);
         return;
     }
-    *(uintptr_t *)block = (uintptr_t)top; /* first: joins the program's last store where that was to the block */
     *top = (uintptr_t)block;
+    *(uintptr_t *)block = (uintptr_t)top;
     bin->top = top + 1;
 }
 

@@ -33,7 +33,7 @@ static uint64_t cpu_flow(uint64_t now)
 /* A thread that rests takes no new capacity up: it has a say where nobody visited his magazines since the last look. */
 #define VISIT_WEIGHT (INT64_C(1) << 24)
 
-/* Both times of a window are one reading of the clock: between two, this thread may lose its core for longer than that. */
+/* Both times of a window are one reading of the clock: between two, this thread may lose its core for longer. */
 static struct class_counts class_read(unsigned class, uint64_t now)
 {
     struct class_counts c = {.window = {.end_ns = now, .cpu_ns = cpu_flow(now)}};
