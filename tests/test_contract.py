@@ -3,7 +3,7 @@
 import pytest
 from preload import FUZZ_SETTINGS, MINUTES, inlined, library, program, promises, run
 
-SOURCES = ("contract.c", "contract.cc", "threads.c")
+SOURCES = ("contract.c", "contract.cc", "replaced.cc", "threads.c")
 FUZZ_SECONDS = round(60 * MINUTES) or 2
 
 
@@ -29,6 +29,14 @@ def test_promise_is_kept(source, promise):
 @pytest.mark.parametrize("promise", promises("contract.c"))
 def test_profiles_keep_the_contract(promise, profile):
     keep("contract.c", promise, HAKMEM_PROFILE=profile)
+
+
+def test_new_throws_in_a_plugin_of_a_program_without_the_cxx_library():
+    plugin = program("plugin.cc", "-shared", "-fPIC")
+    if plugin is None:
+        pytest.skip("no compiler for plugin.cc: apt install g++")
+    done = run([program("host.c"), plugin])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_code_inlined_into_programs_keeps_the_contract():

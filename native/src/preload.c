@@ -1,5 +1,5 @@
 /* preload.c: the malloc family under its own names, for LD_PRELOAD. Includes the library and forwards; binds a
- * program's calls of malloc and free. */
+ * program's calls of malloc and free, new and delete. */
 
 #include "hakmem.c"
 
@@ -47,12 +47,13 @@ EXPORT void *pvalloc(size_t size)
     return hak_aligned_alloc(page, align_up(size_max(size, 1), page));
 }
 
+#include "operators.c"
+
 /* --- early binding ------------------------------------------------------------------------------------------------ */
 
-/* A program linked without -z now reaches malloc and free by way of the dynamic linker until each was called once. On
- * some processors (AMD, family 26) that detour slows the later calls for the life of the process, as if the branch
- * predictor kept both targets of the jump. So these two are bound before the program begins, as the linker itself would
- * bind them. */
+/* A program linked without -z now reaches a function by way of the dynamic linker until it was called once. On some
+ * processors (AMD, family 26) that detour slows the later calls for the life of the process, as if the branch predictor
+ * kept both targets of the jump. So these are bound before the program begins, as the linker itself would bind them. */
 
 #ifdef __aarch64__
 #define RELOCATION_OF_CALL R_AARCH64_JUMP_SLOT
@@ -60,18 +61,10 @@ EXPORT void *pvalloc(size_t size)
 #define RELOCATION_OF_CALL R_X86_64_JUMP_SLOT
 #endif
 
-struct calls {
-    void *malloc, *free; /* as the program finds them */
-};
-
-static void bind_call(void **slot, const char *name, const struct calls *calls)
-{
-    if (strcmp(name, "malloc") == 0) *slot = calls->malloc;
-    if (strcmp(name, "free") == 0) *slot = calls->free;
-}
+static const char *const bound[] = {"malloc", "free", "_Znwm", "_ZdlPv", "_ZdlPvm"};
 
 /* Leaves alone what the linker has bound (its slots may be read-only) and what it has not relocated (the vDSO). */
-static int bind_object(struct dl_phdr_info *object, size_t bytes, void *calls)
+static int bind_object(struct dl_phdr_info *object, size_t bytes, void *found)
 {
     (void)bytes;
     uintptr_t table[DT_NUM] = {0};
@@ -91,23 +84,25 @@ static int bind_object(struct dl_phdr_info *object, size_t bytes, void *calls)
         const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(slots[i].r_info)];
         if (ELF64_R_TYPE(slots[i].r_info) != RELOCATION_OF_CALL || symbol->st_shndx != SHN_UNDEF) continue;
         const char *name = (const char *)table[DT_STRTAB] + symbol->st_name;
-        bind_call((void **)(object->dlpi_addr + slots[i].r_offset), name, calls);
+        for (int j = 0; j < COUNT(bound); j++) {
+            void *function = ((void **)found)[j];
+            if (function != NULL && strcmp(name, bound[j]) == 0)
+                *(void **)(object->dlpi_addr + slots[i].r_offset) = function;
+        }
     }
     return 0;
 }
 
-static bool is_ours(void *function)
-{
-    Dl_info there, here;
-    return dladdr(function, &there) != 0 && dladdr((void *)is_ours, &here) != 0 && there.dli_fbase == here.dli_fbase;
-}
-
-/* Another library may come first, or this one late: then the program's calls are not ours. */
+/* Another library may come first, this one late, and a program may have its own: then its calls are not ours. */
 __attribute__((constructor)) static void bind_early(void)
 {
     void *program = dlopen != NULL ? dlopen(NULL, RTLD_LAZY) : NULL;
     if (program == NULL) return;
-    struct calls calls = {dlsym(program, "malloc"), dlsym(program, "free")};
-    if (is_ours(calls.malloc) && is_ours(calls.free)) dl_iterate_phdr(bind_object, &calls);
+    void *found[COUNT(bound)];
+    for (int j = 0; j < COUNT(bound); j++) {
+        found[j] = dlsym(program, bound[j]);
+        if (!is_ours(found[j])) found[j] = NULL;
+    }
+    dl_iterate_phdr(bind_object, found);
     dlclose(program);
 }
