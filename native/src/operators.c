@@ -23,7 +23,7 @@ static COLD void *operator_next(const char *symbol, void *caller)
     Dl_info there;
     if (next == NULL && dlsym != NULL && dladdr(caller, &there) != 0) {
         void *object = dlopen(there.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-        if (object != NULL) next = dlsym(object, symbol);
+        if (object != NULL) next = dlsym(object, symbol), dlclose(object);
     }
     if (next == NULL || is_ours(next)) fatal("no memory, and no C++ library to say so, for", (uintptr_t)caller);
     return next;
