@@ -61,7 +61,7 @@ EXPORT void *pvalloc(size_t size)
 #define RELOCATION_OF_CALL R_X86_64_JUMP_SLOT
 #endif
 
-static const char *const bound[] = {"malloc", "free", "_Znwm", "_ZdlPv", "_ZdlPvm"};
+static const char *const bound[] = {"malloc", "free", "_Znwm", "_ZdlPv", "_ZdlPvm"}; /* the first two, or none */
 
 /* Leaves alone what the linker has bound (its slots may be read-only) and what it has not relocated (the vDSO). */
 static int bind_object(struct dl_phdr_info *object, size_t bytes, void *found)
@@ -93,7 +93,7 @@ static int bind_object(struct dl_phdr_info *object, size_t bytes, void *found)
     return 0;
 }
 
-/* Another library may come first, this one late, and a program may have its own: then its calls are not ours. */
+/* Another library may come first, or this one late: then no call is ours; nor is one of a replaced operator. */
 __attribute__((constructor)) static void bind_early(void)
 {
     void *program = dlopen != NULL ? dlopen(NULL, RTLD_LAZY) : NULL;
@@ -103,6 +103,6 @@ __attribute__((constructor)) static void bind_early(void)
         found[j] = dlsym(program, bound[j]);
         if (!is_ours(found[j])) found[j] = NULL;
     }
-    dl_iterate_phdr(bind_object, found);
+    if (found[0] != NULL && found[1] != NULL) dl_iterate_phdr(bind_object, found);
     dlclose(program);
 }
