@@ -1,5 +1,5 @@
 /* preload.c: the malloc family under its own names, for LD_PRELOAD. Includes the library and forwards; binds a
- * program's calls of malloc and free, and of C++'s operators. */
+ * program's calls of malloc and free. */
 
 #include "hakmem.c"
 
@@ -52,8 +52,7 @@ EXPORT void *pvalloc(size_t size)
 /* A program linked without -z now reaches malloc and free by way of the dynamic linker until each was called once. On
  * some processors (AMD, family 26) that detour slows the later calls for the life of the process, as if the branch
  * predictor kept both targets of the jump. So these two are bound before the program begins, as the linker itself would
- * bind them. C++'s operators, where they are the C++ library's own, which calls malloc and free, are bound past it: as
- * short as these. They have no names here, for a program, or a library of it, may have its own. */
+ * bind them. */
 
 #ifdef __aarch64__
 #define RELOCATION_OF_CALL R_AARCH64_JUMP_SLOT
@@ -61,37 +60,20 @@ EXPORT void *pvalloc(size_t size)
 #define RELOCATION_OF_CALL R_X86_64_JUMP_SLOT
 #endif
 
-/* As the program finds it, NULL in one without C++. The C++ library's calls the new_handler, and throws. */
-extern void *operator_new(size_t size) __asm__("_Znwm") __attribute__((weak, visibility("default")));
+struct calls {
+    void *malloc, *free; /* as the program finds them */
+};
 
-static NOINLINE void *new_missed(size_t size)
+static void bind_call(void **slot, const char *name, const struct calls *calls)
 {
-    void *block = allocate(size);
-    return LIKELY(block != NULL) ? block : operator_new(size);
+    if (strcmp(name, "malloc") == 0) *slot = calls->malloc;
+    if (strcmp(name, "free") == 0) *slot = calls->free;
 }
-
-/* The miss by a tail call, so that it returns to the program, whose site that is. */
-static HIT void *new_here(size_t size)
-{
-    if (UNLIKELY(size >= front.tiny_end)) return new_missed(size);
-    uintptr_t block;
-    return LIKELY(bin_pop_own(bin_of_size(size), &block)) ? (void *)block : new_missed(size);
-}
-
-static HIT void delete_here(void *block) { release(block); }
-
-enum { CALLS_OF_C = 2 };
-
-static struct call {
-    const char *name;
-    void *here; /* NULL: not ours */
-} calls[] = {{"malloc", malloc},      {"free", free},           {"_Znwm", new_here},     {"_Znam", new_here},
-             {"_ZdlPv", delete_here}, {"_ZdlPvm", delete_here}, {"_ZdaPv", delete_here}, {"_ZdaPvm", delete_here}};
 
 /* Leaves alone what the linker has bound (its slots may be read-only) and what it has not relocated (the vDSO). */
-static int bind_object(struct dl_phdr_info *object, size_t bytes, void *unused)
+static int bind_object(struct dl_phdr_info *object, size_t bytes, void *calls)
 {
-    (void)bytes, (void)unused;
+    (void)bytes;
     uintptr_t table[DT_NUM] = {0};
     for (int i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
@@ -109,9 +91,7 @@ static int bind_object(struct dl_phdr_info *object, size_t bytes, void *unused)
         const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(slots[i].r_info)];
         if (ELF64_R_TYPE(slots[i].r_info) != RELOCATION_OF_CALL || symbol->st_shndx != SHN_UNDEF) continue;
         const char *name = (const char *)table[DT_STRTAB] + symbol->st_name;
-        for (const struct call *call = calls; call < calls + COUNT(calls); call++)
-            if (call->here != NULL && strcmp(name, call->name) == 0)
-                *(void **)(object->dlpi_addr + slots[i].r_offset) = call->here;
+        bind_call((void **)(object->dlpi_addr + slots[i].r_offset), name, calls);
     }
     return 0;
 }
@@ -122,32 +102,12 @@ static bool is_ours(void *function)
     return dladdr(function, &there) != 0 && dladdr((void *)is_ours, &here) != 0 && there.dli_fbase == here.dli_fbase;
 }
 
-/* Are all of the program's operators those of one C++ library? */
-static bool operators_are_plain(void *program)
-{
-    static const char *const libraries[] = {"libstdc++.so", "libc++.so", "libc++abi.so"};
-    Dl_info there;
-    if (operator_new == NULL || dladdr((void *)operator_new, &there) == 0) return false;
-    const char *slash = strrchr(there.dli_fname, '/'), *file = slash != NULL ? slash + 1 : there.dli_fname;
-    bool plain = false;
-    for (int i = 0; i < COUNT(libraries); i++) plain |= strncmp(file, libraries[i], strlen(libraries[i])) == 0;
-    void *library = plain ? dlopen(there.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
-    if (library == NULL) return false;
-    for (int i = CALLS_OF_C; i < COUNT(calls); i++)
-        plain &= dlsym(program, calls[i].name) == dlsym(library, calls[i].name);
-    dlclose(library);
-    return plain;
-}
-
 /* Another library may come first, or this one late: then the program's calls are not ours. */
 __attribute__((constructor)) static void bind_early(void)
 {
     void *program = dlopen != NULL ? dlopen(NULL, RTLD_LAZY) : NULL;
     if (program == NULL) return;
-    if (is_ours(dlsym(program, "malloc")) && is_ours(dlsym(program, "free"))) {
-        if (!operators_are_plain(program))
-            for (int i = CALLS_OF_C; i < COUNT(calls); i++) calls[i].here = NULL;
-        dl_iterate_phdr(bind_object, NULL);
-    }
+    struct calls calls = {dlsym(program, "malloc"), dlsym(program, "free")};
+    if (is_ours(calls.malloc) && is_ours(calls.free)) dl_iterate_phdr(bind_object, &calls);
     dlclose(program);
 }
