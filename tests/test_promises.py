@@ -178,6 +178,10 @@ BOUND = """
 #include <stdlib.h>
 int main(void) { void *block = malloc(1); free(block); return puts("") < 0 || block == NULL; }
 """
+BOUND_CXX = """
+#include <cstdio>
+int main() { int *one = new int(1), *some = new int[9]; delete one; delete[] some; return std::puts("") < 0; }
+"""
 FIRST = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -186,13 +190,13 @@ void *malloc(size_t size) { return ((void *(*)(size_t))dlsym(RTLD_NEXT, "malloc"
 """
 
 
-def asked_for(folder, first=()):
+def asked_for(folder, first=(), compiler="gcc", text=BOUND):
     """What the loader looks up while a program runs that calls both: the names, and who has them."""
     if library() is None:
         pytest.skip("libc's allocator is under test")
-    source, program = folder / "bound.c", folder / "bound"
-    source.write_text(BOUND)
-    subprocess.run(["gcc", "-fno-builtin", "-Wl,-z,lazy", "-o", program, source], check=True)
+    source, program = folder / ("bound.c" if compiler == "gcc" else "bound.cc"), folder / "bound"
+    source.write_text(text)
+    subprocess.run([compiler, "-fno-builtin", "-Wl,-z,lazy", "-o", program, source], check=True)
     libraries = ":".join(map(str, [*first, library()]))
     done = run([program], preload=False, LD_DEBUG="bindings,files", LD_PRELOAD=libraries)
     assert done.returncode == 0
@@ -203,6 +207,12 @@ def asked_for(folder, first=()):
 
 def test_calls_are_bound_before_the_program_begins(tmp_path):
     assert asked_for(tmp_path) == {"puts": "libc.so.6"}
+
+
+def test_operators_of_cxx_are_bound_before_the_program_begins(tmp_path):
+    if shutil.which("g++") is None:
+        pytest.skip("no compiler: apt install g++")
+    assert asked_for(tmp_path, compiler="g++", text=BOUND_CXX) == {"puts": "libc.so.6"}
 
 
 def test_calls_of_whoever_comes_first_stay_theirs(tmp_path):

@@ -1,5 +1,5 @@
 /* preload.c: the malloc family under its own names, for LD_PRELOAD. Includes the library and forwards; binds a
- * program's calls of malloc and free. */
+ * program's calls of malloc and free, and of C++'s operators. */
 
 #include "hakmem.c"
 
@@ -52,7 +52,8 @@ EXPORT void *pvalloc(size_t size)
 /* A program linked without -z now reaches malloc and free by way of the dynamic linker until each was called once. On
  * some processors (AMD, family 26) that detour slows the later calls for the life of the process, as if the branch
  * predictor kept both targets of the jump. So these two are bound before the program begins, as the linker itself would
- * bind them. */
+ * bind them. C++'s operators, where they are the C++ library's own, which calls malloc and free, are bound past it: as
+ * short as these. They have no names here, for a program, or a library of it, may have its own. */
 
 #ifdef __aarch64__
 #define RELOCATION_OF_CALL R_AARCH64_JUMP_SLOT
@@ -60,20 +61,37 @@ EXPORT void *pvalloc(size_t size)
 #define RELOCATION_OF_CALL R_X86_64_JUMP_SLOT
 #endif
 
-struct calls {
-    void *malloc, *free; /* as the program finds them */
-};
+/* As the program finds it, NULL in one without C++. The C++ library's calls the new_handler, and throws. */
+extern void *operator_new(size_t size) __asm__("_Znwm") __attribute__((weak, visibility("default")));
 
-static void bind_call(void **slot, const char *name, const struct calls *calls)
+static NOINLINE void *new_missed(size_t size)
 {
-    if (strcmp(name, "malloc") == 0) *slot = calls->malloc;
-    if (strcmp(name, "free") == 0) *slot = calls->free;
+    void *block = allocate(size);
+    return LIKELY(block != NULL) ? block : operator_new(size);
 }
 
-/* Leaves alone what the linker has bound (its slots may be read-only) and what it has not relocated (the vDSO). */
-static int bind_object(struct dl_phdr_info *object, size_t bytes, void *calls)
+/* The miss by a tail call, so that it returns to the program, whose site that is. */
+static HIT void *new_here(size_t size)
 {
-    (void)bytes;
+    if (UNLIKELY(size >= front.tiny_end)) return new_missed(size);
+    uintptr_t block;
+    return LIKELY(bin_pop_own(bin_of_size(size), &block)) ? (void *)block : new_missed(size);
+}
+
+static HIT void delete_here(void *block) { release(block); }
+
+enum { CALLS_OF_C = 2 };
+
+static struct call {
+    const char *name;
+    void *here; /* NULL: not ours */
+} calls[] = {{"malloc", malloc},      {"free", free},           {"_Znwm", new_here},     {"_Znam", new_here},
+             {"_ZdlPv", delete_here}, {"_ZdlPvm", delete_here}, {"_ZdaPv", delete_here}, {"_ZdaPvm", delete_here}};
+
+/* Leaves alone what the linker has bound (its slots may be read-only) and what it has not relocated (the vDSO). */
+static int bind_object(struct dl_phdr_info *object, size_t bytes, void *unused)
+{
+    (void)bytes, (void)unused;
     uintptr_t table[DT_NUM] = {0};
     for (int i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
@@ -91,7 +109,9 @@ static int bind_object(struct dl_phdr_info *object, size_t bytes, void *calls)
         const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(slots[i].r_info)];
         if (ELF64_R_TYPE(slots[i].r_info) != RELOCATION_OF_CALL || symbol->st_shndx != SHN_UNDEF) continue;
         const char *name = (const char *)table[DT_STRTAB] + symbol->st_name;
-        bind_call((void **)(object->dlpi_addr + slots[i].r_offset), name, calls);
+        for (const struct call *call = calls; call < calls + COUNT(calls); call++)
+            if (call->here != NULL && strcmp(name, call->name) == 0)
+                *(void **)(object->dlpi_addr + slots[i].r_offset) = call->here;
     }
     return 0;
 }
@@ -102,12 +122,49 @@ static bool is_ours(void *function)
     return dladdr(function, &there) != 0 && dladdr((void *)is_ours, &here) != 0 && there.dli_fbase == here.dli_fbase;
 }
 
+/* Where code lies that holds operator new, and whether that is a C++ library. */
+struct cxx {
+    uintptr_t begin, end;
+    bool plain;
+};
+
+static int cxx_find(struct dl_phdr_info *object, size_t bytes, void *found)
+{
+    static const char *const libraries[] = {"libstdc++.so", "libc++.so", "libc++abi.so"};
+    (void)bytes;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        struct cxx *cxx = found;
+        cxx->begin = object->dlpi_addr + segment->p_vaddr;
+        cxx->end = cxx->begin + segment->p_memsz;
+        if (segment->p_type != PT_LOAD || (uintptr_t)operator_new - cxx->begin >= segment->p_memsz) continue;
+        const char *slash = strrchr(object->dlpi_name, '/'), *file = slash != NULL ? slash + 1 : object->dlpi_name;
+        for (int j = 0; j < COUNT(libraries); j++) cxx->plain |= strncmp(file, libraries[j], strlen(libraries[j])) == 0;
+        return 1;
+    }
+    return 0;
+}
+
+/* Are all of the program's operators those of one C++ library? It is not opened to be asked: before libc itself has
+ * begun, that would begin it, without an environment. */
+static bool operators_are_plain(void *program)
+{
+    struct cxx cxx = {.plain = false};
+    if (operator_new == NULL || dl_iterate_phdr(cxx_find, &cxx) == 0) return false;
+    for (int i = CALLS_OF_C; i < COUNT(calls); i++)
+        cxx.plain &= (uintptr_t)dlsym(program, calls[i].name) - cxx.begin < cxx.end - cxx.begin;
+    return cxx.plain;
+}
+
 /* Another library may come first, or this one late: then the program's calls are not ours. */
 __attribute__((constructor)) static void bind_early(void)
 {
     void *program = dlopen != NULL ? dlopen(NULL, RTLD_LAZY) : NULL;
     if (program == NULL) return;
-    struct calls calls = {dlsym(program, "malloc"), dlsym(program, "free")};
-    if (is_ours(calls.malloc) && is_ours(calls.free)) dl_iterate_phdr(bind_object, &calls);
+    if (is_ours(dlsym(program, "malloc")) && is_ours(dlsym(program, "free"))) {
+        if (!operators_are_plain(program))
+            for (int i = CALLS_OF_C; i < COUNT(calls); i++) calls[i].here = NULL;
+        dl_iterate_phdr(bind_object, NULL);
+    }
     dlclose(program);
 }

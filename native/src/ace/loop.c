@@ -48,8 +48,6 @@ static struct {
     bool set;
 } ace_parameters[P_COUNT]; /* what hak_ace_parameter said, for learners yet to come */
 
-#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
-
 static void learner_settle(struct learner *learner, int arm)
 {
     learner->arm = arm;
