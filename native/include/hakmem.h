@@ -109,7 +109,7 @@ size_t hak_magazine_walk(hak_magazine_t *magazines,
 
 /* Rules for allocations above 1 KiB by the address they return to; in force while the knob site_rules is 1. Not for
  * calloc above 32 KiB, which looks for memory that reads zero, nor for what an alignment keeps out of a slab. Who asks
- * by way of another function, as an aligned allocation, or as operator new in a program that is bound at once (-z now),
+ * by way of another function, as an aligned allocation, or as operator new where the linker binds it at once (-z now),
  * shares that one's site with all others who do. */
 enum {
     HAK_SITE_NONE = 0,  /* by size */

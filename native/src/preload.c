@@ -78,15 +78,13 @@ static HIT void *new_here(size_t size)
     return LIKELY(bin_pop_own(bin_of_size(size), &block)) ? (void *)block : new_missed(size);
 }
 
-static HIT void delete_here(void *block) { release(block); }
-
 enum { CALLS_OF_C = 2 };
 
 static struct call {
     const char *name;
     void *here; /* NULL: not ours */
-} calls[] = {{"malloc", malloc},      {"free", free},           {"_Znwm", new_here},     {"_Znam", new_here},
-             {"_ZdlPv", delete_here}, {"_ZdlPvm", delete_here}, {"_ZdaPv", delete_here}, {"_ZdaPvm", delete_here}};
+} calls[] = {{"malloc", malloc}, {"free", free},    {"_Znwm", new_here}, {"_Znam", new_here},
+             {"_ZdlPv", free},   {"_ZdlPvm", free}, {"_ZdaPv", free},    {"_ZdaPvm", free}};
 
 /* Leaves alone what the linker has bound (its slots may be read-only) and what it has not relocated (the vDSO). */
 static int bind_object(struct dl_phdr_info *object, size_t bytes, void *unused)
