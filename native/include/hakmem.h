@@ -450,7 +450,6 @@ struct hak_owners_t {
 
 struct hak_front_t {
     struct hak_bin_t *bins;
-    char *sizes;
 };
 
 /* Its name carries the number of this layout and the shift, so a program compiled for others does not start, instead of
@@ -465,9 +464,7 @@ extern const struct hak_owners_t *const hak_owners; /* never changes, so a loop 
 static inline void *hak_malloc_inline(size_t size)
 {
     if (__builtin_expect(size > HAK_INLINE_MAX, 0)) return hak_malloc(size);
-    struct hak_bin_t *bin = __builtin_constant_p(size) /* then its bin is one place */
-                                ? &hak_front.bins[(size + 15) / 16]
-                                : (struct hak_bin_t *)(((uintptr_t)hak_front.sizes + size) & ~(uintptr_t)15);
+    struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + ((size + 15) & ~(size_t)15));
     uintptr_t *slot = bin->top - 1, *block = (uintptr_t *)*slot;
     if (__builtin_expect(*block != (uintptr_t)slot, 0)) return hak_malloc(size); /* as malloc itself */
     __asm__("" : "+r"(slot)); /* not the equal word of the block: the next call would wait for that load too */

@@ -420,7 +420,7 @@ struct front {
 
 _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
                    sizeof(struct bin) == sizeof(struct hak_bin_t) &&
-                   offsetof(struct front, sizes) == offsetof(struct hak_front_t, sizes) &&
+                   offsetof(struct front, bins) == offsetof(struct hak_front_t, bins) &&
                    sizeof(struct layout) == sizeof(struct hak_layout_t) &&
                    offsetof(struct owners, bound) == offsetof(struct hak_owners_t, bound),
                "code inlined from the header sees the same front");
