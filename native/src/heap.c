@@ -107,7 +107,7 @@ static void heap_flush(struct heap *heap, uint64_t now)
     mid_shrink(heap, 0, now);
     memset(heap->bursts, 0, sizeof heap->bursts);
     memset(heap->given, 0, sizeof heap->given);
-    heap->given_bytes = heap->peaks = heap->gave_all = 0;
+    heap->given_bytes = heap->peaks = heap->gave_all = heap->homed = 0;
 }
 
 /* The heap of a thread that ended unheard is free again. Under heap_lock. */

@@ -360,6 +360,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     if (full.blocks == 0 && PEEK(class_slabs[class].partial) == NULL) depots_relieve_slabs();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
+    if (heap->gave_all || heap->given_bytes != 0) heap->homed = heap->gave_all || heap->given_bytes >= HOMES_LEAST;
     if (UNLIKELY(heap->gave_all)) {
         heap_regret(heap, &heap->peaks, PEAKS_MAX);
         heap->gave_all = false;
@@ -419,7 +420,8 @@ static bool magazine_is_scattered(const struct magazine *full)
 static bool magazine_homes(struct heap *heap, unsigned class, const struct magazine *full)
 {
     struct class_slabs *slabs = &class_slabs[class];
-    if (LIKELY(heap->given[class] != GIVEN_ALL) || class >= TINY_CLASSES) return false;
+    bool much = heap->given[class] == GIVEN_ALL || heap->homed || heap->given_bytes >= HOMES_LEAST;
+    if (LIKELY(!much) || class >= TINY_CLASSES) return false;
     bool homing = PEEK(slabs->homing);
     if (!homing && (uint32_t)PEEK(depot_own(heap, class)->pops) != heap->given_pops[class]) return false;
     if (!magazine_is_scattered(full)) return false;
@@ -429,22 +431,28 @@ static bool magazine_homes(struct heap *heap, unsigned class, const struct magaz
     return alone;
 }
 
+/* Its blocks go to slabs; `homes`: and some that the depot has, which would keep those slabs from being whole. */
+static void magazine_return(struct heap *heap, unsigned class, struct magazine *full, bool homes)
+{
+    uint64_t now = os_tick_ns();
+    slabs_return(class, full->slots + 1, full->blocks, now);
+    if (homes && lock_try(&round_lock)) {
+        if (depot_send_home(depot_own(heap, class), class, now) != 0) heap->given_pops[class]++;
+        lock_drop(&round_lock);
+    }
+    POKE(slabs_due, true);
+    POKE(full->blocks, 0);
+}
+
 /* A magazine's blocks leave the thread: to the depot, or to slabs, for their order or as the depot holds enough. */
 static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, bool keep)
 {
-    struct depot *own = depot_own(heap, class);
     bool homes = !keep && magazine_homes(heap, class, full);
-    if (LIKELY(!homes && (keep || !depots_hold((size_t)knob(KNOB_depot_bytes))))) {
-        depot_push(own, class, magazine_rest(heap, class, full, keep));
-    } else {
-        uint64_t now = os_tick_ns();
-        slabs_return(class, full->slots + 1, full->blocks, now);
-        if (homes && lock_try(&round_lock)) { /* what is in the depot would keep those slabs from being whole */
-            if (depot_send_home(own, class, now) != 0) heap->given_pops[class]++;
-            lock_drop(&round_lock);
-        }
-        POKE(slabs_due, true);
+    if (UNLIKELY(homes || (!keep && depots_hold((size_t)knob(KNOB_depot_bytes))))) {
+        magazine_return(heap, class, full, homes);
+        return;
     }
+    depot_push(depot_own(heap, class), class, magazine_rest(heap, class, full, keep));
     POKE(full->blocks, 0);
 }
 
@@ -484,13 +492,18 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
         stat_add(heap, STAT_spilled_blocks, loaded->blocks);
         POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
         uint32_t given = spare->blocks;
-        if (given != 0) magazine_give(heap, class, spare, false);
-        magazine_widen(heap, spare, (uint32_t)size_min(loaded->room, limit));
-        if (LIKELY(spare->room != 0)) {
-            magazine_swap(heap, class);
-        } else { /* no memory for a second one's slots: this one goes */
+        if (UNLIKELY(magazine_homes(heap, class, loaded))) { /* at once, while what was freed is in the first cache */
             given = loaded->blocks;
-            magazine_give(heap, class, loaded, false);
+            magazine_return(heap, class, loaded, true);
+        } else {
+            if (given != 0) magazine_give(heap, class, spare, false);
+            magazine_widen(heap, spare, (uint32_t)size_min(loaded->room, limit));
+            if (LIKELY(spare->room != 0)) {
+                magazine_swap(heap, class);
+            } else { /* no memory for a second one's slots: this one goes */
+                given = loaded->blocks;
+                magazine_give(heap, class, loaded, false);
+            }
         }
         size_t units = (size_t)given * classes[class].size >> UNIT_SHIFT, more = given != 0 ? size_max(units, 1) : 0;
         if (heap->given[class] == 0) heap_gives(heap, class);

@@ -239,7 +239,9 @@ static void slab_expect_bare(const struct span *slab, uintptr_t block)
 /* A block is among the returned ones, and its first word says so. */
 static ALWAYS_INLINE void slab_put(struct span *slab, uintptr_t block, size_t index)
 {
-    slab_mark(slab, index / 64, UINT64_C(1) << index % 64);
+    uint64_t *word = &slab_words(slab)[index / 64];
+    if (UNLIKELY((*word >> index % 64 & 1) != 0)) fatal("block freed twice", block);
+    *word |= UINT64_C(1) << index % 64;
     link_set(block, LIST_END);
 }
 
@@ -306,9 +308,22 @@ static ALWAYS_INLINE bool slab_give(struct class_slabs *slabs, struct span *slab
     uint32_t returned = slab->returned + 1;
     POKE(slab->returned, returned);
     MUST(returned <= PEEK(slab->carved), block);
-    if (LIKELY(slab->place == SLAB_CURRENT)) return false;
     if (LIKELY(slab->place == SLAB_PARTIAL && slab->quiet == 0 && returned != slab->carved)) return false;
-    return slab_given(slabs, slab);
+    return slab->place != SLAB_CURRENT && slab_given(slabs, slab);
+}
+
+/* The slab of a block that was freed, and which one it is there: of the product by which a free tells blocks, the upper
+ * half (sizeclass.c). What is no block of the class ends the program. */
+static ALWAYS_INLINE struct span *slab_of(unsigned class, struct layout layout, uintptr_t block, size_t *index)
+{
+    uint64_t product = (uint64_t)((uint32_t)block & layout.within) * layout.start;
+    if (UNLIKELY((uint32_t)product >= PEEK(owners.bound[map_index(block)]))) fatal("free of no block", block);
+    size_t offset = block - arenas[0].base;
+    bool first = LIKELY(offset < PEEK(arenas[0].bytes)); /* arena; where a tiny one's unit is its slab */
+    struct span *slab = first && class < TINY_CLASSES ? &arenas[0].spans[offset >> UNIT_SHIFT] : span_of(block);
+    if (UNLIKELY(slab == NULL || slab->class != class)) fatal("free list overwritten", block);
+    *index = product >> 32;
+    return slab;
 }
 
 static bool slab_has_blocks(const struct span *slab)
@@ -334,6 +349,7 @@ static void slab_abandon(struct span *slab, uint64_t now)
 static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t blocks, uint64_t now)
 {
     struct class_slabs *slabs = &class_slabs[class];
+    struct layout layout = owners.layout[class];
     size_t bytes = (size_t)blocks * classes[class].size;
     atomic_fetch_add_explicit(&returned_bytes, bytes, memory_order_relaxed);
     for (uint32_t n = 0; n < blocks;) {
@@ -342,11 +358,8 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
         for (int i = 0; i < 64 && n < blocks && whole == NULL; i++, n++) {
             uintptr_t block = slots[n];
             slot_expect_right(&slots[n]);
-            struct span *slab = span_of(block);
-            if (UNLIKELY(slab == NULL || slab->kind != SPAN_SLAB || slab->class != class))
-                fatal("free list overwritten", block);
             size_t index;
-            if (UNLIKELY(!slab_finds(slab, block, &index))) fatal("free of no block", block);
+            struct span *slab = slab_of(class, layout, block, &index);
             if (slab_give(slabs, slab, block, index)) whole = slab;
         }
         lock_drop(&slabs->lock);

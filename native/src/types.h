@@ -95,6 +95,7 @@
 #define GIVEN_ALL (GIVEN_MANY + 1)      /* and much of all classes: then they are smaller still ... */
 #define NEAR_MANY 8u                    /* blocks of longer classes lent to one, until it gets one of its own */
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
+#define HOMES_LEAST ((size_t)1 << 20)   /* bytes in a row, more than a core's second cache, from which order counts */
 #define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define SLOTS_COUNT (SLOTS_BYTES / sizeof(uintptr_t))
 #define EARLY_FREES 64u   /* of a thread, more than those that libc makes after its last hook */
@@ -373,6 +374,7 @@ struct heap {
     int32_t thread;            /* whose it is */
     size_t given_bytes;        /* of all classes, since the last refill of one */
     bool gave_all;             /* much of all classes, and took nothing since */
+    bool homed;                /* before it took something last, it had given HOMES_LEAST in a row */
     bool slotted;              /* a magazine has slots */
     uint64_t given_ns;         /* when it last gave much in a row, or a run */
     uint8_t trades[CLASSES];   /* times it took again the less that it gave */

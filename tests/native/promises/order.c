@@ -45,6 +45,14 @@ PROMISE(after_all_was_freed_in_random_order_new_blocks_lie_in_a_row) {
     }
 }
 
+PROMISE(after_2_mb_were_freed_in_random_order_new_blocks_lie_in_a_row) {
+    for (int round = 0; round < 4; round++) {
+        build(COUNT / 10, SIZE);
+        HOLDS(in_order(COUNT / 10) >= 90);
+        tear_down(COUNT / 10, COUNT / 10);
+    }
+}
+
 PROMISE(after_half_was_freed_in_random_order_new_blocks_lie_in_a_row) {
     build(COUNT, SIZE);
     for (int round = 0; round < 4; round++) {
