@@ -7,9 +7,9 @@
  *   - a clean span, and everything beyond `born`, costs no memory.
  * Called by superslab.c and by the pools of runs, on slow paths only. */
 
-static struct arena arenas[ARENAS_MAX];
+static _Alignas(CACHE_LINE) struct arena arenas[ARENAS_MAX]; /* every free reads the first: apart from the lock */
 static _Atomic uint32_t arena_count;
-static struct lock arena_lock;
+static _Alignas(CACHE_LINE) struct lock arena_lock;
 
 enum { CLEAN, DIRTY };
 static struct span *free_bins[2][RUN_BINS];

@@ -138,10 +138,11 @@ static void guard_end(void)
     lock_drop(&guard_lock);
     lock_take(&orphan_lock); /* what is carved under it goes back under no other */
     for (unsigned class = 1; class < CLASSES; class ++) {
-        lock_take(&class_slabs[class].lock);
+        struct class_slabs *slabs = slabs_own(&orphan_heap, class);
+        lock_take(&slabs->lock);
         if (orphan_heap.current[class] != NULL) slab_inspect(orphan_heap.current[class]);
-        for (struct span *slab = class_slabs[class].partial; slab != NULL; slab = slab->next) slab_inspect(slab);
-        lock_drop(&class_slabs[class].lock);
+        for (struct span *slab = slabs->partial; slab != NULL; slab = slab->next) slab_inspect(slab);
+        lock_drop(&slabs->lock);
     }
     lock_drop(&orphan_lock);
 }

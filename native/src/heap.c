@@ -147,7 +147,7 @@ static struct heap *heap_begin(void)
         heap->bins.kept = heap->number * RUN_KEPT;
         heap_occupy(heap);
         if (fresh) atomic_store(&heaps, heap);
-        if (fresh) atomic_store(&depot_parts, size_min(heap->number, DEPOT_PARTS));
+        if (fresh) atomic_store(&parts_used, size_min(heap->number, PARTS));
         atomic_fetch_add(&heaps_alive, 1);
     }
     lock_drop(&heap_lock);

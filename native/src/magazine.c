@@ -12,9 +12,8 @@
 
 /* A depot has parts: a thread gives to its own and takes from it first, so that what it freed comes back to it, its
  * lines still in its core's cache. Blocks that came from another core cost several times as much. */
-static struct depot depots[CLASSES][DEPOT_PARTS];
-static _Atomic uint32_t depot_parts = 1; /* in use: as many as there were threads at a time, up to DEPOT_PARTS */
-static _Atomic size_t depots_told;       /* bytes in all depots, each part to 256 KiB */
+static struct depot depots[PARTS][CLASSES];
+static _Atomic size_t depots_told;               /* bytes in all depots, each part to 256 KiB */
 static _Atomic uint16_t class_capacity[CLASSES]; /* blocks; 0: as the knobs say. ACE writes here */
 
 static uint32_t magazine_capacity(unsigned class)
@@ -94,10 +93,7 @@ static struct chain depot_pop(struct depot *depot, unsigned class)
     return chain;
 }
 
-static struct depot *depot_own(const struct heap *heap, unsigned class)
-{
-    return &depots[class][(heap->number - 1) % DEPOT_PARTS];
-}
+static struct depot *depot_own(const struct heap *heap, unsigned class) { return &depots[heap_part(heap)][class]; }
 
 /* How many magazines of a part are for others: where its owner comes back for them, those that lie idle. A thread that
  * takes what another would have taken back mixes their blocks for good, neighbours in one page then belong to two
@@ -114,11 +110,12 @@ static struct chain depot_find(struct heap *heap, unsigned class)
 {
     struct depot *own = depot_own(heap, class);
     POKE(own->asked, (uint32_t)PEEK(own->pushes) | 1);
-    if (UNLIKELY(PEEK(class_slabs[class].homing))) POKE(class_slabs[class].homing, false);
+    struct class_slabs *slabs = slabs_own(heap, class);
+    if (UNLIKELY(PEEK(slabs->homing))) POKE(slabs->homing, false);
     struct chain full = depot_pop(own, class);
-    uint32_t parts = atomic_load_explicit(&depot_parts, memory_order_relaxed);
+    uint32_t parts = parts_count();
     for (uint32_t seen = 0; full.head == 0 && parts > 1 && seen < parts; seen++) {
-        struct depot *other = &depots[class][heap->helped];
+        struct depot *other = &depots[heap->helped][class];
         if (depot_spare(other) != 0) full = depot_pop(other, class);
         if (full.head == 0) heap->helped = (heap->helped + 1) % parts;
     }
@@ -171,8 +168,8 @@ struct depot_counts {
 static struct depot_counts depot_read(unsigned class)
 {
     struct depot_counts sum = {0};
-    for (unsigned part = 0; part < DEPOT_PARTS; part++) {
-        struct depot *depot = &depots[class][part];
+    for (unsigned part = 0; part < parts_count(); part++) {
+        struct depot *depot = &depots[part][class];
         sum.magazines += PEEK(depot->magazines);
         sum.blocks += PEEK(depot->blocks);
         sum.pushes += PEEK(depot->pushes);
@@ -193,8 +190,8 @@ static size_t depots_trim(uint64_t now, bool all)
 {
     size_t bytes = 0;
     for (unsigned class = 1; class < CLASSES; class ++)
-        for (unsigned part = 0; part < DEPOT_PARTS; part++)
-            if (PEEK(depots[class][part].top) != 0) bytes += depot_trim(&depots[class][part], class, now, all);
+        for (unsigned part = 0; part < parts_count(); part++)
+            if (PEEK(depots[part][class].top) != 0) bytes += depot_trim(&depots[part][class], class, now, all);
     racks_trim();
     return bytes;
 }
@@ -357,7 +354,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class];
     struct chain full = depot_find(heap, class);
-    if (full.blocks == 0 && PEEK(class_slabs[class].partial) == NULL) depots_relieve_slabs();
+    if (full.blocks == 0 && !slabs_wait(class)) depots_relieve_slabs();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
     if (heap->gave_all || heap->given_bytes != 0) heap->homed = heap->gave_all || heap->given_bytes >= HOMES_LEAST;
@@ -415,26 +412,25 @@ static bool magazine_is_scattered(const struct magazine *full)
 
 /* Does it go home, to slabs? A thread that gives much and takes nothing tears down what it had, and what it builds next
  * would lie in the order in which that was freed, for good: lists whose every step misses all caches. Slabs give blocks
- * in the order of addresses. Not where others take what it gives, or give at the same time, nor what was freed in that
- * order anyway. What tidying takes from the depot meanwhile does not end it. */
+ * in the order of addresses. Not where others take what it gives, nor what was freed in that order anyway. What tidying
+ * takes from the depot meanwhile does not end it. */
 static bool magazine_homes(struct heap *heap, unsigned class, const struct magazine *full)
 {
-    struct class_slabs *slabs = &class_slabs[class];
+    struct class_slabs *slabs = slabs_own(heap, class);
     bool much = heap->given[class] == GIVEN_ALL || heap->homed || heap->given_bytes >= HOMES_LEAST;
     if (LIKELY(!much) || class >= TINY_CLASSES) return false;
     bool homing = PEEK(slabs->homing);
     if (!homing && (uint32_t)PEEK(depot_own(heap, class)->pops) != heap->given_pops[class]) return false;
     if (!magazine_is_scattered(full)) return false;
-    bool alone = !lock_is_taken(&slabs->lock);
-    if (UNLIKELY(!alone)) heap->given_pops[class]--; /* as if others took: not again before it takes itself */
-    if (alone != homing) POKE(slabs->homing, alone);
-    return alone;
+    if (!homing) POKE(slabs->homing, true);
+    return true;
 }
 
 /* Its blocks go to slabs; `homes`: and some that the depot has, which would keep those slabs from being whole. */
 static void magazine_return(struct heap *heap, unsigned class, struct magazine *full, bool homes)
 {
     uint64_t now = os_tick_ns();
+    POKE(slabs_own(heap, class)->used_ns, now);
     slabs_return(class, full->slots + 1, full->blocks, now);
     if (homes && lock_try(&round_lock)) {
         if (depot_send_home(depot_own(heap, class), class, now) != 0) heap->given_pops[class]++;
@@ -548,7 +544,7 @@ static bool slots_hold(const uintptr_t *first, const uintptr_t *top, uintptr_t b
 /* Does a slab hold it? */
 static bool slab_holds(struct span *slab, uintptr_t block)
 {
-    struct class_slabs *slabs = &class_slabs[slab->class];
+    struct class_slabs *slabs = slabs_of(slab);
     if (PEEK(slab->returned) == 0) return false;
     lock_take(&slabs->lock);
     size_t index;
@@ -596,8 +592,8 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
     if (LIKELY(!block_leads_on(class, block))) return false;
     if (slab_holds(span_of(block), block)) return true;
     bool found = false;
-    for (unsigned part = 0; part < DEPOT_PARTS && !found; part++)
-        if (PEEK(depots[class][part].top) != 0) found = depot_holds(&depots[class][part], class, block);
+    for (unsigned part = 0; part < parts_count() && !found; part++)
+        if (PEEK(depots[part][class].top) != 0) found = depot_holds(&depots[part][class], class, block);
     return found;
 }
 

@@ -13,10 +13,11 @@ static void each_lock(void (*verb)(struct lock *))
     verb(&orphan_lock);
     verb(&guard_lock);
     verb(&trim_lock);
-    for (unsigned class = 0; class < CLASSES; class ++) {
-        verb(&class_slabs[class].lock);
-        for (unsigned part = 0; part < DEPOT_PARTS; part++) verb(&depots[class][part].lock);
-    }
+    for (unsigned part = 0; part < parts_count(); part++) /* no more come, by heap_lock */
+        for (unsigned class = 0; class < CLASSES; class ++) {
+            verb(&class_slabs[part][class].lock);
+            verb(&depots[part][class].lock);
+        }
     verb(&racks_lock);
     verb(&arena_lock);
 }

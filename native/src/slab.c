@@ -39,8 +39,29 @@ static void slot_expect_right(const uintptr_t *slot)
     if (UNLIKELY(!slot_is_right(slot))) fatal("free block overwritten, or freed twice,", *slot);
 }
 
-static struct class_slabs class_slabs[CLASSES];
+/* Threads take from slabs of their own part first: two that build and tear down at a time neither wait for one another,
+ * nor mix their blocks. */
+static struct class_slabs class_slabs[PARTS][CLASSES];
 static _Atomic size_t returned_bytes; /* of blocks in slabs of which others are out */
+
+/* Who has no heap goes with the first one. */
+static uint32_t heap_part(const struct heap *heap) { return heap->number != 0 ? (heap->number - 1) % PARTS : 0; }
+
+static struct class_slabs *slabs_own(const struct heap *heap, unsigned class)
+{
+    return &class_slabs[heap_part(heap)][class];
+}
+
+static struct class_slabs *slabs_of(const struct span *slab) { return &class_slabs[slab->part][slab->class]; }
+
+/* Are there slabs with returned blocks? */
+static bool slabs_wait(unsigned class)
+{
+    bool wait = false;
+    for (unsigned part = 0; part < parts_count() && !wait; part++)
+        wait = PEEK(class_slabs[part][class].partial) != NULL;
+    return wait;
+}
 
 /* Those whose idle pages are gone come last, so blocks are taken from the others first. */
 static void partial_link(struct class_slabs *slabs, struct span *slab)
@@ -73,9 +94,10 @@ static ALWAYS_INLINE uintptr_t slab_block(const struct span *slab, size_t index)
 }
 
 /* `words`: for the bits of a tiny one. */
-static void slab_begin(struct span *slab, unsigned class, uint64_t *words)
+static void slab_begin(struct span *slab, unsigned class, uint32_t part, uint64_t *words)
 {
     slab->class = (uint8_t) class;
+    slab->part = (uint8_t)part;
     slab->place = SLAB_NOWHERE;
     slab->carved = slab->returned = slab->heap = slab->lifeless = 0;
     slab->bare = slab->quiet = 0;
@@ -130,15 +152,15 @@ static void slab_bound(const struct span *slab, uint32_t bound)
         if (index != 0) POKE(owners.bound[index], bound);
 }
 
-/* A fresh slab of the class; NULL where memory ends. */
-static struct span *slab_new(unsigned class)
+/* A fresh slab of the class for a part; NULL where memory ends. */
+static struct span *slab_new(unsigned class, uint32_t part)
 {
     bool marked = class < TINY_CLASSES;
     lock_take(&arena_lock);
     uint64_t *words = marked ? marks_take() : NULL;
-    struct span *slab = words != NULL || !marked ? superslab_take(classes[class].slab_units) : NULL;
+    struct span *slab = words != NULL || !marked ? superslab_take(classes[class].slab_units, part) : NULL;
     struct superslab *halved = slab != NULL ? superslab_halved(slab) : NULL;
-    if (slab != NULL) slab_begin(slab, class, words); /* before observers, who hold the lock, can see it */
+    if (slab != NULL) slab_begin(slab, class, part, words); /* before observers, who hold the lock, can see it */
     else if (words != NULL) marks_give(words, 0);
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
@@ -334,7 +356,7 @@ static bool slab_has_blocks(const struct span *slab)
 /* The owner stops carving: the slab belongs to the class. */
 static void slab_abandon(struct span *slab, uint64_t now)
 {
-    struct class_slabs *slabs = &class_slabs[slab->class];
+    struct class_slabs *slabs = slabs_of(slab);
     lock_take(&slabs->lock);
     slab->place = SLAB_NOWHERE;
     POKE(slab->heap, 0);
@@ -348,19 +370,22 @@ static void slab_abandon(struct span *slab, uint64_t now)
  * the program. */
 static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t blocks, uint64_t now)
 {
-    struct class_slabs *slabs = &class_slabs[class];
     struct layout layout = owners.layout[class];
-    size_t bytes = (size_t)blocks * classes[class].size;
+    size_t bytes = (size_t)blocks * classes[class].size, index;
     atomic_fetch_add_explicit(&returned_bytes, bytes, memory_order_relaxed);
     for (uint32_t n = 0; n < blocks;) {
-        struct span *whole = NULL;
+        slot_expect_right(&slots[n]);
+        struct span *slab = slab_of(class, layout, slots[n], &index), *whole = NULL;
+        const uint8_t part = slab->part; /* of one after the other */
+        struct class_slabs *slabs = &class_slabs[part][class];
+        uint32_t end = (uint32_t)size_min(n + 64, blocks);
         lock_take(&slabs->lock);
-        for (int i = 0; i < 64 && n < blocks && whole == NULL; i++, n++) {
-            uintptr_t block = slots[n];
+        while (true) {
+            if (slab_give(slabs, slab, slots[n], index)) whole = slab;
+            if (++n == end || whole != NULL) break;
             slot_expect_right(&slots[n]);
-            size_t index;
-            struct span *slab = slab_of(class, layout, block, &index);
-            if (slab_give(slabs, slab, block, index)) whole = slab;
+            slab = slab_of(class, layout, slots[n], &index);
+            if (UNLIKELY(slab->part != part)) break;
         }
         lock_drop(&slabs->lock);
         if (whole != NULL) slab_delete(whole, now);
@@ -369,42 +394,64 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
     return bytes;
 }
 
-/* Fills up to `wanted` slots with blocks: from slabs with returned blocks, then from the heap's current slab, then from
- * a new one. Result: how many, 0 where memory ends. */
+/* Fills up to `wanted` slots with blocks of slabs that nobody carves. Result: how many. */
+static uint32_t slabs_take(struct heap *heap, struct class_slabs *slabs, uint32_t wanted, uintptr_t *slots)
+{
+    uint32_t n = 0;
+    lock_take(&slabs->lock);
+    while (n < wanted && slabs->partial != NULL) {
+        struct span *slab = slabs->partial;
+        uint32_t carved = slab->carved;
+        n += slab_take(slab, wanted - n, slots + n);
+        stat_add(heap, STAT_carved_blocks, slab->carved - carved);
+        if (!slab_has_blocks(slab)) partial_unlink(slabs, slab);
+    }
+    lock_drop(&slabs->lock); /* before the blocks are looked at: most of them are in no cache */
+    for (uint32_t i = 0; i < n; i++) {
+        if (slot_is_right(&slots[i])) continue; /* a new one */
+        slab_expect_free(slots[i]);
+        slot_fill(&slots[i], slots[i]);
+    }
+    return n;
+}
+
+/* The list of another part whose threads left it alone for a while; NULL where there is none. */
+static struct class_slabs *slabs_idle(unsigned class, uint64_t now)
+{
+    for (unsigned part = 0; part < parts_count(); part++) {
+        struct class_slabs *slabs = &class_slabs[part][class];
+        if (PEEK(slabs->partial) != NULL && now > PEEK(slabs->used_ns) + SLABS_IDLE_NS) return slabs;
+    }
+    return NULL;
+}
+
+/* Fills up to `wanted` slots with blocks: from slabs of the heap's part with returned blocks, then from the heap's
+ * current slab, then from slabs of an idle part, then from a new one. Result: how many, 0 where memory ends. */
 static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, uintptr_t *slots)
 {
-    struct class_slabs *slabs = &class_slabs[class];
-    uint32_t n = 0;
-    if (PEEK(slabs->partial) != NULL) {
-        lock_take(&slabs->lock);
-        while (n < wanted && slabs->partial != NULL) {
-            struct span *slab = slabs->partial;
-            uint32_t carved = slab->carved;
-            n += slab_take(slab, wanted - n, slots + n);
-            stat_add(heap, STAT_carved_blocks, slab->carved - carved);
-            if (!slab_has_blocks(slab)) partial_unlink(slabs, slab);
-        }
-        lock_drop(&slabs->lock); /* before the blocks are looked at: most of them are in no cache */
-        for (uint32_t i = 0; i < n; i++) {
-            if (slot_is_right(&slots[i])) continue; /* a new one */
-            slab_expect_free(slots[i]);
-            slot_fill(&slots[i], slots[i]);
-        }
-        if (n > 0) return n;
+    struct class_slabs *own = slabs_own(heap, class), *idle;
+    if (PEEK(own->partial) != NULL) {
+        POKE(own->used_ns, os_tick_ns());
+        uint32_t n = slabs_take(heap, own, wanted, slots);
+        if (n != 0) return n;
     }
     struct span *slab = heap->current[class];
     if (slab != NULL && slab->carved == classes[class].slab_blocks) {
         slab_abandon(slab, os_tick_ns());
-        slab = NULL;
+        slab = heap->current[class] = NULL;
     }
     if (slab == NULL) {
-        slab = slab_new(class);
+        if (parts_count() > 1 && (idle = slabs_idle(class, os_tick_ns())) != NULL) {
+            uint32_t n = slabs_take(heap, idle, wanted, slots);
+            if (n != 0) return n;
+        }
+        slab = slab_new(class, heap_part(heap));
         heap->current[class] = slab;
         if (slab == NULL) return 0;
         slab->place = SLAB_CURRENT;
         POKE(slab->heap, heap->number);
     }
-    n = slab_carve(slab, wanted, slots);
+    uint32_t n = slab_carve(slab, wanted, slots);
     stat_add(heap, STAT_carved_blocks, n);
     return n;
 }

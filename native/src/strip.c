@@ -92,39 +92,47 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab)
     return bytes;
 }
 
-/* The same for slabs of which no block came or went for some rounds, or for all, where half of their blocks are free;
- * those that were looked at before come last in their lists. At most so many slabs: what is behind them waits for the
- * next round. Result: bytes. */
+/* The same for slabs of a list of which no block came or went for some rounds, or for all, where half of their blocks
+ * are free; those that were looked at before come last. Result: bytes, and `most` is less by the slabs. */
+static size_t slabs_strip_list(struct class_slabs *slabs, bool all, size_t *most)
+{
+    size_t bytes = 0;
+    uint32_t seen = 0;
+    lock_take(&slabs->lock);
+    slabs->cursor = slabs->partial;
+    for (struct span *slab; (slab = slabs->cursor) != NULL && slab->quiet < SLAB_STRIPPED && refusals_left > 0;) {
+        slabs->cursor = slab->next;
+        bool ripe = all || slab->quiet == SLAB_QUIET, half = 2 * slab->returned >= slab->carved;
+        if (ripe && half && *most > 0) {
+            bytes += slab_strip(slabs, slab);
+            *most -= 1;
+        } else if (ripe && !half) {
+            partial_unlink(slabs, slab);
+            slab->quiet = SLAB_STRIPPED;
+            partial_link(slabs, slab);
+        } else {
+            if (!ripe) slab->quiet++;
+            POKE(slabs_due, true);
+        }
+        if (++seen % 64 != 0) continue;
+        lock_drop(&slabs->lock); /* the cursor knows what others do meanwhile */
+        lock_take(&slabs->lock);
+    }
+    slabs->cursor = NULL;
+    lock_drop(&slabs->lock);
+    return bytes;
+}
+
+/* In all lists at most so many slabs: what is behind them waits for the next round. Result: bytes. */
 static size_t slabs_strip(bool all, size_t most)
 {
     size_t bytes = 0, shortest = size_max((size_t)knob(KNOB_purge_range_bytes), 2 * os_page);
-    uint32_t seen = 0;
     POKE(slabs_due, false);
-    for (unsigned class = 1; class < CLASSES && refusals_left > 0; class ++) {
-        struct class_slabs *slabs = &class_slabs[class];
-        if (PEEK(slabs->partial) == NULL || (size_t)classes[class].slab_units << UNIT_SHIFT < shortest) continue;
-        lock_take(&slabs->lock);
-        slabs->cursor = slabs->partial;
-        for (struct span *slab; (slab = slabs->cursor) != NULL && slab->quiet < SLAB_STRIPPED && refusals_left > 0;) {
-            slabs->cursor = slab->next;
-            bool ripe = all || slab->quiet == SLAB_QUIET, half = 2 * slab->returned >= slab->carved;
-            if (ripe && half && most > 0) {
-                bytes += slab_strip(slabs, slab);
-                most--;
-            } else if (ripe && !half) {
-                partial_unlink(slabs, slab);
-                slab->quiet = SLAB_STRIPPED;
-                partial_link(slabs, slab);
-            } else {
-                if (!ripe) slab->quiet++;
-                POKE(slabs_due, true);
-            }
-            if (++seen % 64 != 0) continue;
-            lock_drop(&slabs->lock); /* the cursor knows what others do meanwhile */
-            lock_take(&slabs->lock);
+    for (unsigned part = 0; part < parts_count(); part++)
+        for (unsigned class = 1; class < CLASSES && refusals_left > 0; class ++) {
+            struct class_slabs *slabs = &class_slabs[part][class];
+            if (PEEK(slabs->partial) == NULL || (size_t)classes[class].slab_units << UNIT_SHIFT < shortest) continue;
+            bytes += slabs_strip_list(slabs, all, &most);
         }
-        slabs->cursor = NULL;
-        lock_drop(&slabs->lock);
-    }
     return bytes;
 }

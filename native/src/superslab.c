@@ -3,6 +3,11 @@
  * A superslab lies aligned to its size, so that a huge page can back it. Free units remember whether they may hold
  * pages; a superslab that is free as a whole goes back to the arena. Everything is under arena_lock. */
 
+/* Threads are of parts, by turns; slabs and superslabs of the part whose thread took them new. */
+static _Atomic uint32_t parts_used = 1; /* as many as there were threads at a time, up to PARTS */
+
+static uint32_t parts_count(void) { return atomic_load_explicit(&parts_used, memory_order_relaxed); }
+
 static struct superslab *superslabs_free; /* those with a free unit; read without the lock as a hint */
 static struct superslab *superslabs_last; /* of them: of these the kernel kept pages when it was last asked */
 static _Atomic size_t superslab_bytes;    /* in all superslabs */
@@ -140,7 +145,7 @@ static NOINLINE void superslab_collapse(struct superslab *superslab)
     if (whole) (void)os_collapse(region, SUPERSLAB_LARGE);
 }
 
-static struct superslab *superslab_new(void)
+static struct superslab *superslab_new(uint32_t part)
 {
     uint32_t units = (uint32_t)((size_t)knob(KNOB_superslab_bytes) / UNIT_BYTES);
     size_t bytes = (size_t)units << UNIT_SHIFT;
@@ -155,6 +160,7 @@ static struct superslab *superslab_new(void)
                                     .free_mask = mask_of(0, units),
                                     .dirty_mask = dirty ? mask_of(0, units) : 0,
                                     .arena = arena,
+                                    .part = part,
                                     .forks = forks};
     if (dirty) atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
     for (uint32_t i = 0; i < units; i++) span_shape(arena, &span[i], SPAN_SUPERSLAB, 1);
@@ -196,21 +202,54 @@ static unsigned mask_find(unit_mask mask, uint32_t units)
     return UNIT_MASK_BITS;
 }
 
-/* Takes units for a slab, warm ones first. The caller holds arena_lock. */
-static struct span *superslab_take(uint32_t units)
+/* A place for so many units, warm ones first; UNIT_MASK_BITS where there is none. */
+static unsigned superslab_place(const struct superslab *superslab, uint32_t units, bool *warm)
 {
+    unsigned at = mask_find(superslab->free_mask & superslab->dirty_mask, units);
+    *warm = at != UNIT_MASK_BITS;
+    return *warm ? at : mask_find(superslab->free_mask, units);
+}
+
+/* The first one with room. */
+static struct superslab *superslab_first(uint32_t units, unsigned *at)
+{
+    bool warm;
     struct superslab *superslab = superslabs_free;
-    unsigned at = UNIT_MASK_BITS;
-    for (; superslab != NULL; superslab = superslab->next) {
-        at = mask_find(superslab->free_mask & superslab->dirty_mask, units);
-        if (at == UNIT_MASK_BITS) at = mask_find(superslab->free_mask, units);
-        if (at != UNIT_MASK_BITS) break;
+    for (; superslab != NULL; superslab = superslab->next)
+        if ((*at = superslab_place(superslab, units, &warm)) != UNIT_MASK_BITS) break;
+    return superslab;
+}
+
+/* A superslab for a slab of a part, and where. Where there are several parts: of the first ones in the list one of its
+ * own, and what costs no page before what costs some; but of another part only such. So neighbours are of one part,
+ * else what a thread writes to a unit's descriptor costs another one what its core has fetched of the next. */
+static struct superslab *superslab_choose(uint32_t units, uint32_t part, unsigned *at)
+{
+    enum { OWN_WARM, WARM, OWN, FILLED, NONE } rank = NONE;
+    struct superslab *chosen = NULL, *superslab = superslabs_free;
+    bool several = parts_count() > 1, warm;
+    if (!several && (chosen = superslab_first(units, at)) != NULL) return chosen;
+    for (unsigned look = SUPERSLAB_LOOK; several && superslab != NULL && look > 0;
+         superslab = superslab->next, look--) {
+        unsigned place = superslab_place(superslab, units, &warm), now = superslab->huge ? FILLED : NONE;
+        if (superslab->part == part) now = warm ? OWN_WARM : OWN;
+        else if (warm) now = WARM;
+        if (place == UNIT_MASK_BITS || now >= rank) continue;
+        rank = now, chosen = superslab, *at = place;
+        if (rank == OWN_WARM) break;
     }
-    if (superslab == NULL) {
-        superslab = superslab_new();
-        if (superslab == NULL) return NULL;
-        at = 0;
-    }
+    if (chosen != NULL) return chosen;
+    *at = 0;
+    chosen = superslab_new(part);
+    return chosen != NULL ? chosen : superslab_first(units, at);
+}
+
+/* Takes units for a slab of a part. The caller holds arena_lock. */
+static struct span *superslab_take(uint32_t units, uint32_t part)
+{
+    unsigned at;
+    struct superslab *superslab = superslab_choose(units, part, &at);
+    if (superslab == NULL) return NULL;
     unit_mask mask = mask_of(at, units);
     size_t warm = mask_units(superslab->dirty_mask & mask);
     atomic_fetch_sub_explicit(&slab_dirty_units, warm, memory_order_relaxed);

@@ -98,11 +98,13 @@
 #define HOMES_LEAST ((size_t)1 << 20)   /* bytes in a row, more than a core's second cache, from which order counts */
 #define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define SLOTS_COUNT (SLOTS_BYTES / sizeof(uintptr_t))
-#define EARLY_FREES 64u   /* of a thread, more than those that libc makes after its last hook */
-#define HEAP_FRONTS 1024u /* rows in which a heap is found by its front */
-#define DEPOT_PARTS 8u
-#define DEPOT_TURN 16u                 /* pushes; who has not asked in so many does not want them back */
-#define ARENA_BYTES (WINDOW_BYTES / 4) /* 64 GiB: its range, where the address space is not limited */
+#define EARLY_FREES 64u                  /* of a thread, more than those that libc makes after its last hook */
+#define HEAP_FRONTS 1024u                /* rows in which a heap is found by its front */
+#define SLABS_IDLE_NS UINT64_C(20000000) /* a part's list is for others when nobody used it for so long */
+#define SUPERSLAB_LOOK 16u               /* superslabs with room that are looked at for a slab */
+#define PARTS 8u                         /* of what threads share of a class: depots, and lists of slabs */
+#define DEPOT_TURN 16u                   /* pushes; who has not asked in so many does not want them back */
+#define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: its range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
 #define FATAL_WAIT_S 10u    /* who finds damage while another thread dies waits so long for the end */
@@ -205,8 +207,11 @@ struct span {
         uint8_t class; /* slab: its class */
         uint8_t bin;   /* run: offset of the bin of short ones that it goes back to; 0: to none */
     };
-    uint8_t place;  /* enum slab_place, or enum run_place */
-    uint8_t zeroed; /* run, free span: never written since the kernel gave it */
+    uint8_t place; /* enum slab_place, or enum run_place */
+    union {
+        uint8_t zeroed; /* run, free span: never written since the kernel gave it */
+        uint8_t part;   /* slab: in whose list it waits, that of the thread that took it new */
+    };
     uint32_t back;  /* units to the span's first one; kept in every unit of a slab, else in the last one */
     uint32_t units; /* length in units, in the first descriptor */
     union {
@@ -272,6 +277,7 @@ struct superslab {
     bool sparse;    /* and are not wanted, since pages went back */
     bool halved;    /* half of it was taken at least once */
     uint32_t forks; /* of the process and its parents, before it was made */
+    uint32_t part;
 };
 
 struct arena {
@@ -309,11 +315,13 @@ struct depot {
     size_t told; /* bytes, of those it holds, in the sum over all depots */
 };
 
+/* Slabs of one class in one part. */
 struct class_slabs {
-    _Alignas(CACHE_LINE) struct lock lock; /* guards the list and every listed slab */
+    _Alignas(CACHE_LINE) struct lock lock; /* guards the list and every slab of the part */
     struct span *partial;                  /* slabs with returned blocks */
     struct span *last;                     /* of them; those that were stripped come last */
     struct span *cursor;                   /* the next one to be looked at, within a round */
+    uint64_t used_ns;                      /* when a thread of the part took from slabs, or gave them much, last */
     bool homing; /* magazines with blocks from all over memory go home at once, until somebody asks the depot */
 };
 

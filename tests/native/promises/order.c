@@ -70,6 +70,64 @@ PROMISE(after_other_threads_freed_all_in_random_order_new_blocks_lie_in_a_row) {
     }
 }
 
+/* Of 2 MB each, over and over; the blocks of the last time lie in a row. */
+static void *build_and_tear_down(void *blocks) {
+    enum { MINE = COUNT / 10 };
+    char **mine = blocks;
+    unsigned draw = 1;
+    for (int round = 0; round < 20; round++) {
+        for (size_t i = 0; i < MINE; i++) memset(mine[i] = malloc(SIZE), 1, SIZE);
+        size_t near = 0;
+        for (size_t i = 1; i < MINE; i++) near += (uintptr_t)mine[i] - (uintptr_t)mine[i - 1] < PAGE;
+        if (round == 19) HOLDS(near * 100 / MINE >= 90);
+        for (size_t i = 0; i < MINE; i++) {
+            size_t other = i + (draw = draw * 1664525 + 1013904223) / 4096 % (MINE - i);
+            char *block = mine[other];
+            mine[other] = mine[i];
+            free(block);
+        }
+    }
+    return NULL;
+}
+
+PROMISE(threads_that_build_and_tear_down_at_a_time_do_not_mix_their_blocks) {
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++)
+        HOLDS(pthread_create(&threads[i], NULL, build_and_tear_down, blocks + i * (COUNT / 10)) == 0);
+    for (int i = 0; i < 3; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
+}
+
+static _Atomic int rests, goes_on;
+
+/* Keeps one block in eight, all over 19 MB, and rests. */
+static void *leave_holes(void *unused) {
+    build(COUNT, SIZE);
+    tear_down(COUNT - COUNT / 8, COUNT);
+    rests = 1;
+    while (!goes_on) usleep(1000);
+    return unused;
+}
+
+PROMISE(what_a_thread_freed_that_rests_now_serves_others) {
+    enum { MINE = COUNT / 2 };
+    static char *mine[MINE];
+    pthread_t thread;
+    HOLDS(pthread_create(&thread, NULL, leave_holes, NULL) == 0);
+    while (!rests) usleep(1000);
+    usleep(50000);
+    long before = resident_bytes();
+    for (int round = 0; round < 8; round++) {
+        for (size_t i = 0; i < MINE; i++)
+            if (mine[i] == NULL) mine[i] = malloc(SIZE), *(char **)mine[i] = mine[i];
+        HOLDS(resident_bytes() - before < 4 * MIB);
+        for (size_t i = 0; i < MINE; i++) HOLDS(*(char **)mine[i] == mine[i]);
+        for (size_t i = 0; i < MINE; i++)
+            if (random() % 8 > round) free(mine[i]), mine[i] = NULL;
+    }
+    goes_on = 1;
+    HOLDS(pthread_join(thread, NULL) == 0);
+}
+
 /* Builds 12 MiB of some size and frees all of it but one block in 400. */
 static void *leave_a_little(void *size) {
     size_t count = 12 * MIB / *(size_t *)size;
