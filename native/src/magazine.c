@@ -13,7 +13,8 @@
 /* A depot has parts: a thread gives to its own and takes from it first, so that what it freed comes back to it, its
  * lines still in its core's cache. Blocks that came from another core cost several times as much. */
 static struct depot depots[PARTS][CLASSES];
-static _Atomic size_t depots_told;               /* bytes in all depots, each part to 256 KiB */
+static _Atomic size_t depots_told; /* bytes in all depots, each part to 256 KiB */
+static bool class_homing[CLASSES]; /* magazines with blocks from all over memory go home, until a depot is asked */
 static _Atomic uint16_t class_capacity[CLASSES]; /* blocks; 0: as the knobs say. ACE writes here */
 
 static uint32_t magazine_capacity(unsigned class)
@@ -110,8 +111,7 @@ static struct chain depot_find(struct heap *heap, unsigned class)
 {
     struct depot *own = depot_own(heap, class);
     POKE(own->asked, (uint32_t)PEEK(own->pushes) | 1);
-    struct class_slabs *slabs = slabs_own(heap, class);
-    if (UNLIKELY(PEEK(slabs->homing))) POKE(slabs->homing, false);
+    if (UNLIKELY(PEEK(class_homing[class]))) POKE(class_homing[class], false);
     struct chain full = depot_pop(own, class);
     uint32_t parts = parts_count();
     for (uint32_t seen = 0; full.head == 0 && parts > 1 && seen < parts; seen++) {
@@ -354,7 +354,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class];
     struct chain full = depot_find(heap, class);
-    if (full.blocks == 0 && !slabs_wait(class)) depots_relieve_slabs();
+    if (full.blocks == 0 && !slabs_wait(heap, class)) depots_relieve_slabs();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
     if (heap->gave_all || heap->given_bytes != 0) heap->homed = heap->gave_all || heap->given_bytes >= HOMES_LEAST;
@@ -412,17 +412,16 @@ static bool magazine_is_scattered(const struct magazine *full)
 
 /* Does it go home, to slabs? A thread that gives much and takes nothing tears down what it had, and what it builds next
  * would lie in the order in which that was freed, for good: lists whose every step misses all caches. Slabs give blocks
- * in the order of addresses. Not where others take what it gives, nor what was freed in that order anyway. What tidying
- * takes from the depot meanwhile does not end it. */
+ * in the order of addresses. Not where others take what it gives, nor what was freed in that order anyway, and later
+ * where others had taken it. What tidying takes from the depot meanwhile does not end it. */
 static bool magazine_homes(struct heap *heap, unsigned class, const struct magazine *full)
 {
-    struct class_slabs *slabs = slabs_own(heap, class);
-    bool much = heap->given[class] == GIVEN_ALL || heap->homed || heap->given_bytes >= HOMES_LEAST;
-    if (LIKELY(!much) || class >= TINY_CLASSES) return false;
-    bool homing = PEEK(slabs->homing);
+    bool others = heap->moved[class] < 0, much = !others && (heap->homed || heap->given_bytes >= HOMES_LEAST);
+    if (LIKELY(!much && heap->given[class] != GIVEN_ALL) || class >= TINY_CLASSES) return false;
+    bool homing = PEEK(class_homing[class]);
     if (!homing && (uint32_t)PEEK(depot_own(heap, class)->pops) != heap->given_pops[class]) return false;
-    if (!magazine_is_scattered(full)) return false;
-    if (!homing) POKE(slabs->homing, true);
+    if (!magazine_is_scattered(full) || lock_is_taken(&slabs_own(heap, class)->lock)) return false;
+    if (!homing) POKE(class_homing[class], true);
     return true;
 }
 
@@ -430,8 +429,8 @@ static bool magazine_homes(struct heap *heap, unsigned class, const struct magaz
 static void magazine_return(struct heap *heap, unsigned class, struct magazine *full, bool homes)
 {
     uint64_t now = os_tick_ns();
-    POKE(slabs_own(heap, class)->used_ns, now);
-    slabs_return(class, full->slots + 1, full->blocks, now);
+    size_t bytes = slabs_return(class, full->slots + 1, full->blocks, now);
+    slabs_use(slabs_own(heap, class), bytes, now);
     if (homes && lock_try(&round_lock)) {
         if (depot_send_home(depot_own(heap, class), class, now) != 0) heap->given_pops[class]++;
         lock_drop(&round_lock);

@@ -1,19 +1,26 @@
 /* process.c: a process's life. The library begins before main, or with the first call; every lock stands still across a
  * fork; the end is told to who has something to say. */
 
+static void lock_take_out_of_line(struct lock *lock) { lock_take(lock); }
+static void lock_drop_out_of_line(struct lock *lock) { lock_drop(lock); }
+
+static uint32_t fork_parts; /* whose locks a fork holds; under them */
+
 /* The child has one thread. Every lock is held across the fork, so what they guard is whole in the child. */
 static void each_lock(void (*verb)(struct lock *))
 {
+    uint32_t parts = fork_parts;
     ace_each_lock(verb);
     verb(&pools.lock);
     verb(&round_lock);
     verb(&collect_lock);
     verb(&start_lock);
     verb(&heap_lock);
+    if (verb == lock_take_out_of_line) parts = fork_parts = parts_count(); /* no more come while it is held */
     verb(&orphan_lock);
     verb(&guard_lock);
     verb(&trim_lock);
-    for (unsigned part = 0; part < parts_count(); part++) /* no more come, by heap_lock */
+    for (unsigned part = 0; part < parts; part++)
         for (unsigned class = 0; class < CLASSES; class ++) {
             verb(&class_slabs[part][class].lock);
             verb(&depots[part][class].lock);
@@ -21,9 +28,6 @@ static void each_lock(void (*verb)(struct lock *))
     verb(&racks_lock);
     verb(&arena_lock);
 }
-
-static void lock_take_out_of_line(struct lock *lock) { lock_take(lock); }
-static void lock_drop_out_of_line(struct lock *lock) { lock_drop(lock); }
 
 /* stdio's list of files, which fork takes after this: a thread that flushes holds it and waits for a file, whose owner
  * may be waiting for memory. So it is taken first (it is recursive), and nobody waits for us who could stop fork. */
@@ -53,6 +57,7 @@ static void fork_parent(void)
 static void fork_child(void)
 {
     if (!is_dying()) lock_passing = LOCKS_COUNT;
+    else fork_parts = PARTS; /* whoever held them */
     each_lock(lock_reset);
     if (_IO_list_resetlock != NULL) _IO_list_resetlock();
     helper_child();

@@ -54,13 +54,31 @@ static struct class_slabs *slabs_own(const struct heap *heap, unsigned class)
 
 static struct class_slabs *slabs_of(const struct span *slab) { return &class_slabs[slab->part][slab->class]; }
 
-/* Are there slabs with returned blocks? */
-static bool slabs_wait(unsigned class)
+/* The list of another part whose threads moved little lately; NULL where there is none. */
+static struct class_slabs *slabs_idle(unsigned class)
 {
-    bool wait = false;
-    for (unsigned part = 0; part < parts_count() && !wait; part++)
-        wait = PEEK(class_slabs[part][class].partial) != NULL;
-    return wait;
+    uint32_t parts = parts_count();
+    if (parts == 1) return NULL;
+    uint64_t now = os_tick_ns();
+    for (uint32_t part = 0; part < parts; part++) {
+        struct class_slabs *slabs = &class_slabs[part][class];
+        if (PEEK(slabs->partial) != NULL && now > PEEK(slabs->used_ns) + SLABS_IDLE_NS) return slabs;
+    }
+    return NULL;
+}
+
+/* Are there slabs with returned blocks for the heap? */
+static bool slabs_wait(const struct heap *heap, unsigned class)
+{
+    return PEEK(slabs_own(heap, class)->partial) != NULL || slabs_idle(class) != NULL;
+}
+
+/* A thread of the part took so many bytes from slabs, or gave them back. A lost update is no matter. */
+static void slabs_use(struct class_slabs *slabs, size_t bytes, uint64_t now)
+{
+    size_t used = PEEK(slabs->used) + bytes;
+    POKE(slabs->used, used < SLABS_USED ? used : 0);
+    if (used >= SLABS_USED) POKE(slabs->used_ns, now);
 }
 
 /* Those whose idle pages are gone come last, so blocks are taken from the others first. */
@@ -334,12 +352,21 @@ static ALWAYS_INLINE bool slab_give(struct class_slabs *slabs, struct span *slab
     return slab->place != SLAB_CURRENT && slab_given(slabs, slab);
 }
 
+/* The same where no bound tells, as in the first unit, which is NULL's. */
+static COLD struct span *slab_search(unsigned class, uintptr_t block, size_t *index)
+{
+    struct span *slab = span_of(block);
+    if (slab == NULL || slab->kind != SPAN_SLAB || slab->class != class) fatal("free list overwritten", block);
+    if (!slab_finds(slab, block, index)) fatal("free of no block", block);
+    return slab;
+}
+
 /* The slab of a block that was freed, and which one it is there: of the product by which a free tells blocks, the upper
  * half (sizeclass.c). What is no block of the class ends the program. */
 static ALWAYS_INLINE struct span *slab_of(unsigned class, struct layout layout, uintptr_t block, size_t *index)
 {
     uint64_t product = (uint64_t)((uint32_t)block & layout.within) * layout.start;
-    if (UNLIKELY((uint32_t)product >= PEEK(owners.bound[map_index(block)]))) fatal("free of no block", block);
+    if (UNLIKELY((uint32_t)product >= PEEK(owners.bound[map_index(block)]))) return slab_search(class, block, index);
     size_t offset = block - arenas[0].base;
     bool first = LIKELY(offset < PEEK(arenas[0].bytes)); /* arena; where a tiny one's unit is its slab */
     struct span *slab = first && class < TINY_CLASSES ? &arenas[0].spans[offset >> UNIT_SHIFT] : span_of(block);
@@ -415,24 +442,14 @@ static uint32_t slabs_take(struct heap *heap, struct class_slabs *slabs, uint32_
     return n;
 }
 
-/* The list of another part whose threads left it alone for a while; NULL where there is none. */
-static struct class_slabs *slabs_idle(unsigned class, uint64_t now)
-{
-    for (unsigned part = 0; part < parts_count(); part++) {
-        struct class_slabs *slabs = &class_slabs[part][class];
-        if (PEEK(slabs->partial) != NULL && now > PEEK(slabs->used_ns) + SLABS_IDLE_NS) return slabs;
-    }
-    return NULL;
-}
-
 /* Fills up to `wanted` slots with blocks: from slabs of the heap's part with returned blocks, then from the heap's
  * current slab, then from slabs of an idle part, then from a new one. Result: how many, 0 where memory ends. */
 static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, uintptr_t *slots)
 {
     struct class_slabs *own = slabs_own(heap, class), *idle;
     if (PEEK(own->partial) != NULL) {
-        POKE(own->used_ns, os_tick_ns());
         uint32_t n = slabs_take(heap, own, wanted, slots);
+        slabs_use(own, (size_t)n * classes[class].size, os_tick_ns());
         if (n != 0) return n;
     }
     struct span *slab = heap->current[class];
@@ -441,10 +458,8 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
         slab = heap->current[class] = NULL;
     }
     if (slab == NULL) {
-        if (parts_count() > 1 && (idle = slabs_idle(class, os_tick_ns())) != NULL) {
-            uint32_t n = slabs_take(heap, idle, wanted, slots);
-            if (n != 0) return n;
-        }
+        uint32_t n = (idle = slabs_idle(class)) != NULL ? slabs_take(heap, idle, wanted, slots) : 0;
+        if (n != 0) return n;
         slab = slab_new(class, heap_part(heap));
         heap->current[class] = slab;
         if (slab == NULL) return 0;

@@ -95,12 +95,13 @@
 #define GIVEN_ALL (GIVEN_MANY + 1)      /* and much of all classes: then they are smaller still ... */
 #define NEAR_MANY 8u                    /* blocks of longer classes lent to one, until it gets one of its own */
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
-#define HOMES_LEAST ((size_t)1 << 20)   /* bytes in a row, more than a core's second cache, from which order counts */
+#define HOMES_LEAST ((size_t)3 << 19)   /* bytes in a row, about a core's second cache, from which order counts */
 #define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define SLOTS_COUNT (SLOTS_BYTES / sizeof(uintptr_t))
 #define EARLY_FREES 64u                  /* of a thread, more than those that libc makes after its last hook */
 #define HEAP_FRONTS 1024u                /* rows in which a heap is found by its front */
-#define SLABS_IDLE_NS UINT64_C(20000000) /* a part's list is for others when nobody used it for so long */
+#define SLABS_USED ((size_t)1 << 20)     /* bytes that a part's threads took from slabs, or gave: it is in use ... */
+#define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long, and its list is not for others */
 #define SUPERSLAB_LOOK 16u               /* superslabs with room that are looked at for a slab */
 #define PARTS 8u                         /* of what threads share of a class: depots, and lists of slabs */
 #define DEPOT_TURN 16u                   /* pushes; who has not asked in so many does not want them back */
@@ -321,8 +322,8 @@ struct class_slabs {
     struct span *partial;                  /* slabs with returned blocks */
     struct span *last;                     /* of them; those that were stripped come last */
     struct span *cursor;                   /* the next one to be looked at, within a round */
-    uint64_t used_ns;                      /* when a thread of the part took from slabs, or gave them much, last */
-    bool homing; /* magazines with blocks from all over memory go home at once, until somebody asks the depot */
+    size_t used;                           /* bytes that its threads moved since they had moved SLABS_USED ... */
+    uint64_t used_ns;                      /* ... the last time, which was then */
 };
 
 /* Short runs of one length that a thread keeps, all pages touched: the addresses of their blocks, so that the next

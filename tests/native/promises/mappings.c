@@ -1,6 +1,7 @@
 /* Where the kernel maps, and what of it the kernel refuses, is its own affair: blocks are as good as ever. */
 #include "../serve.h"
 #include <sys/mman.h>
+#include <sys/personality.h>
 #include <sys/syscall.h>
 
 extern char **environ;
@@ -24,6 +25,22 @@ PROMISE(free_of_null_does_nothing_wherever_the_heap_lies) {
     for (int i = 0; i < 64; i++) held[i] = malloc((size_t)i * 16 + 1); /* what held them has room now */
     for (int i = 0; i < 100; i++) free((void *)opaque(0));
     for (int i = 0; i < 64; i++) free(held[i]);
+}
+
+/* No bound tells the blocks of a unit that begins at a multiple of 256 GiB, for NULL would lie in it. Where addresses are
+ * not random a heap of 200 MB has one; a sandbox may not let us ask for that. */
+PROMISE(blocks_of_a_unit_without_a_bound_come_home) {
+    enum { COUNT = 3200000 };
+    static char *blocks[COUNT];
+    if ((personality(0xffffffff) & ADDR_NO_RANDOMIZE) == 0 && personality(ADDR_NO_RANDOMIZE) != -1)
+        execl("/proc/self/exe", "mappings", promise_name, NULL);
+    for (size_t i = 0; i < COUNT; i++) blocks[i] = malloc(64);
+    for (size_t i = 0; i < COUNT; i++) {
+        size_t other = i + (size_t)random() % (COUNT - i);
+        char *block = blocks[other];
+        blocks[other] = blocks[i];
+        free(block);
+    }
 }
 
 /* Takes as many blocks as there are places, each of its own. */
