@@ -442,6 +442,15 @@ static uint32_t slabs_take(struct heap *heap, struct class_slabs *slabs, uint32_
     return n;
 }
 
+/* The same where memory ends, from any part's list. */
+static COLD uint32_t slabs_beg(struct heap *heap, unsigned class, uint32_t wanted, uintptr_t *slots)
+{
+    uint32_t n = 0;
+    for (uint32_t part = 0; part < parts_count() && n == 0; part++)
+        n = slabs_take(heap, &class_slabs[part][class], wanted, slots);
+    return n;
+}
+
 /* Fills up to `wanted` slots with blocks: from slabs of the heap's part with returned blocks, then from the heap's
  * current slab, then from slabs of an idle part, then from a new one. Result: how many, 0 where memory ends. */
 static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, uintptr_t *slots)
@@ -462,7 +471,7 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
         if (n != 0) return n;
         slab = slab_new(class, heap_part(heap));
         heap->current[class] = slab;
-        if (slab == NULL) return 0;
+        if (slab == NULL) return slabs_beg(heap, class, wanted, slots);
         slab->place = SLAB_CURRENT;
         POKE(slab->heap, heap->number);
     }

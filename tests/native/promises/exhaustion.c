@@ -328,6 +328,41 @@ PROMISE(the_end_of_mappings_is_survived) {
 }
 
 /* What it left lies before memory that nobody had, and is as good. */
+static _Atomic int has_freed, may_end;
+
+/* Frees most of 64 MB, all over it, and goes on with some of it. */
+static void *busy(void *unused) {
+    enum { COUNT = 1 << 20, MORE = 50000 };
+    static char *blocks[COUNT], *more[MORE];
+    for (size_t i = 0; i < COUNT; i++) blocks[i] = malloc(64);
+    for (size_t i = COUNT; i-- > 1;) {
+        size_t other = (size_t)random() % (i + 1);
+        char *block = blocks[other];
+        blocks[other] = blocks[i];
+        blocks[i] = block;
+    }
+    for (size_t i = COUNT / 8; i < COUNT; i++) free(blocks[i]);
+    while (!may_end) {
+        for (size_t i = 0; i < MORE; i++) more[i] = malloc(64);
+        has_freed = 1;
+        for (size_t i = 0; i < MORE; i++) free(more[i * 7919 % MORE]);
+    }
+    return unused;
+}
+
+PROMISE(at_the_end_of_memory_what_a_busy_thread_freed_serves_others) {
+    pthread_t thread;
+    struct rlimit limit = {1, 1};
+    HOLDS(pthread_create(&thread, NULL, busy, NULL) == 0);
+    while (!has_freed) usleep(1000);
+    HOLDS(setrlimit(RLIMIT_DATA, &limit) == 0);
+    long count = 0;
+    for (void **list = NULL, **block; (block = malloc(64)) != NULL; list = block, count++) *block = list;
+    HOLDS(count * 64 > 90 * MIB);
+    may_end = 1;
+    HOLDS(pthread_join(thread, NULL) == 0);
+}
+
 PROMISE(under_a_limit_a_freed_block_makes_room_for_a_longer_one) {
     struct rlimit limit = {2000 * (rlim_t)MIB, 2000 * (rlim_t)MIB};
     free((void *)opaque((uintptr_t)malloc(1000)));
