@@ -352,7 +352,7 @@ static ALWAYS_INLINE bool slab_give(struct class_slabs *slabs, struct span *slab
     return slab->place != SLAB_CURRENT && slab_given(slabs, slab);
 }
 
-/* The same where no bound tells, as in the first unit, which is NULL's. */
+/* What slab_of tells, where no bound does: in the first unit, which is NULL's. */
 static COLD struct span *slab_search(unsigned class, uintptr_t block, size_t *index)
 {
     struct span *slab = span_of(block);
@@ -443,7 +443,7 @@ static uint32_t slabs_take(struct heap *heap, struct class_slabs *slabs, uint32_
 }
 
 /* The same where memory ends, from any part's list. */
-static COLD uint32_t slabs_beg(struct heap *heap, unsigned class, uint32_t wanted, uintptr_t *slots)
+static COLD uint32_t slabs_take_any(struct heap *heap, unsigned class, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t n = 0;
     for (uint32_t part = 0; part < parts_count() && n == 0; part++)
@@ -471,7 +471,7 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
         if (n != 0) return n;
         slab = slab_new(class, heap_part(heap));
         heap->current[class] = slab;
-        if (slab == NULL) return slabs_beg(heap, class, wanted, slots);
+        if (slab == NULL) return slabs_take_any(heap, class, wanted, slots);
         slab->place = SLAB_CURRENT;
         POKE(slab->heap, heap->number);
     }

@@ -227,10 +227,9 @@ static struct superslab *superslab_choose(uint32_t units, uint32_t part, unsigne
 {
     enum { OWN_WARM, WARM, OWN, FILLED, NONE } rank = NONE;
     struct superslab *chosen = NULL, *superslab = superslabs_free;
-    bool several = parts_count() > 1, warm;
-    if (!several && (chosen = superslab_first(units, at)) != NULL) return chosen;
-    for (unsigned look = SUPERSLAB_LOOK; several && superslab != NULL && look > 0;
-         superslab = superslab->next, look--) {
+    bool warm;
+    if (parts_count() == 1 && (chosen = superslab_first(units, at)) != NULL) return chosen;
+    for (unsigned look = SUPERSLAB_LOOK; superslab != NULL && look > 0; superslab = superslab->next, look--) {
         unsigned place = superslab_place(superslab, units, &warm), now = superslab->huge ? FILLED : NONE;
         if (superslab->part == part) now = warm ? OWN_WARM : OWN;
         else if (warm) now = WARM;

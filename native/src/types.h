@@ -103,7 +103,7 @@
 #define SLABS_USED ((size_t)1 << 20)     /* bytes that a part's threads took from slabs, or gave: it is in use ... */
 #define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long, and its list is not for others */
 #define SUPERSLAB_LOOK 16u               /* superslabs with room that are looked at for a slab */
-#define PARTS 8u                         /* of what threads share of a class: depots, and lists of slabs */
+#define PARTS 8u                         /* of what threads share: depots, lists of slabs, superslabs */
 #define DEPOT_TURN 16u                   /* pushes; who has not asked in so many does not want them back */
 #define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: its range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
@@ -278,7 +278,7 @@ struct superslab {
     bool sparse;    /* and are not wanted, since pages went back */
     bool halved;    /* half of it was taken at least once */
     uint32_t forks; /* of the process and its parents, before it was made */
-    uint32_t part;
+    uint32_t part;  /* of the thread that needed it */
 };
 
 struct arena {

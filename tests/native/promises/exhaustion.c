@@ -327,7 +327,6 @@ PROMISE(the_end_of_mappings_is_survived) {
     serve_in_threads();
 }
 
-/* What it left lies before memory that nobody had, and is as good. */
 static _Atomic int has_freed, may_end;
 
 /* Frees most of 64 MB, all over it, and goes on with some of it. */
@@ -363,6 +362,7 @@ PROMISE(at_the_end_of_memory_what_a_busy_thread_freed_serves_others) {
     HOLDS(pthread_join(thread, NULL) == 0);
 }
 
+/* What it left lies before memory that nobody had, and is as good. */
 PROMISE(under_a_limit_a_freed_block_makes_room_for_a_longer_one) {
     struct rlimit limit = {2000 * (rlim_t)MIB, 2000 * (rlim_t)MIB};
     free((void *)opaque((uintptr_t)malloc(1000)));

@@ -5,12 +5,12 @@
 enum { COUNT = 400000, SIZE = 48, PAGE = 4096, THREADS = 40, KEPT = 400 };
 static char *blocks[COUNT];
 
-static void build(size_t count, size_t size) {
+static void build(char **blocks, size_t count, size_t size) {
     for (size_t i = 0; i < count; i++) memset(blocks[i] = malloc(size), 1, size);
 }
 
 /* `count` of the first so many, any, in any order; the others move up. */
-static void tear_down(size_t count, size_t of) {
+static void tear_down(char **blocks, size_t count, size_t of) {
     for (size_t i = 0; i < count; i++) {
         size_t other = i + (size_t)random() % (of - i);
         char *block = blocks[other];
@@ -20,14 +20,14 @@ static void tear_down(size_t count, size_t of) {
 }
 
 /* Of a hundred blocks so many lie less than a page behind the one before. */
-static size_t in_order(size_t count) {
+static size_t in_order(char **blocks, size_t count) {
     size_t near = 0;
     for (size_t i = 1; i < count; i++) near += (uintptr_t)blocks[i] - (uintptr_t)blocks[i - 1] < PAGE;
     return near * 100 / count;
 }
 
 static void *tear_all_down(void *unused) {
-    tear_down(COUNT, COUNT);
+    tear_down(blocks, COUNT, COUNT);
     return unused;
 }
 
@@ -39,54 +39,45 @@ static void in_thread(void *(*work)(void *), void *what) {
 
 PROMISE(after_all_was_freed_in_random_order_new_blocks_lie_in_a_row) {
     for (int round = 0; round < 4; round++) {
-        build(COUNT, SIZE);
-        HOLDS(in_order(COUNT) >= 95);
-        tear_down(COUNT, COUNT);
+        build(blocks, COUNT, SIZE);
+        HOLDS(in_order(blocks, COUNT) >= 95);
+        tear_down(blocks, COUNT, COUNT);
     }
 }
 
 /* Once could be a burst, whose blocks a thread keeps at hand. */
 PROMISE(after_2_mb_were_freed_twice_in_random_order_new_blocks_lie_in_a_row) {
     for (int round = 0; round < 6; round++) {
-        build(COUNT / 10, SIZE);
-        if (round != 1) HOLDS(in_order(COUNT / 10) >= 90);
-        tear_down(COUNT / 10, COUNT / 10);
+        build(blocks, COUNT / 10, SIZE);
+        if (round != 1) HOLDS(in_order(blocks, COUNT / 10) >= 90);
+        tear_down(blocks, COUNT / 10, COUNT / 10);
     }
 }
 
 PROMISE(after_half_was_freed_in_random_order_new_blocks_lie_in_a_row) {
-    build(COUNT, SIZE);
+    build(blocks, COUNT, SIZE);
     for (int round = 0; round < 4; round++) {
-        tear_down(COUNT / 2, COUNT);
-        build(COUNT / 2, SIZE);
-        HOLDS(in_order(COUNT / 2) >= 80);
+        tear_down(blocks, COUNT / 2, COUNT);
+        build(blocks, COUNT / 2, SIZE);
+        HOLDS(in_order(blocks, COUNT / 2) >= 80);
     }
 }
 
 PROMISE(after_other_threads_freed_all_in_random_order_new_blocks_lie_in_a_row) {
     for (int round = 0; round < 4; round++) {
-        build(COUNT, SIZE);
-        HOLDS(in_order(COUNT) >= 95);
+        build(blocks, COUNT, SIZE);
+        HOLDS(in_order(blocks, COUNT) >= 95);
         in_thread(tear_all_down, NULL);
     }
 }
 
 /* Of 2 MB each, over and over; the blocks of the last time lie in a row. */
-static void *build_and_tear_down(void *blocks) {
+static void *build_and_tear_down(void *mine) {
     enum { MINE = COUNT / 10 };
-    char **mine = blocks;
-    unsigned draw = 1;
     for (int round = 0; round < 20; round++) {
-        for (size_t i = 0; i < MINE; i++) memset(mine[i] = malloc(SIZE), 1, SIZE);
-        size_t near = 0;
-        for (size_t i = 1; i < MINE; i++) near += (uintptr_t)mine[i] - (uintptr_t)mine[i - 1] < PAGE;
-        if (round == 19) HOLDS(near * 100 / MINE >= 90);
-        for (size_t i = 0; i < MINE; i++) {
-            size_t other = i + (draw = draw * 1664525 + 1013904223) / 4096 % (MINE - i);
-            char *block = mine[other];
-            mine[other] = mine[i];
-            free(block);
-        }
+        build(mine, MINE, SIZE);
+        if (round == 19) HOLDS(in_order(mine, MINE) >= 90);
+        tear_down(mine, MINE, MINE);
     }
     return NULL;
 }
@@ -102,8 +93,8 @@ static _Atomic int rests, goes_on;
 
 /* Keeps one block in eight, all over 19 MB, and rests. */
 static void *leave_holes(void *unused) {
-    build(COUNT, SIZE);
-    tear_down(COUNT - COUNT / 8, COUNT);
+    build(blocks, COUNT, SIZE);
+    tear_down(blocks, COUNT - COUNT / 8, COUNT);
     rests = 1;
     while (!goes_on) usleep(1000);
     return unused;
@@ -133,8 +124,8 @@ PROMISE(what_a_thread_freed_that_rests_now_serves_others) {
 static void *leave_a_little(void *size) {
     size_t count = 12 * MIB / *(size_t *)size;
     if (count > COUNT) count = COUNT;
-    build(count, *(size_t *)size);
-    tear_down(count - count / KEPT, count);
+    build(blocks, count, *(size_t *)size);
+    tear_down(blocks, count - count / KEPT, count);
     return NULL;
 }
 
