@@ -24,7 +24,8 @@
 #define ACE_ONLY __attribute__((unused))         /* in a build without ACE nobody calls it */
 #define THREAD_LOCAL __thread __attribute__((tls_model("initial-exec")))
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
-#define CACHE_LINE 64u /* bytes; also the padding that keeps two threads' words apart */
+#define CACHE_LINE 64u  /* bytes; also the padding that keeps two threads' words apart */
+#define CACHE_PAIR 128u /* bytes: two lines that a core may fetch together */
 
 static ALWAYS_INLINE size_t align_up(size_t n, size_t alignment) { return (n + alignment - 1) & ~(alignment - 1); }
 static ALWAYS_INLINE size_t align_down(size_t n, size_t alignment) { return n & ~(alignment - 1); }

@@ -39,8 +39,12 @@ static void slot_expect_right(const uintptr_t *slot)
     if (UNLIKELY(!slot_is_right(slot))) fatal("free block overwritten, or freed twice,", *slot);
 }
 
-/* Threads take from slabs of their own part first: two that build and tear down at a time neither wait for one another,
- * nor mix their blocks. */
+/* Threads are of parts, by turns, slabs of the part whose thread took them new. Threads take from slabs of their own
+ * part first: two that build and tear down at a time neither wait for one another, nor mix their blocks. */
+static _Atomic uint32_t parts_used = 1; /* as many as there were threads at a time, up to PARTS */
+
+static uint32_t parts_count(void) { return atomic_load_explicit(&parts_used, memory_order_relaxed); }
+
 static struct class_slabs class_slabs[PARTS][CLASSES];
 static _Atomic size_t returned_bytes; /* of blocks in slabs of which others are out */
 
@@ -176,7 +180,7 @@ static struct span *slab_new(unsigned class, uint32_t part)
     bool marked = class < TINY_CLASSES;
     lock_take(&arena_lock);
     uint64_t *words = marked ? marks_take() : NULL;
-    struct span *slab = words != NULL || !marked ? superslab_take(classes[class].slab_units, part) : NULL;
+    struct span *slab = words != NULL || !marked ? superslab_take(classes[class].slab_units) : NULL;
     struct superslab *halved = slab != NULL ? superslab_halved(slab) : NULL;
     if (slab != NULL) slab_begin(slab, class, part, words); /* before observers, who hold the lock, can see it */
     else if (words != NULL) marks_give(words, 0);

@@ -3,11 +3,6 @@
  * A superslab lies aligned to its size, so that a huge page can back it. Free units remember whether they may hold
  * pages; a superslab that is free as a whole goes back to the arena. Everything is under arena_lock. */
 
-/* Threads are of parts, by turns; slabs and superslabs of the part whose thread took them new. */
-static _Atomic uint32_t parts_used = 1; /* as many as there were threads at a time, up to PARTS */
-
-static uint32_t parts_count(void) { return atomic_load_explicit(&parts_used, memory_order_relaxed); }
-
 static struct superslab *superslabs_free; /* those with a free unit; read without the lock as a hint */
 static struct superslab *superslabs_last; /* of them: of these the kernel kept pages when it was last asked */
 static _Atomic size_t superslab_bytes;    /* in all superslabs */
@@ -145,7 +140,7 @@ static NOINLINE void superslab_collapse(struct superslab *superslab)
     if (whole) (void)os_collapse(region, SUPERSLAB_LARGE);
 }
 
-static struct superslab *superslab_new(uint32_t part)
+static struct superslab *superslab_new(void)
 {
     uint32_t units = (uint32_t)((size_t)knob(KNOB_superslab_bytes) / UNIT_BYTES);
     size_t bytes = (size_t)units << UNIT_SHIFT;
@@ -160,7 +155,6 @@ static struct superslab *superslab_new(uint32_t part)
                                     .free_mask = mask_of(0, units),
                                     .dirty_mask = dirty ? mask_of(0, units) : 0,
                                     .arena = arena,
-                                    .part = part,
                                     .forks = forks};
     if (dirty) atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);
     for (uint32_t i = 0; i < units; i++) span_shape(arena, &span[i], SPAN_SUPERSLAB, 1);
@@ -220,34 +214,15 @@ static struct superslab *superslab_first(uint32_t units, unsigned *at)
     return superslab;
 }
 
-/* A superslab for a slab of a part, and where. Where there are several parts: of the first ones in the list one of its
- * own, and what costs no page before what costs some; but of another part only such. So neighbours are of one part,
- * else what a thread writes to a unit's descriptor costs another one what its core has fetched of the next. */
-static struct superslab *superslab_choose(uint32_t units, uint32_t part, unsigned *at)
-{
-    enum { OWN_WARM, WARM, OWN, FILLED, NONE } rank = NONE;
-    struct superslab *chosen = NULL, *superslab = superslabs_free;
-    bool warm;
-    if (parts_count() == 1 && (chosen = superslab_first(units, at)) != NULL) return chosen;
-    for (unsigned look = SUPERSLAB_LOOK; superslab != NULL && look > 0; superslab = superslab->next, look--) {
-        unsigned place = superslab_place(superslab, units, &warm), now = superslab->huge ? FILLED : NONE;
-        if (superslab->part == part) now = warm ? OWN_WARM : OWN;
-        else if (warm) now = WARM;
-        if (place == UNIT_MASK_BITS || now >= rank) continue;
-        rank = now, chosen = superslab, *at = place;
-        if (rank == OWN_WARM) break;
-    }
-    if (chosen != NULL) return chosen;
-    *at = 0;
-    chosen = superslab_new(part);
-    return chosen != NULL ? chosen : superslab_first(units, at);
-}
-
-/* Takes units for a slab of a part. The caller holds arena_lock. */
-static struct span *superslab_take(uint32_t units, uint32_t part)
+/* Takes units for a slab. The caller holds arena_lock. */
+static struct span *superslab_take(uint32_t units)
 {
     unsigned at;
-    struct superslab *superslab = superslab_choose(units, part, &at);
+    struct superslab *superslab = superslab_first(units, &at);
+    if (superslab == NULL) {
+        superslab = superslab_new();
+        at = 0;
+    }
     if (superslab == NULL) return NULL;
     unit_mask mask = mask_of(at, units);
     size_t warm = mask_units(superslab->dirty_mask & mask);

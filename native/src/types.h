@@ -102,8 +102,7 @@
 #define HEAP_FRONTS 1024u                /* rows in which a heap is found by its front */
 #define SLABS_USED ((size_t)1 << 20)     /* bytes that a part's threads took from slabs, or gave: it is in use ... */
 #define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long, and its list is not for others */
-#define SUPERSLAB_LOOK 16u               /* superslabs with room that are looked at for a slab */
-#define PARTS 8u                         /* of what threads share: depots, lists of slabs, superslabs */
+#define PARTS 8u                         /* of what threads share: depots, lists of slabs */
 #define DEPOT_TURN 16u                   /* pushes; who has not asked in so many does not want them back */
 #define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: its range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
@@ -192,7 +191,8 @@ struct chain {
 /* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
 
 /* Beyond a slab's first unit its descriptors are SPAN_SLAB_INSIDE, and know the way back; of every other span's they
- * are SPAN_INSIDE. */
+ * are SPAN_INSIDE. A core that fetches a line fetches the other of its pair too: of two slabs side by side that two
+ * threads work on, each would take the other's descriptor away, so each has a pair. */
 enum span_kind { SPAN_INSIDE, SPAN_FREE, SPAN_SLAB, SPAN_SLAB_INSIDE, SPAN_RUN, SPAN_SUPERSLAB };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is looked into */
 enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, small pages, not yet freed */
@@ -203,7 +203,7 @@ enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: larg
 enum run_life { RUN_FREE = 0, RUN_HELD = 2, RUN_KEPT = 4 /* times the number of the heap */ };
 
 struct span {
-    uint8_t kind; /* enum span_kind; inside: see back */
+    _Alignas(CACHE_PAIR) uint8_t kind; /* enum span_kind; inside: see back */
     union {
         uint8_t class; /* slab: its class */
         uint8_t bin;   /* run: offset of the bin of short ones that it goes back to; 0: to none */
@@ -278,7 +278,6 @@ struct superslab {
     bool sparse;    /* and are not wanted, since pages went back */
     bool halved;    /* half of it was taken at least once */
     uint32_t forks; /* of the process and its parents, before it was made */
-    uint32_t part;  /* of the thread that needed it */
 };
 
 struct arena {
@@ -440,7 +439,7 @@ _Static_assert(sizeof(struct bin) == GRANULE && offsetof(struct heap, bins.small
                "a tiny size, added to the first bin's address and rounded up, is its bin's, for a heap begins a page");
 _Static_assert(RUN_SHORT * sizeof(struct run_bin) <= UINT8_MAX, "a descriptor's byte is the offset of its bin");
 _Static_assert(sizeof(struct rack_box) == (size_t)64 << 10, "a box is a number of pages, on any machine");
-_Static_assert(sizeof(struct span) == 64 && sizeof(struct depot) == 64, "one cache line each");
+_Static_assert(sizeof(struct span) == CACHE_PAIR && sizeof(struct depot) == CACHE_LINE, "nobody shares their lines");
 
 /* --- stack pools -------------------------------------------------------------------------------------------------- */
 
