@@ -412,16 +412,16 @@ static bool magazine_is_scattered(const struct magazine *full)
 
 /* Does it go home, to slabs? A thread that gives much and takes nothing tears down what it had, and what it builds next
  * would lie in the order in which that was freed, for good: lists whose every step misses all caches. Slabs give blocks
- * in the order of addresses. Not what was freed in that order anyway; and of what others had taken only where much of
- * all is freed, and not where they take what it gives. What tidying takes meanwhile does not end that. */
+ * in the order of addresses. Not where others take what it gives, nor what was freed in that order anyway, and later
+ * where others had taken it. What tidying takes from the depot meanwhile does not end it. */
 static bool magazine_homes(struct heap *heap, unsigned class, const struct magazine *full)
 {
     bool others = heap->moved[class] < 0, much = !others && (heap->homed || heap->given_bytes >= HOMES_LEAST);
     if (LIKELY(!much && heap->given[class] != GIVEN_ALL) || class >= TINY_CLASSES) return false;
-    bool told = !others || PEEK(class_homing[class]);
-    if (!told && (uint32_t)PEEK(depot_own(heap, class)->pops) != heap->given_pops[class]) return false;
+    bool homing = PEEK(class_homing[class]);
+    if (!homing && (uint32_t)PEEK(depot_own(heap, class)->pops) != heap->given_pops[class]) return false;
     if (!magazine_is_scattered(full) || lock_is_taken(&slabs_own(heap, class)->lock)) return false;
-    if (!told) POKE(class_homing[class], true);
+    if (!homing) POKE(class_homing[class], true);
     return true;
 }
 
