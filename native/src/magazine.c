@@ -412,8 +412,8 @@ static bool magazine_is_scattered(const struct magazine *full)
 
 /* Does it go home, to slabs? A thread that gives much and takes nothing tears down what it had, and what it builds next
  * would lie in the order in which that was freed, for good: lists whose every step misses all caches. Slabs give blocks
- * in the order of addresses. Not where others take what it gives, nor what was freed in that order anyway, and later
- * where others had taken it. What tidying takes from the depot meanwhile does not end it. */
+ * in the order of addresses. Not where others take what it gives, nor what was freed in that order anyway; what others
+ * had taken only once much of all classes was given. What tidying takes from the depot meanwhile does not end it. */
 static bool magazine_homes(struct heap *heap, unsigned class, const struct magazine *full)
 {
     bool others = heap->moved[class] < 0, much = !others && (heap->homed || heap->given_bytes >= HOMES_LEAST);

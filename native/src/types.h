@@ -191,8 +191,7 @@ struct chain {
 /* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
 
 /* Beyond a slab's first unit its descriptors are SPAN_SLAB_INSIDE, and know the way back; of every other span's they
- * are SPAN_INSIDE. A core that fetches a line fetches the other of its pair too: of two slabs side by side that two
- * threads work on, each would take the other's descriptor away, so each has a pair. */
+ * are SPAN_INSIDE. */
 enum span_kind { SPAN_INSIDE, SPAN_FREE, SPAN_SLAB, SPAN_SLAB_INSIDE, SPAN_RUN, SPAN_SUPERSLAB };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is looked into */
 enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, small pages, not yet freed */
@@ -202,6 +201,7 @@ enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: larg
  * purged. */
 enum run_life { RUN_FREE = 0, RUN_HELD = 2, RUN_KEPT = 4 /* times the number of the heap */ };
 
+/* A pair of lines each: two threads at slabs side by side would take each other's descriptor away. */
 struct span {
     _Alignas(CACHE_PAIR) uint8_t kind; /* enum span_kind; inside: see back */
     union {
