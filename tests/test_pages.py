@@ -287,10 +287,16 @@ def lab(tmp_path):
     with (tmp_path / "lab.log").open("w") as log:
         env = os.environ | private | {"IPYTHONDIR": str(tmp_path / "ipython")}
         server = subprocess.Popen(command, stdout=log, stderr=log, env=env)
-        _answers(f"http://127.0.0.1:{port}/api", server)
-        yield f"http://127.0.0.1:{port}"
-        server.terminate()
-        server.wait(30)
+        try:
+            _answers(f"http://127.0.0.1:{port}/api", server)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:  # how Jupyter ends is not what is tested here
+                server.kill()
+                server.wait()
 
 
 def _answers(address, server):
