@@ -277,6 +277,16 @@ class Lab:
             raise BanditError(f"{self.file} has no simulation of {asked}; simulate it by reference = False")
         return [self.kept[key] for key in keys]
 
+    def replay(self):
+        """{key: Outcome} of what is kept, played anew by the library as it is now."""
+        played = {}
+        for key in self.kept:
+            policy, parameters, means, settings = json.loads(key)
+            if settings.get("changes"):
+                settings["changes"] = {int(step): after for step, after in settings["changes"].items()}
+            played[key] = contest([(policy, parameters)], means, **settings)[0]
+        return played
+
     def freeze(self):
         """Makes what was simulated so far the reference, with the facts of this machine beside."""
         save_json(self.file.parent, "facts.json", provenance.collect())

@@ -1,6 +1,6 @@
 """What someone sees who only browses the repository: reference samples, and the README's drawings and table.
 
-`hakmem freeze NAME ...` makes the samples of experiments the reference; `hakmem readme` redraws the drawings
+`hakmem freeze NAME ...` makes samples, or simulations, the reference; `hakmem readme` redraws the drawings
 from them, writes the table of knobs from the build and names the machines of the reference.
 """
 
@@ -41,6 +41,16 @@ def freeze(name, quick=False, blocks=None):
         path.unlink()
     _name_machines()
     return len(samples)
+
+
+def freeze_simulations(name):
+    """The same of the simulations that a notebook keeps: played by today's library. Returns how many."""
+    from .bandits import Lab
+
+    lab = Lab(name, reference=True)
+    lab.kept = lab.replay()
+    lab.freeze()
+    return len(lab.kept)
 
 
 def _say_changed(name, facts):
@@ -176,7 +186,7 @@ def with_table(text, table):
 
 def add_freeze(subparsers):
     sub = subparsers.add_parser("freeze")
-    sub.add_argument("names", nargs="+", metavar="NAME", help="experiments of data/specs")
+    sub.add_argument("names", nargs="+", metavar="NAME", help="of data/specs, or notebooks that simulate")
     sub.add_argument("--quick", action="store_true", help="the samples of the quick mode")
     sub.add_argument("--blocks", type=int, help="the first so many; default: as the specification says")
     sub.set_defaults(run=_freeze)
@@ -185,7 +195,10 @@ def add_freeze(subparsers):
 
 def _freeze(args):
     for name in args.names:
-        print(f"{name}: {freeze(name, args.quick, args.blocks)} samples are the reference now")
+        if (store.REFERENCE / name / "outcomes.parquet").exists():
+            print(f"{name}: {freeze_simulations(name)} simulations, played anew, are the reference now")
+        else:
+            print(f"{name}: {freeze(name, args.quick, args.blocks)} samples are the reference now")
 
 
 def add_readme(subparsers):
