@@ -9,6 +9,7 @@ import pytest
 
 from hakmem_py import bandits, cli, figures
 from hakmem_py.problems import BanditError, problem, read_changes
+from hakmem_py.store import REFERENCE
 
 SIX = ".1,.2,.3,.4,.5,.6"
 
@@ -271,3 +272,18 @@ def test_figures_of_learners_say_what_they_show():
     assert "large 75%" in played.layout.meta["alt"]
     shares = outcomes[0].arm_shares()
     assert shares[shares.play == 200].share.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "notebook", sorted(path.parent.name for path in REFERENCE.glob("*/outcomes.parquet"))
+)
+def test_kept_simulations_are_those_of_todays_policies(notebook):
+    """What a page shows by reference is what the library does."""
+    lab = bandits.Lab(notebook, reference=True)
+    played = lab.replay()
+    other = [
+        json.loads(key)[:2]
+        for key, kept in lab.kept.items()
+        if not np.allclose(played[key].regret[:, -1], kept.regret[:, -1], rtol=1e-5)
+    ]
+    assert not other, f"play them anew: python -m hakmem_py freeze {notebook}"
