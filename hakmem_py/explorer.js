@@ -396,12 +396,13 @@ const PIECES = [1, 2, 5, 12]; // of constant means, by drift
 const spread = (low, high, arms) => Array.from({ length: arms }, (_, i) => low + (high - low) * i / (arms - 1));
 const turned = (means, by) => means.map((_, i) => means[(i + by) % means.length]);
 
-/* Means over time: the set of means, and the drift that moves them from arm to arm. */
-function pieces({ means, arms, drift, horizon }) {
+/* Means over time: the set of means, and the drift that moves them from arm to arm. Where the best arm moves on, no
+ * phase returns, from five arms on. */
+export function pieces({ means, arms, drift, horizon }) {
   const given = arms === means.length ? means : spread(Math.min(...means), Math.max(...means), arms);
-  const by = Math.max(1, Math.floor(arms / 2));
+  const rounds = (k) => arms > 2 && arms % 2 === 0 ? k >> 1 : 0; // half of the arms twice is where it began
   const times = PIECES[DRIFTS.indexOf(drift)], back = [...given].reverse();
-  const at = (k) => drift !== DRIFTS[3] ? turned(given, k * by) : k % 2 ? back : given;
+  const at = (k) => drift !== DRIFTS[3] ? turned(given, k * Math.floor(arms / 2) + rounds(k)) : k % 2 ? back : given;
   return Array.from({ length: times }, (_, k) => ({ start: Math.floor(k * horizon / times), means: at(k) }));
 }
 
@@ -445,7 +446,11 @@ function element(name, attributes = {}, ...children) {
 
 const shape = (name, attributes, ...children) => element("svg:" + name, attributes, ...children);
 const text = (x, y, words, attributes = {}) => shape("text", { x, y, ...attributes }, words);
-const digits = (x) => (Number.isInteger(x) ? String(x) : x.toFixed(Math.abs(x) >= 1000 ? 0 : Math.abs(x) >= 10 ? 1 : 3));
+function digits(x) {
+  if (Number.isInteger(x)) return String(x);
+  const size = Math.abs(x);
+  return size < 0.01 ? x.toPrecision(3) : x.toFixed(size >= 1000 ? 0 : size >= 10 ? 1 : 3);
+}
 
 /* Least and largest value worth showing before play t: means, indices and the true means, with a little air. */
 function span(run, t, truth) {

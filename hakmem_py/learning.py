@@ -3,7 +3,7 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from .style import finish, looks, marker
+from .style import BESIDE, finish, looks, marker
 
 
 def contest(
@@ -40,7 +40,7 @@ def contest(
         130 + 26 * len(table),
         showlegend=False,
         xaxis={"title_text": x_title, "type": "log" if x_log else "-", "rangemode": "tozero"},
-        yaxis={"type": "category", "ticklabelstandoff": 6},
+        yaxis={"type": "category", "ticklabelstandoff": BESIDE},
     )
 
 

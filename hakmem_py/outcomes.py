@@ -12,6 +12,7 @@ from .problems import Problem, parse_rewards
 
 FIRST_ARMS = 100  # plays of the first replication that are printed
 KEPT_PLAYS = 10_000  # of it, in a parquet row
+MIDDLE = (0.05, 0.95)  # quantiles between which bands lie
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,14 @@ class Outcome:
         return Interval.of(self.best[:, -1] / self.horizon)
 
     @property
-    def share_best_last_half(self):
+    def last_half(self):
+        """[replications] the same of the plays of the last half."""
         half = self.horizon // 2
-        return Interval.of((self.best[:, -1] - self.best_after(half)) / (self.horizon - half))
+        return (self.best[:, -1] - self.best_after(half)) / (self.horizon - half)
+
+    @property
+    def share_best_last_half(self):
+        return Interval.of(self.last_half)
 
     def best_after(self, plays):
         """[replications] plays of a best arm within the first `plays`, one of the points or 0."""
@@ -90,7 +96,7 @@ class Outcome:
         return table.assign(play=points).melt("play", var_name="arm", value_name="share")
 
     def _curve(self, values):
-        low, high = np.quantile(values, [0.05, 0.95], axis=0)
+        low, high = np.quantile(values, MIDDLE, axis=0)
         columns = {"play": self.points, "mean": values.mean(axis=0), "low": low, "high": high}
         return pd.DataFrame({"policy": self.label, **columns})
 
@@ -129,14 +135,18 @@ def _short(value):
 
 
 def contest_table(outcomes):
-    """DataFrame, one row an outcome, smallest regret first: regret and shares with their 95 % intervals."""
+    """DataFrame, one row an outcome, smallest regret first: regret and shares with their 95 % intervals.
+
+    share_best_least and share_best_most hold the middle 90 % of the replications.
+    """
     rows = []
     for o in outcomes:
         row = {"policy": o.label}
         for name in ("total_regret", "share_best", "share_best_last_half"):
             value = getattr(o, name)
             row |= {name: value.mean, f"{name}_low": value.low, f"{name}_high": value.high}
-        rows.append(row | {"restarts": o.restarts.mean()})
+        least, most = np.quantile(o.best[:, -1] / o.horizon, MIDDLE)
+        rows.append(row | {"share_best_least": least, "share_best_most": most, "restarts": o.restarts.mean()})
     return pd.DataFrame(rows).sort_values("total_regret", ignore_index=True)
 
 

@@ -5,6 +5,7 @@ The same name has the same colour and symbol everywhere, and never a colour alon
 that a page can be light or dark.
 """
 
+from math import ceil
 from zlib import crc32
 
 import numpy as np
@@ -70,11 +71,16 @@ TICKS = {  # ratios to mark, by how many times the largest is above the smallest
 
 NEAR = 3  # largest over smallest, up to which plotly's own ticks of a logarithmic axis are readable
 WIDE = 1000  # from which on only powers of 10 are marked
+LINE = 80  # characters of a legend that a page is wide, a symbol as 7 of them
+BESIDE = (
+    9  # px between an axis and its labels, so that a marker that stands on the one does not hide the other
+)
 
 CASES = {
     "autorange": "reversed",
     "type": "category",
     "dtick": 1,
+    "ticklabelstandoff": BESIDE,
 }  # an axis of cases, the first on top, all named
 
 _AXIS = {"gridcolor": "rgba(128,134,144,0.25)", "linecolor": INK, "zeroline": False, "automargin": True}
@@ -85,7 +91,7 @@ _LAYOUT = {
     "colorway": [colour for colour, _ in OTHERS],
     "margin": {"l": 8, "r": 12, "t": 40, "b": 8},
     "title": {"x": 0, "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 6}, "font": {"size": 15}},
-    "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+    "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "maxheight": 1},
     "xaxis": _AXIS | {"title": {"font": {"size": 13}}},
     "yaxis": _AXIS | {"title": {"font": {"size": 13}}},
     "hoverlabel": {"align": "left"},
@@ -100,21 +106,25 @@ pio.renderers.default = "plotly_mimetype"  # drawn by JupyterLab and by our page
 def finish(fig, alt, title="", height=None, top=0, **layout):
     """The last step of every figure: title, height, and the text for those who cannot see it.
 
-    alt: one or two sentences on what is drawn, with its main number; a page shows it as caption. top: px of
-    room that the figure needs between title and panels. Raises ValueError where the text is missing.
+    alt: one or two sentences on what is drawn, with its main number; a page shows it as caption. height: px,
+    with a legend of one line. top: px of room that the figure needs between title and panels. Raises
+    ValueError where the text is missing.
     """
     if not alt or not alt.strip():
         raise ValueError("a figure needs alt text: one sentence on what is drawn and its main number")
-    fig.update_layout(title_text=title, meta={"alt": " ".join(alt.split())}, height=height, **layout)
-    return fig.update_layout(margin_t=40 + top + 20 * _legend_rows(fig))
+    fig.update_layout(title_text=title, meta={"alt": " ".join(alt.split())}, **layout)
+    legend = _legend_rows(fig)
+    height = height and height + 20 * max(0, legend - 1)
+    return fig.update_layout(height=height, margin_t=40 + top + 20 * legend)
 
 
 def _legend_rows(fig):
-    """Lines that the legend takes on a page, about; 0 where there is none."""
+    """Lines that the legend takes on a page, about, in columns where one is too short; 0: there is none."""
     shown = {trace.name for trace in fig.data if trace.name and trace.showlegend is not False}
     if fig.layout.showlegend is False or len(shown) < 2:
         return 0
-    return 1 + sum(len(str(name)) + 7 for name in shown) // 80
+    lengths = [len(str(name)) + 7 for name in shown]
+    return 1 if sum(lengths) <= LINE else ceil(len(shown) / max(1, LINE // max(lengths)))
 
 
 def looks(names):

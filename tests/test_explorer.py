@@ -1,5 +1,6 @@
 """The explorer: its JavaScript repeats the C policies play by play, and its page works alone."""
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -35,12 +36,24 @@ CASES = [  # (policy, parameters)
     ("halving", {"budget": 100}),
     ("round-robin", {}),
 ]
-NODE = """
-import {{ simulate }} from "{module}";
-const runs = {tasks}.map((task) => simulate(task));
-const brief = runs.map((run) => ({{ arm: run.arm, reward: run.reward, regret: run.regret.at(-1) }}));
-console.log(JSON.stringify(brief));
+PLAYED = """
+const runs = %s.map((task) => simulate(task));
+tell(runs.map((run) => ({ arm: run.arm, reward: run.reward, regret: run.regret.at(-1) })));
 """
+MOVED = """
+const drift = "best arm moves on, four times", means = [1, 2, 3, 4, 5, 6];
+const best = ({ means }) => means.indexOf(Math.max(...means));
+tell([2, 3, 4, 5, 6, 7, 8, 9, 10].map((arms) => pieces({ means, arms, drift, horizon: 1000 }).map(best)));
+"""
+
+
+def ask(tmp_path, code):
+    """What JavaScript that knows the module tells."""
+    module, script = tmp_path / "explorer.mjs", tmp_path / "run.mjs"
+    shutil.copy(explorer.MODULE, module)
+    head = f'import {{ simulate, pieces }} from "{module.as_uri()}";\n'
+    script.write_text(head + "const tell = (found) => console.log(JSON.stringify(found));\n" + code)
+    return json.loads(subprocess.run([node(), script], capture_output=True, text=True, check=True).stdout)
 
 
 def node():
@@ -64,17 +77,19 @@ def test_the_module_repeats_the_c_policies_play_by_play(tmp_path, rewards, noise
     pieces = [{"start": 0, "means": means}, *({"start": t, "means": m} for t, m in changes.items())]
     shared = {"pieces": pieces, "noise": noise, "horizon": PLAYS, "seed": 11}
     tasks = [{"policy": policy, "parameters": parameters, **shared} for policy, parameters in CASES]
-    module = tmp_path / "explorer.mjs"
-    shutil.copy(explorer.MODULE, module)
-    script = tmp_path / "run.mjs"
-    script.write_text(NODE.format(module=module.as_uri(), tasks=json.dumps(tasks)))
-    answer = subprocess.run([node(), script], capture_output=True, text=True, check=True).stdout
+    answer = ask(tmp_path, PLAYED % json.dumps(tasks))
     assert {policy for policy, _ in CASES} == set(explorer.CHOICES)
-    for (policy, parameters), theirs in zip(CASES, json.loads(answer), strict=True):
+    for (policy, parameters), theirs in zip(CASES, answer, strict=True):
         ours = bandits.simulate(policy, means, rewards, PLAYS, 1, seed=11, changes=changes, **parameters)
         assert theirs["arm"] == ours.arms_played.tolist(), policy
         assert theirs["reward"] == pytest.approx(ours.rewards_seen.tolist(), abs=1e-14), policy
         assert theirs["regret"] == pytest.approx(ours.total_regret.mean), policy
+
+
+def test_where_the_best_arm_moves_on_no_phase_returns(tmp_path):
+    for arms, best in enumerate(ask(tmp_path, MOVED), 2):
+        assert all(before != after for before, after in itertools.pairwise(best)), arms
+        assert len(set(best)) == min(arms, 5), arms
 
 
 def test_every_choice_of_the_list_is_a_shipped_policy():
