@@ -8,7 +8,7 @@ import random
 
 import pandas as pd
 
-from . import build, instructions, provenance, runner, store
+from . import build, instructions, provenance, runner, stats, store
 from .contest import (  # noqa: F401  the whole of it is the face of this module
     ARMS,
     EQUIVALENT,
@@ -22,6 +22,7 @@ from .contest import (  # noqa: F401  the whole of it is the face of this module
     add_common,
     cached_bytes,
     chosen_workload,
+    gathered,
     intervals,
     judge,
     learner,
@@ -35,7 +36,7 @@ from .contest import (  # noqa: F401  the whole of it is the face of this module
     side,
     workload,
 )
-from .progress import Progress
+from .progress import Progress, Stopped, judged
 
 # ---------------------------------------------------------------- the comparison
 
@@ -52,15 +53,19 @@ def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.
             row, _ = record(target, one, env)
             refuse(target, one, row, allow_few, env)
         progress = Progress(f"ab of {target.label}", blocks * len(sides))
-        for block in range(blocks):
-            for one in order.sample(sides, len(sides)):
-                row, _ = record(target, one, env)
-                rows.append(row | {"case": target.label, "block": block, "load1": provenance.load1()})
-                progress.step(block)
-        progress.end()
-    samples = pd.DataFrame(rows)
-    samples.attrs = {"baseline": sides[0].label, "loops": {one.label: one.loop for one in sides}}
-    return samples
+        try:
+            for block in range(blocks):
+                for one in order.sample(sides, len(sides)):
+                    row, _ = record(target, one, env)
+                    rows.append(row | {"case": target.label, "block": block, "load1": provenance.load1()})
+                    progress.step(block)
+        except KeyboardInterrupt:
+            if block < stats.MIN_PAIRS:
+                raise
+            raise Stopped(gathered(rows, sides, block)) from None
+        finally:
+            progress.end()
+    return gathered(rows, sides)
 
 
 def overhead(name="lifo", n1=500, n2=3000):
@@ -144,4 +149,5 @@ def _run(args):
     target = (
         program(*args.program) if args.program else chosen_workload(args, runner.workloads(build.build()))
     )
-    show(target, compare(target, sides, args.blocks, args.seed, intervals(args), args.allow_few), args)
+    how = (args.blocks, args.seed, intervals(args), args.allow_few)
+    judged(lambda: compare(target, sides, *how), lambda samples: show(target, samples, args))

@@ -105,7 +105,8 @@ def _walk(null, d, effect):
         n = plan(effect, null[start - pilot : start])
         planned.append(n)
         if start + n > len(d):
-            return {"planned_n": int(np.median(planned)), **rate(found)}
+            middle = np.median(planned)
+            return {"planned_n": int(middle) if np.isfinite(middle) else None, **rate(found)}
         found.append(_found(d[start : start + n]))
         start += min(n, pilot // 6)
 
@@ -208,12 +209,15 @@ def facts(result):
 
 
 def shares(result, names):
-    """Rates of a calibration as rows: name, rate, low, high, events, trials; planned_n where there is one."""
+    """Rates of a calibration as rows: name, rate, low, high, events, trials; planned_n where there is one.
+
+    That is null where the pilot was too short for this noise.
+    """
     return pd.DataFrame([{"name": name.replace("_", " "), **result[name]} for name in names])
 
 
 def price(table, run_ms, effects=(0.005, 0.01, 0.02, 0.05, 0.1)):
-    """Pairs, and seconds inside their runs, that finding each effect takes at this noise."""
+    """Pairs, and seconds inside their runs, that finding each effect takes at this noise; inf: untold."""
     noise = np.log(table["again"] / table["same"])
     pairs = [plan(effect, noise) for effect in effects]
     shown = [f"{effect:.1%}" for effect in effects]
@@ -288,11 +292,14 @@ def _said(x):
     wrong, inside, power = x["false_positives"], x["coverage"], x["power"]["1%"]
     noise = x["robust_noise_sd"]
     found = "not shown" if power["trials"] < LEAST_TRIALS else f"{power['rate']:.2f}"
+    found = f"power for an injected 1 % at the planned n = {power['planned_n']}: {found}"
+    if power["planned_n"] is None:
+        found = "how many pairs an injected 1 % takes, so few and noisy ones do not tell"
     return (
         f"{wrong['rate']:.1%} false positives in {wrong['trials']} A/A comparisons (at most "
         f"{wrong['high']:.1%}), "
-        f"intervals hold the truth in {inside['rate']:.1%}, power for an injected 1 % at the planned "
-        f"n = {power['planned_n']}: {found}; noise of a pair {noise:.1%}, load {x['load']:.1f}, {x['when']}."
+        f"intervals hold the truth in {inside['rate']:.1%}, {found}; noise of a pair {noise:.1%}, "
+        f"load {x['load']:.1f}, {x['when']}."
     )
 
 

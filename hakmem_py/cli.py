@@ -5,6 +5,8 @@ import os
 import sys
 from importlib import import_module
 
+from .progress import Stopped
+
 COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "build": ("build", "compile the native library, its cffi module and the bench"),
     "peers": ("peers", "list the allocators found on this machine, and how to get the others"),
@@ -59,9 +61,10 @@ def _main(argv):
     try:
         args = parser([argv[0]]).parse_args(argv)  # imports for seconds, in which a user may stop it too
         return args.run(args) or 0
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         kept = argv[0] in RESUMED
         said = "; what was measured is kept, the same command goes on from there" if kept else ""
+        said = "; the table is of the blocks that were whole" if isinstance(stop, Stopped) else said
         print(f"hakmem: stopped{said}", file=sys.stderr)
         return 130
     except BrokenPipeError:

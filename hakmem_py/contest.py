@@ -274,6 +274,13 @@ def _program(arguments, allocator, env, timeout_s):
     return row
 
 
+def gathered(rows, sides, before=None):
+    """Samples of these rows, sides: the baseline first; of blocks `before` one that was not finished."""
+    samples = pd.DataFrame([row for row in rows if before is None or row["block"] < before])
+    samples.attrs = {"baseline": sides[0].label, "loops": {one.label: one.loop for one in sides}}
+    return samples
+
+
 # ---------------------------------------------------------------- what is said of it
 
 
@@ -289,9 +296,8 @@ def refuse(target, one, row, allow_few, env=(), share=1.0):
         return
     seconds, option = row["elapsed_ns"] / 1e9, f"--{one.loop}-interval-ms"
     knob = f"ace_{one.loop}_interval_ms"
-    interval = int(
-        {**dict(env), **one.env}.get(f"HAKMEM_{knob.upper()}") or native.knobs().at[knob, "preset"]
-    )
+    asked = {**dict(env), **one.env}.get(f"HAKMEM_{knob.upper()}")
+    interval = int(asked or native.knobs().at[knob, "preset"])
     ways, shorter = [], max(1, int(800 * seconds * share / FIRINGS))
     if shorter < interval:
         ways.append(f"{option} {shorter}")
@@ -383,11 +389,8 @@ def chosen_workload(args, known):
     elif args.workload not in known:
         there = f"{', '.join(known)}, and replays the path of a {TRACE_SUFFIX}"
         raise AbError(f"workload {args.workload!r} is unknown; the bench has {there}")
-    given = {name: getattr(args, name) for name in SHAPE}
-    return workload(
-        args.workload,
-        *(word for name, value in given.items() if value is not None for word in (f"--{name}", value)),
-    )
+    given = {f"--{name}": getattr(args, name) for name in SHAPE}
+    return workload(args.workload, *(word for pair in given.items() if pair[1] is not None for word in pair))
 
 
 def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
@@ -403,9 +406,10 @@ def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
     base = samples[samples["allocator"] == baseline].median(numeric_only=True)
     peak = base["peak_rss_bytes"] / 1e6
     peak = f"peak {peak:.4g} MB" if peak == peak else "ended too soon for a peak"
+    peak += "" if target.bench else ", of it alone without its children"
     time_said = f"{base[metric]:.4g} ns an operation" if target.bench else f"{base[metric] / 1e6:.4g} ms"
     print(f"{target.label}: {said} ({time_said}, {peak}), ", end="")
-    print(f"{args.blocks} blocks, seed {args.seed}")
+    print(f"{samples['block'].nunique()} blocks, seed {args.seed}")
     learned = ["settled", "firings"] if any(samples.attrs["loops"].values()) else []
     shown = table[[*SHOWN, *learned, *memory]].dropna(axis="columns", how="all")
     shown = shown.rename(columns={"tost_p": f"tost_p({EQUIVALENT:.0%})"})  # a verdict's margin is another

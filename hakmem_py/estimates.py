@@ -321,8 +321,9 @@ def plan(effect, noise, power=POWER, confidence=CONFIDENCE, threshold=0.0):
     noise: standard deviation of the paired log ratios (about 1.4 times the CV of a single run), or the log
     ratios of a pilot, whose own shape then decides: heavy tails cost ranks less than their standard
     deviation suggests. A pilot is taken at the upper 90 % limit of its noise (after Browne 1995): half of
-    all pilots are quieter than what follows. Noether 1987 (JASA 82): n = (z_alpha/2 + z_power)^2 / (3 (p' -
-    1/2)^2), with p' = P(d_i + d_j > 0) under the effect.
+    all pilots are quieter than what follows; inf where it is too short or too
+    noisy to tell. Noether 1987 (JASA 82): n = (z_alpha/2 + z_power)^2 / (3 (p' - 1/2)^2), with p' = P(d_i +
+    d_j > 0) under the effect.
     """
     if not (isfinite(effect) and effect > -1 and not 0 <= effect <= threshold and 0 < power < 1):
         raise ValueError(
@@ -336,7 +337,9 @@ def plan(effect, noise, power=POWER, confidence=CONFIDENCE, threshold=0.0):
     else:
         wins = sps.norm.cdf(sqrt(2) * shift / noise) if noise > 0 else 1.0
     z = sps.norm.ppf((1 + confidence) / 2) + sps.norm.ppf(power)
-    return max(MIN_PAIRS, int(np.ceil(z**2 / (3 * max(wins - 0.5, 1e-4) ** 2))))
+    if wins <= 0.5:  # the pilot does not tell this effect from none
+        return inf
+    return max(MIN_PAIRS, int(np.ceil(z**2 / (3 * (wins - 0.5) ** 2))))
 
 
 def _pilot_wins(pilot, shift):

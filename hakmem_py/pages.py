@@ -169,6 +169,7 @@ def page(executed, self_contained=False):
             "code": any(cell.cell_type == "code" for cell in notebook.cells),
             "reference": record.get("parameters", {}).get("reference", False),
             "calibration": record.get("calibration", ""),
+            "ruler": (executed.parent / "01_ruler.ipynb").exists(),
             "command": record.get("command", ""),
             "made": made(record),
             "css": (template / "page.css").read_text(encoding="utf-8"),
@@ -189,12 +190,11 @@ def made(record):
 
 def write_page(executed, folder, self_contained=False):
     """The page of an executed notebook into `folder`, plotly.min.js beside it. Returns its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    script = folder / "plotly.min.js"
-    if not self_contained and not script.exists():
-        script.write_text(get_plotlyjs(), encoding="utf-8")
+    script, drawing = folder / "plotly.min.js", get_plotlyjs()
+    if not (self_contained or (script.exists() and script.read_text(encoding="utf-8") == drawing)):
+        store.save_text(folder, script.name, drawing)
     path = folder / f"{executed.stem}.html"
-    path.write_text(page(executed, self_contained), encoding="utf-8")
+    store.save_text(folder, path.name, page(executed, self_contained))
     return path
 
 
@@ -259,5 +259,5 @@ def write_index(reports, machine):
     css = (TEMPLATES / "hakmem" / "page.css").read_text(encoding="utf-8")
     path = reports / "index.html"
     text = template.render(cards=cards, parts=parts, machine=machine, css=css, first=FIRST)
-    path.write_text(text, encoding="utf-8")
+    store.save_text(reports, path.name, text)
     return path

@@ -291,14 +291,14 @@ def run_block(experiment, quick, block, contenders, runs):
     everyone = schedule(experiment, block, quick)
     keys = dict(zip(everyone, identify(everyone, contenders, provenance.host()), strict=True))
     for run in runs:
-        row = _sample(run, contenders, experiment.timeout_s)
+        row = _sample(run, contenders, experiment)
         yield {"run_id": keys[run], "experiment": experiment.name} | row
 
 
-def _sample(run, contenders, timeout_s):
+def _sample(run, contenders, experiment):
     found, case = contenders[run.allocator.label], run.case
     listed = trace.REPLAY if case.trace else workloads(found.bench)[case.workload]
-    cpu = _core(run) if (case.threads or listed["threads"]) == 1 else -1
+    cpu = _core(run.block, experiment.seed) if (case.threads or listed["threads"]) == 1 else -1
     row = found.facts | {
         "block": run.block,
         "position": run.position,
@@ -321,12 +321,12 @@ def _sample(run, contenders, timeout_s):
     pin = ["--cpu", cpu] if cpu >= 0 else []
     more = [*found.arguments, *case.arguments(run.scale), "--seed", run.seed, *pin]
     command = [found.bench.bench, *more]
-    return row | worker.run(command, found.preload, found.expect, run.allocator.env, timeout_s)
+    return row | worker.run(command, found.preload, found.expect, run.allocator.env, experiment.timeout_s)
 
 
-def _core(run):
+def _core(block, seed):
     """The core that all runs of this block are pinned to, drawn anew for every block."""
-    return random.Random(run.block).choice(sorted(os.sched_getaffinity(0)))
+    return random.Random(f"{seed} {block}").choice(sorted(os.sched_getaffinity(0)))
 
 
 @contextlib.contextmanager

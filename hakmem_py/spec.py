@@ -119,7 +119,18 @@ LOOKS = (
     lambda v: all(isinstance(n, int) and n >= 6 for n in v) and v == sorted(set(v)),
     "increasing, from 6 on",
 )
-TABLE = dict, lambda v: all(isinstance(x, str | int | float) for x in v.values()), "a table of plain values"
+
+
+def table(refused, why):
+    """A table of plain values; `refused`: which of its keys something else decides."""
+
+    def fits(given):
+        return all(isinstance(x, str | int | float) for x in given.values()) and not any(map(refused, given))
+
+    return dict, fits, f"a table of plain values, {why}"
+
+
+OWNED = ("workload", "replay", "size", "threads", "slots", "scale", "backend", "seed", "cpu", "slowdown")
 RULES = {  # table -> key -> (type, test, what is allowed); a case's lists are multiplied out before
     "experiment": {
         "name": text(),
@@ -137,7 +148,7 @@ RULES = {  # table -> key -> (type, test, what is allowed); a case's lists are m
         "label": text(),
         "use": text(*USES),
         "variant": text(),
-        "env": TABLE,
+        "env": table(lambda name: name.startswith("LD_"), "without LD_ ones: the library is what `use` says"),
         "slowdown": number(0, 1000),
         "quick": whole(0, 1),
     },
@@ -148,7 +159,7 @@ RULES = {  # table -> key -> (type, test, what is allowed); a case's lists are m
         "slots": whole(1, 2**26),
         "scale": number(1e-9, 1e6),
         "quick_scale": number(0, 1e6),
-        "options": TABLE,
+        "options": table(OWNED.__contains__, f"without {', '.join(OWNED)}, which have keys of their own"),
         "label": text(),
     },
 }
@@ -231,7 +242,7 @@ def _cases(row, where, folder):
         raise SpecError(f"{where}: {empty[0]} = [] names nothing; a list needs one value at least")
     for values in itertools.product(*lists.values()):
         point = _checked(dict(zip(lists, values, strict=True)), "case", where, Case)
-        yield _found(Case(**point | {"options": _pairs(row.get("options"))}), where, folder)
+        yield _found(Case(**point | {"options": _pairs(point.get("options"))}), where, folder)
 
 
 def _found(case, where, folder):

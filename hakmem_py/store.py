@@ -68,10 +68,14 @@ def append(folder, rows):
     _write(Path(folder), name, lambda file: pq.write_table(table, file, **plain))
 
 
-def save_json(folder, name, value):
-    """Writes one JSON file beside the samples, whole or not at all."""
-    text = json.dumps(value, indent=1, default=str)
+def save_text(folder, name, text):
+    """Writes one file, whole or not at all. Raises StoreError."""
     _write(Path(folder), name, lambda file: file.write(text.encode()))
+
+
+def save_json(folder, name, value):
+    """The same of one JSON file beside the samples."""
+    save_text(folder, name, json.dumps(value, indent=1, default=str))
 
 
 def append_lines(path, rows):

@@ -48,10 +48,16 @@ def record(command: Sequence[str], folder: Path, records: int = RECORDS) -> tupl
         raise ValueError(f"records must be at least 1, not {records}")
     find_program(command[0])
     folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{folder} cannot be written: choose another folder with --out")
     before = set(folder.glob(f"*{TRACE_SUFFIX}"))
     env = {"HAKMEM_TRACE_DIR": str(folder.resolve()), "HAKMEM_TRACE_RECORDS": str(records)}
     env = {**os.environ, "LD_PRELOAD": str(recorder()), **env}
-    status = subprocess.run(command, env=env).returncode
+    child = subprocess.Popen(command, env=env)
+    try:
+        status = child.wait()
+    except KeyboardInterrupt:  # the terminal's, so the program has it too: how many a server is ended
+        status = child.wait()
     new = set(folder.glob(f"*{TRACE_SUFFIX}")) - before
     traces = [read_header(path) for path in new if path.stat().st_size]
     if new and not traces:

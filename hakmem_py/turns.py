@@ -17,7 +17,7 @@ from math import ceil
 import pandas as pd
 
 from . import build, contest, native, provenance, runner, stats
-from .progress import Progress
+from .progress import Progress, Stopped, judged
 
 BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs that a learner reads once
 WHOLE = re.compile(r"([0-9]+)([kmg]?)", re.IGNORECASE)  # a value as the environment takes it: 64M
@@ -50,15 +50,20 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
             contest.refuse(target, one, tried, allow_few, env, LEARNING)
         seen = {name: tried[name] for name in ("settled", "cached_bytes")}
         progress = Progress(f"turns of {target.label}", blocks)
-        for block in range(blocks):
-            row = contest.run_bench((*command, "--seed", str(seed + block)), "hakmem", env, contest.TIMEOUT_S)
-            row |= seen | {"case": target.label, "block": block, "load1": provenance.load1()}
-            rows += _sides(row, sides)
-            progress.step(block)
-        progress.end()
-    samples = pd.DataFrame(rows)
-    samples.attrs = {"baseline": sides[0].label, "loops": {one.label: one.loop for one in sides}}
-    return samples
+        try:
+            for block in range(blocks):
+                asked = (*command, "--seed", str(seed + block))
+                row = contest.run_bench(asked, "hakmem", env, contest.TIMEOUT_S)
+                row |= seen | {"case": target.label, "block": block, "load1": provenance.load1()}
+                rows += _sides(row, sides)
+                progress.step(block)
+        except KeyboardInterrupt:
+            if block < stats.MIN_PAIRS:
+                raise
+            raise Stopped(contest.gathered(rows, sides, block)) from None
+        finally:
+            progress.end()
+    return contest.gathered(rows, sides)
 
 
 def _refuse(knob, values, env):
@@ -197,5 +202,6 @@ def _run(args):
         target = lasting(args.seconds, target)
     numbers = [int(value[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[value[2].lower()] for value in values]
     env = contest.intervals(args)
-    samples = compare(target, knob, numbers, args.blocks, args.seed, env, args.allow_few)
-    contest.show(target, samples, args, memory=["cached_kb"])  # both sides have one process, and its peak
+    how = (knob, numbers, args.blocks, args.seed, env, args.allow_few)
+    memory = ["cached_kb"]  # both sides have one process, and its peak
+    judged(lambda: compare(target, *how), lambda samples: contest.show(target, samples, args, memory))

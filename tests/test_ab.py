@@ -152,6 +152,31 @@ def test_runs_that_all_failed_say_why_in_one_line(module, words, monkeypatch, ca
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize("blocks", [3, 7])
+@pytest.mark.parametrize("module", [ab, turns])
+def test_what_the_user_stops_is_judged_by_its_whole_blocks(module, blocks, monkeypatch, capsys):
+    calls = iter(range(1, 1000))
+    counted = {"firings": 500, "slow_firings": 0, "settled": 0.9, "cached_bytes": 0.0, "peak_rss_bytes": 2e6}
+    seen = {"chunk_cpu_ns": [5.0, 6.0], "chunk_ns": [5.0, 6.0], "chunk_side": [0, 1], "ace_firings": None}
+    times = {"elapsed_ns": 10**9, "cpu_ns_per_op": 5e6, "wall_ns_per_op": 5e6, "extra": json.dumps(seen)}
+
+    def play(*_):
+        if next(calls) == (2 + 2 * blocks + 2 if module is ab else blocks + 1):
+            raise KeyboardInterrupt
+        return {"status": "ok", "error": ""} | counted | times
+
+    monkeypatch.setattr(ab, "record", lambda _, one, __: ({"allocator": one.label} | play(), None))
+    monkeypatch.setattr(contest, "record", lambda *_: (counted | times | {"status": "ok"}, None))
+    monkeypatch.setattr(contest, "run_bench", play)
+    words = ["ab", "--sides", "system", "hakmem", "--blocks", "60", "--", "true"]
+    if module is turns:
+        words = ["toggle", "magazine_blocks=16,32", "--workload", "bursts", "--blocks", "60"]
+    assert cli.main(words) == 130
+    said = capsys.readouterr()
+    assert (f", {blocks} blocks, seed 1" in said.out) == (blocks == 7)
+    assert ("the blocks that were whole" in said.err) == (blocks == 7) and "hakmem: stopped" in said.err
+
+
 def test_settled_is_where_the_last_half_of_the_windows_went():
     def learner(number, rewards, arms):
         rows = {"learner": number, "block_size": 64, "arm": arms, "reward": [rewards[arm] for arm in arms]}

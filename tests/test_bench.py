@@ -1,8 +1,11 @@
 """The bench: workloads do what they report and refuse what they cannot; traces come back call for call."""
 
+import functools
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -294,6 +297,29 @@ def test_a_killed_program_leaves_a_whole_trace(bench, tmp_path):
 def test_a_shell_with_a_getenv_of_its_own_is_recorded(tmp_path):
     status, traces = trace.record(["bash", "-c", "for i in 1 2 3; do (echo $i); done"], tmp_path)
     assert status == 0 and len(traces) == 4
+
+
+def test_a_server_that_is_interrupted_leaves_a_trace_that_is_told(tmp_path):
+    serve = (
+        "import time\nprint('up', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('down')"
+    )
+    words = [sys.executable, "-m", "hakmem_py", "trace", "--out", tmp_path, "--", sys.executable, "-c", serve]
+    heard = functools.partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # a background job would ignore it
+    child = subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heard
+    )
+    assert child.stdout.readline() == "up\n"
+    os.killpg(child.pid, signal.SIGINT)
+    said = child.communicate(timeout=60)[0]
+    assert said.startswith("down\n") and "replay: " in said and child.returncode == 0
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_program_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    with pytest.raises(ValueError, match="cannot be written: choose another folder"):
+        trace.record([sys.executable, "-c", "open('ran', 'w')"], tmp_path)
 
 
 def test_a_full_trace_counts_its_losses_and_says_them(bench, tmp_path, capfd):

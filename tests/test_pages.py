@@ -259,6 +259,14 @@ def test_the_front_page_of_all(site, browser):
     assert open_page.complaints == [] and open_page.left_the_disk() == []
 
 
+def test_a_drawing_script_that_was_cut_short_is_written_again(specimen, tmp_path):
+    from hakmem_py import pages
+
+    (tmp_path / "plotly.min.js").write_text("half of")
+    pages.write_page(specimen / "executed" / "00_specimen.ipynb", tmp_path)
+    assert (tmp_path / "plotly.min.js").stat().st_size > 1_000_000
+
+
 # ---------------------------------------------------------------- JupyterLab, started for real
 
 

@@ -310,3 +310,10 @@ def test_knobs_and_counters_are_tables():
     assert len(native.counters()) > 3
     with pytest.raises(native.NativeError, match="restart the kernel"):
         native.load("checked")
+
+
+def test_the_seed_decides_the_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    drawn = {seed: [runner._core(block, seed) for block in range(40)] for seed in (1, 2)}
+    assert drawn[1] != drawn[2] and set(drawn[1]) == {0, 1, 2, 3}
+    assert drawn[1] == [runner._core(block, 1) for block in range(40)]

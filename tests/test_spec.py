@@ -26,6 +26,8 @@ REFUSED = {  # replacement in the tiny spec -> words that the one line must hold
     ("[[case]]", "[[cases]]"): ["cases", "unknown"],
     ('name = "tiny"', 'name = "other"'): ["other", "tiny"],
     ("[experiment]", "[experiment"): ["cannot be read"],
+    ('use = "floor"', 'use = "floor"\nenv = { LD_PRELOAD = "a.so" }'): ["env", "LD_", "use"],
+    ('workload = "lifo"', 'workload = "lifo"\noptions = { backend = "floor" }'): ["options", "backend"],
 }
 
 
@@ -52,6 +54,13 @@ def test_every_spec_of_the_repository_reads(path):
 def test_lists_are_multiplied_out(tiny):
     names = [case.name for case in load_spec(tiny('"lifo"', '["lifo", "fifo"]')).cases]
     assert names == ["lifo-16", "lifo-64", "fifo-16", "fifo-64"]
+
+
+def test_a_list_of_options_is_multiplied_out_too(tiny):
+    several = 'workload = "lifo"\nlabel = ["a", "b"]\noptions = [{ chunks = 2 }]'
+    assert {case.options for case in load_spec(tiny('workload = "lifo"', several)).cases} == {
+        (("chunks", "2"),)
+    }
 
 
 def test_a_block_runs_everything_once_and_keeps_a_case_together(tiny):

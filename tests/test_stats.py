@@ -181,6 +181,11 @@ def test_a_plan_of_what_cannot_be_is_refused_in_one_line(effect, noise, said):
     assert len(str(refused.value).splitlines()) == 1
 
 
+def test_a_pilot_too_short_for_its_noise_plans_nothing():
+    assert stats.plan(0.01, RNG(1).normal(0, 0.1, 15)) == np.inf
+    assert stats.plan(0.05, RNG(1).normal(0, 0.01, 15)) < 20
+
+
 def test_a_pilot_plans_for_its_own_tails():
     pilot = 0.05 * RNG(5).standard_t(2.5, 500)
     n = stats.plan(0.02, pilot)

@@ -35,8 +35,8 @@
     X(ace_log_level,        "level",       0,       0,        3,   0, 0, "0 silent, 1 start and stop, 2 decisions, 3 windows; on stderr") \
     X(ace_fast_interval_ms, "ms",        500,       1,    60000,   0, 0, "window of the fast loop: magazines") \
     X(ace_slow_interval_ms, "ms",      30000,       1,  3600000,   0, 0, "window of the slow loop: superslabs, purging, the large threshold") \
-    X(ace_policy,           "policy",     20,       0,       20,   0, 0, "row of the policy table for magazines; HAKMEM_ACE_POLICY takes its name") \
-    X(ace_slow_policy,      "policy",     20,       0,       20,   0, 0, "row of the policy table for the slow loop; HAKMEM_ACE_SLOW_POLICY takes its name") \
+    X(ace_policy,           "policy",     20,       0, POLICY_LAST, 0, 0, "row of the policy table for magazines; HAKMEM_ACE_POLICY takes its name") \
+    X(ace_slow_policy,      "policy",     20,       0, POLICY_LAST, 0, 0, "row of the policy table for the slow loop; HAKMEM_ACE_SLOW_POLICY takes its name") \
     X(ace_arm,              "arm",         5,       0,        5,   0, 0, "highest arm at which magazines begin, from the capacity in force: 0 is 16 blocks, 5 is 512") \
     X(ace_price_ppm,        "ppm",     10000,       0,  1000000,   0, 0, "what a cached byte per resident byte costs of the reward") \
     X(ace_shuffled,         "bool",        0,       0,        1,   0, 0, "placebo: the policy is told the reward of another window") \

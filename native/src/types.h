@@ -89,6 +89,7 @@
 #define BOUND_ROW 255u   /* bits of a unit's bound that say its class: what blocks are apart is above (sizeclass.c) */
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
+#define POLICY_LAST 20                  /* row of the policy table (ace/policy.c) */
 #define QUARANTINE_MAX 4096             /* freed blocks that hardened holds back at most */
 #define MAGAZINE_BURST 128u             /* with more the exchange of a magazine costs each block hardly less */
 #define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */

@@ -241,7 +241,7 @@ static const struct policy policies[] = {
 };
 /* clang-format on */
 #define POLICIES ((int)(sizeof policies / sizeof *policies))
-_Static_assert(POLICIES == 21, "the knobs ace_policy and ace_slow_policy allow 0 to 20");
+_Static_assert(POLICIES == POLICY_LAST + 1, "the knobs ace_policy and ace_slow_policy name each row (types.h)");
 
 /* --- verbs -------------------------------------------------------------------------------------------------------- */
 
