@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from . import native, store
+from . import native, provenance, store
 
 TABLES = ("spans", "magazines", "journey", "shares")
 REFERENCE = store.REFERENCE / "02_anatomy"
@@ -114,8 +114,8 @@ def _seen(step, block, size, library):
 
 
 def keep(**tables):
-    """Writes tables of TABLES as the reference that `kept` reads."""
-    REFERENCE.mkdir(parents=True, exist_ok=True)
+    """Writes tables of TABLES as the reference that `kept` reads, and where they were made."""
+    store.save_json(REFERENCE, "facts.json", provenance.collect())
     for name, table in tables.items():
         table.to_parquet(REFERENCE / f"{name}.parquet", index=False)
 
@@ -123,3 +123,8 @@ def keep(**tables):
 def kept():
     """The reference tables, in the order of TABLES."""
     return [pd.read_parquet(REFERENCE / f"{name}.parquet") for name in TABLES]
+
+
+def kept_facts():
+    """The machine and the commit where they were made."""
+    return store.read_json(REFERENCE / "facts.json")

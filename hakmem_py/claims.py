@@ -207,7 +207,7 @@ def _judge_spread(claim, table, _counted):
 
 def _judge_rate(claim, _table, counted):
     if counted is None:
-        return {"verdict": "undecided", "why": "counted only where the allocator can be run"}
+        return {"verdict": "not testable here", "why": "counted only where the allocator can be run"}
     calls, iterations = float(claim.text.split()[1]), 2e8
     found = stats.rate_verdict(*counted, calls / iterations)
     return {"verdict": found.kind, "n": counted[1], "why": found.text}
