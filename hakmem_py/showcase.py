@@ -50,6 +50,7 @@ def freeze_simulations(name):
     lab = Lab(name, reference=True)
     lab.kept = lab.replay()
     lab.freeze()
+    _name_machines()
     return len(lab.kept)
 
 
@@ -67,12 +68,13 @@ def _say_changed(name, facts):
 def _name_machines():
     """data/reference/README.md: on which machines the reference was measured."""
     there = {}
-    for path in sorted(store.REFERENCE.glob("*/provenance-*.json")):
+    found = [store.REFERENCE.glob(f"*/{name}.json") for name in ("provenance-*", "facts")]
+    for path in sorted(path for paths in found for path in paths):
         facts = json.loads(path.read_text(encoding="utf-8"))
         there.setdefault(tuple(facts[name] for name in MACHINE_FACTS), {})[path.parent.name] = True
     text = f"""# Reference samples
 
-A `provenance-*.json` a build beside them says at which commit.
+A `provenance-*.json` a build beside them, or a `facts.json`, says at which commit.
 
 | {" | ".join(MACHINE_FACTS)} | measured there |
 {"|---" * (len(MACHINE_FACTS) + 1)}|
