@@ -75,7 +75,7 @@ def journey(size=208, blocks=1500, variant="release"):
         give(other)
     rows.append(_seen("all others are freed", block, size, library))
     library.lib.hak_purge()
-    rows.append(_seen("purge: blocks go home, the slab is empty", block, size, library))
+    rows.append(_seen("purge: the blocks in caches go home", block, size, library))
     return pd.DataFrame(rows)
 
 

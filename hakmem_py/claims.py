@@ -147,6 +147,7 @@ def judge(samples, counted=None):
 def _judge(claim, samples, counted):
     group, folder = claim.group, claim.group.get("repeat", "")
     row = {"claim": claim.id, "text": claim.text, "claimed": claim.claimed, "samples": folder}
+    row |= {"hypothesis": group.get("hypothesis", "difference")}
     row |= {"ratio": nan, "low": nan, "high": nan, "n": 0, "cv": nan}
     if "void" in group or "untestable" in group:
         kind = "void" if "void" in group else "not testable here"

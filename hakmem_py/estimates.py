@@ -250,7 +250,7 @@ def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, famil
     """
     low, high = _percent(estimate.low), _percent(estimate.high)
     gain = f"gain {_percent(estimate.value)} [{low}, {high}], n = {estimate.n}"
-    needed = _needed_pairs(estimate, threshold, margin, power)
+    needed = needed_pairs(estimate, threshold, margin, power)
     if estimate.autocorrelation - 2 / sqrt(estimate.n) > CORRELATION_LIMIT:
         why = f"neighbour pairs correlate (lag 1: {estimate.autocorrelation:.2f}): the interval is too narrow"
         return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {why}: randomise the order within blocks")
@@ -281,8 +281,11 @@ def _percent(value):
     return f"{100 * (value - 1):+.2f} %" if isfinite(value) else "inf"
 
 
-def _needed_pairs(estimate, threshold, margin, power):
-    """Pairs for the nearest decision that the point estimate allows, by the square-root law of widths."""
+def needed_pairs(estimate, threshold, margin, power=POWER, below=0.0):
+    """Pairs for the nearest decision that the point estimate allows, by the square-root law of widths.
+
+    Decided is a gain above `threshold`, a loss of more than `below`, or equality within the margin.
+    """
     if not isfinite(estimate.high):
         return MIN_PAIRS
     x, tail = log(estimate.value), (1 - estimate.confidence) / 2
@@ -290,7 +293,7 @@ def _needed_pairs(estimate, threshold, margin, power):
     z_power = sps.norm.ppf(power)
     routes = [  # distance to the border on the log scale, normal quantiles that must fit into it
         (x - log1p(threshold), z_power - sps.norm.ppf(tail)),
-        (-x, z_power - sps.norm.ppf(tail)),
+        (-x - log1p(below), z_power - sps.norm.ppf(tail)),
         (
             log1p(margin) - abs(x),
             sps.norm.ppf((1 + power) / 2) - sps.norm.ppf(2 * tail),

@@ -101,15 +101,18 @@ def magazines(table, title="Blocks at hand in the magazines"):
 
 
 def journey(table, title="Where the blocks of a class are, step by step"):
-    """Stacked bars of `anatomy.journey`: blocks loaded, spare and in the depot after each step."""
+    """Stacked bars of `anatomy.journey`: blocks loaded, spare and in the depot after each step.
+
+    Of the depot only its magazines are known, which may be shorter: it is drawn as if they were full.
+    """
     steps = [f"{i}. {step}" for i, step in enumerate(table["step"], 1)]
     places = pd.DataFrame({"magazine": table["loaded"], "spare": table["spare"]})
-    places["depot"] = table["depot"] * table["capacity"]
+    places["depot, at most"] = table["depot"] * table["capacity"]
     fig = go.Figure()
     for name, (paint, _) in zip(places, OTHERS, strict=False):
         fig.add_bar(y=steps, x=places[name], name=name, orientation="h", marker_color=paint)
     alt = (
-        f"Blocks in magazine, spare and depot over {len(table)} steps; at most {table['depot'].max()} full "
+        f"Blocks in magazine, spare and depot over {len(table)} steps; at most {table['depot'].max()} "
         f"magazines in the depot, at the end {table['slab_used'].iloc[-1]} blocks of the slab are out."
     )
     axes = {"xaxis": {"title_text": "blocks"}, "yaxis": {"autorange": "reversed", "type": "category"}}

@@ -220,12 +220,13 @@ def sweep(samples):
 
 
 def memory(samples):
-    """Resident bytes an object takes beyond its own, at the peak of the sweep's largest pool."""
+    """Resident bytes an object takes beyond its own, at the peak of the sweep's largest pool; its objects."""
     rows = samples.query("workload == 'pool_sweep' and status == 'ok'")
     rows = rows[rows["slots"] == rows["slots"].max()]
     grown = (rows["peak_rss_bytes"] - rows["rss_start_bytes"]) / rows["slots"] - rows["size_bytes"]
     table = rows.assign(overhead_bytes=grown, huge_share=rows["thp_bytes"] / rows["peak_rss_bytes"])
-    columns = ["overhead_bytes", "huge_share"]
+    table = table.rename(columns={"slots": "objects"})
+    columns = ["objects", "overhead_bytes", "huge_share"]
     return table.groupby("allocator", sort=False)[columns].median().reset_index()
 
 

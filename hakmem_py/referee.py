@@ -47,12 +47,14 @@ def _relative(measured):
 
 def below_a_cycle(measured):
     value = claims.published("P0", "numa_strategies", "time")
-    least = measured[measured["unit"] == "call"].nsmallest(1, "min_cpu_ns_per_op").iloc[0]
+    called = measured[(measured["unit"] == "call") & (measured["backend"] == "malloc")]
+    least = called.nsmallest(1, "min_cpu_ns_per_op").iloc[0]
     shown = (
-        f"the fastest single call of {len(measured)} runs here ({least['allocator']}, {least['case']}) takes"
+        f"of {len(called)} runs here that call a library, the fastest ({least['allocator']}, "
+        f"{least['case']}) takes {1000 * least['min_cpu_ns_per_op']:.0f} ps a call in its fastest chunk"
     )
     said = f"allocating by a placement policy takes {value.min():.0f} ps"
-    return "a time below a clock cycle", said, f"{shown} {1000 * least['min_cpu_ns_per_op']:.0f} ps"
+    return "a time in which no call fits", said, shown
 
 
 def cost_below_zero(measured, random):

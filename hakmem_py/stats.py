@@ -28,6 +28,7 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     equivalent,
     inverse,
     look_confidences,
+    needed_pairs,
     over_builds,
     plan,
     ratio,
@@ -322,7 +323,8 @@ def claim_verdict(claimed, estimate, hypothesis="difference", margin=MARGIN, cla
         kind = judge[hypothesis](claimed, estimate, margin, claimed_n)
     else:
         raise ValueError(f"hypothesis {hypothesis!r} is unknown; allowed: {', '.join(judge)}, at most")
-    needed = verdict(estimate, margin, margin).needs_n if kind == "undecided" else None
+    below = margin if hypothesis == "equivalence" else 0.0
+    needed = needed_pairs(estimate, margin, margin, below=below) if kind == "undecided" else None
     ours = f"measured {said(estimate)}, n = {estimate.n}"
     return Verdict(kind, needed, f"{kind}: claimed {claimed:.4g}, {ours}")
 

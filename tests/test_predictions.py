@@ -28,19 +28,22 @@ def test_patterns_are_judged_by_order_by_size_and_without_the_call():
 
 
 def test_random_mixed_is_judged_by_the_ratios():
-    table = pd.DataFrame({"allocator": ["system", "mimalloc", "floor"], "ratio": [2.0, 1.4, 0.6]})
+    table = pd.DataFrame({"allocator": ["hakmem", "system", "floor"], "ratio": [0.7, 2.0, 0.6]})
     held = predictions.random_mixed(table.assign(low=table["ratio"], high=table["ratio"]))["held"]
     assert held.tolist() == ["no", "yes", "yes"]
+    wide = predictions.random_mixed(table.assign(low=table["ratio"] * 0.8, high=table["ratio"] * 1.3))["held"]
+    assert wide.tolist() == ["open", "open", "yes"]
     assert predictions.random_mixed(table.assign(low=1, high=1, ratio=float("nan"))).empty
 
 
 def test_published_claims_are_counted_by_kind():
     verdicts = pd.DataFrame(
         {
-            "claim": ["P1 vm system", "P1 json hakmem-baseline", "P3 random mixed", "P0 void"],
-            "claimed": [0.3, 0.9, 1.05, 1.0],
-            "ratio": [0.3, 2.0, 1.2, float("nan")],
-            "verdict": ["replicated", "not replicated", "replicated", "void"],
+            "claim": ["P1 vm system", "P1 json hakmem-baseline", "P3 random mixed", "P0 pool_10", "P0 void"],
+            "claimed": [0.3, 0.9, 1.05, 1.01, 1.0],
+            "ratio": [0.3, 2.0, 1.2, 1.0, float("nan")],
+            "verdict": ["replicated", "not replicated", "replicated", "not replicated", "void"],
+            "hypothesis": ["difference", "difference", "difference", "equivalence", "difference"],
         }
     )
     found = predictions.published(verdicts)
