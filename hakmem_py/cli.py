@@ -25,11 +25,19 @@ COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "trace": ("trace", "record what a program allocates, to replay it"),
     "soak": ("soak", "drift of memory and throughput over a long run"),
     "report": ("report", "run the notebooks and write the HTML pages"),
-    "freeze": ("showcase", "make measured samples the reference that is committed"),
+    "freeze": ("showcase", "make samples the reference that is committed, measuring what is missing"),
     "readme": ("showcase", "redraw the README's figures from the reference, its table from the build"),
 }
 
-RESUMED = ("run", "campaign", "decide", "soak", "report")  # they store what they measure and go on from there
+RESUMED = (
+    "run",
+    "campaign",
+    "decide",
+    "soak",
+    "report",
+    "freeze",
+    "check",
+)  # they store what they measure and go on from there
 
 
 def parser(names):

@@ -155,7 +155,7 @@ def _run(args):
         print(f"and {len(traces) - SHOWN} shorter ones in {args.out}")
     recorded = bool(traces) and traces[0].records > 0
     if recorded:
-        print(f"replay: {build().bench} --replay {traces[0].path}")
+        print(f"replay: {build().bench} --replay {traces[0].path.resolve()}")
     if status:
         unseen = "" if traces else "; nothing was recorded"
         print(f"hakmem trace: {args.program[0]} ended with status {status}{unseen}", file=sys.stderr)

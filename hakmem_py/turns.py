@@ -19,7 +19,7 @@ import pandas as pd
 from . import build, contest, native, provenance, runner, stats
 from .progress import Progress, Stopped, judged
 
-BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs that a learner reads once
+BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs by which a learner begins
 WHOLE = re.compile(r"([0-9]+)([kmg]?)", re.IGNORECASE)  # a value as the environment takes it: 64M
 LEARNING = 0.35  # of a run, in which a learner that takes turns is in whole windows
 TRIAL_S = 1.0  # seconds of the trial by which a run's length is sized; its first moments are the slowest

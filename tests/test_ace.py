@@ -1,6 +1,7 @@
 """ACE: what it tells, who may drive it, and what an A/B with it needs to count."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -388,6 +389,115 @@ assert native.knobs().at["large_threshold", "value"] == 5 << 20
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+LEFT_ALONE = {
+    "magazines": """
+native.set_knob("ace_policy", lib.hak_policy_find(b"fixed"))
+work = ace.bursts(64, blocks=3000)
+def capacity(): return native.magazines().query("block_size == 64")["capacity"].max()
+for _ in range(4): step(); work()
+assert capacity() == 512
+native.set_knob("magazine_blocks", 16)
+for _ in range(4): work(); step()
+work()
+assert capacity() == 16
+""",
+    "the value that ACE chose": """
+native.set_knob("ace_slow_policy", lib.hak_policy_find(b"round-robin"))
+step()
+for _ in range(2): lib.hak_ace_observe(1, later(), window, reward)
+chosen = said("purge_delay_ms")
+assert chosen != 500
+native.set_knob("purge_delay_ms", chosen)
+ace.stop()
+assert said("purge_delay_ms") == chosen
+""",
+    "a window that ends from outside": """
+step()
+native.set_knob("purge_delay_ms", 777)
+lib.hak_ace_observe(1, later(), window, reward)
+assert said("purge_delay_ms") == 777
+ace.stop()
+assert said("purge_delay_ms") == 777
+""",
+}
+
+
+@pytest.mark.parametrize("what", LEFT_ALONE)
+def test_what_the_program_sets_is_left_alone(what):
+    done = driven(LEFT_ALONE[what])
+    assert done.returncode == 0, done.stderr
+
+
+def driven(code):
+    """A program that steps ACE by hand."""
+    head = """
+from hakmem_py import ace, native
+lib, ffi = native.load("release").lib, native.load("release").ffi
+window, reward, clock = ffi.new("hak_window_t *"), ffi.new("double *"), [10**9]
+def later():
+    clock[0] += 10**9
+    return clock[0]
+def step(): lib.hak_ace_step(later())
+def said(knob): return native.knobs().at[knob, "value"]
+"""
+    return subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True)
+
+
+def test_another_policy_is_taken_up_by_learners_that_are_there():
+    done = driven("""
+learner = ffi.new("hak_learner_t *")
+step()
+native.set_knob("ace_slow_policy", lib.hak_policy_find(b"fixed"))
+ace.stop()
+ace.start()
+lib.hak_ace_learner_read(1, learner)
+assert learner.policy == lib.hak_policy_find(b"fixed")
+ace.stop()
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_arm_of_a_new_learner_is_in_force():
+    done = driven("""
+native.set_knob("ace_arm", 0)
+native.set_knob("ace_fast_interval_ms", 60000)
+ace.start()
+learner = ffi.new("hak_learner_t *")
+assert lib.hak_ace_learner_read(lib.hak_ace_learner_of(64), learner) == 0
+work = ace.bursts(64, blocks=5000)
+for _ in range(3): work()
+magazine = native.magazines().query("block_size == 64")["capacity"].max()
+assert learner.settings[learner.arm] == magazine == 16, (learner.arm, magazine)
+ace.stop()
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_history_has_points_whatever_the_locale(tmp_path):
+    made = shutil.which("localedef") and subprocess.run(
+        ["localedef", "-i", "de_DE", "-f", "UTF-8", tmp_path / "de_DE.UTF-8"], capture_output=True
+    )
+    if not made or not (tmp_path / "de_DE.UTF-8").exists():
+        pytest.skip("no locale with a decimal comma can be made here: apt install locales")
+    code = f"""
+import locale
+locale.setlocale(locale.LC_ALL, "")
+step()
+work = ace.bursts(64, blocks=5000)
+for _ in range(8): work(); lib.hak_ace_observe(0, later(), window, reward)
+assert lib.hak_event_write(b"{tmp_path}/rows.csv") == 8
+assert locale.localeconv()["decimal_point"] == ","
+"""
+    os.environ |= {"LOCPATH": str(tmp_path), "LC_ALL": "de_DE.UTF-8"}
+    try:
+        done = driven(code)
+    finally:
+        del os.environ["LOCPATH"], os.environ["LC_ALL"]
+    assert done.returncode == 0, done.stderr
+    rows = (tmp_path / "rows.csv").read_text().splitlines()
+    assert len({row.count(",") for row in rows}) == 1 and "." in rows[-1]
 
 
 def test_where_ace_only_looks_on_a_window_names_the_setting_in_force():

@@ -416,7 +416,7 @@ int hak_ace_parameter(const char *name, double value);
 void hak_ace_phase(uint32_t mark); /* of what the program does, for the events */
 
 size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity,
-                      uint64_t *lost); /* from *cursor on; 0: all */
+                      uint64_t *lost); /* from *cursor on; 0: all. *lost grows by what was overwritten unread */
 int hak_event_write(const char *path); /* appends what is new as CSV: rows, or -1 and errno */
 
 /* cdef end */

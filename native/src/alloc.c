@@ -29,7 +29,7 @@ static COLD void start(void)
         link_key = LINK_LEAST + (os_random() >> (64 - POINTER_BITS + 1));
         classes_init();
         ace_prepare();
-        knobs_init(environment());
+        knobs_init(os_settings());
         mode = knob(KNOB_force_libc_alloc)                    ? MODE_LIBC
                : knob(KNOB_canaries) || knob(KNOB_quarantine) ? MODE_GUARDED
                                                               : MODE_CACHED;

@@ -71,15 +71,30 @@ static int event_header(char *text, size_t room)
                     "live_bytes,rss_bytes,seed,lost\n");
 }
 
+/* A value and a comma, the point a point: snprintf writes the one of the program's locale, of a byte or more. */
+static int event_value(char *text, size_t room, int digits, double value)
+{
+    int n = snprintf(text, room, "%.*g", digits, value), to = 0;
+    for (int at = 0; at < n; at++) {
+        char c = text[at];
+        bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '-' || c == '+';
+        if (plain || to == 0 || text[to - 1] != '.') text[to++] = plain ? c : '.';
+    }
+    text[to++] = ',';
+    return to;
+}
+
 #define U(x) ((unsigned long long)(x))
 static int event_row(char *text, size_t room, const hak_event_t *e)
 {
     const hak_window_t *w = &e->window;
-    int n =
-        snprintf(text, room, "%llu,%llu,%d,%u,%u,%u,%d,%d,%d,%d,%lld,%llu,%.17g,%.17g,%.17g,%.9g,%.9g,", U(e->number),
-                 U(e->time_ns), e->learner, e->block_size, e->threads, e->phase, e->policy, e->reason, e->arm,
-                 e->next_arm, (long long)e->setting, U(e->pulls), e->reward, e->told, e->price, e->mean, e->bonus);
-    for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += snprintf(text + n, room - (size_t)n, "%.9g,", e->index[arm]);
+    int n = snprintf(text, room, "%llu,%llu,%d,%u,%u,%u,%d,%d,%d,%d,%lld,%llu,", U(e->number), U(e->time_ns),
+                     e->learner, e->block_size, e->threads, e->phase, e->policy, e->reason, e->arm, e->next_arm,
+                     (long long)e->setting, U(e->pulls));
+    const double whole[] = {e->reward, e->told, e->price}, shown[] = {e->mean, e->bonus};
+    for (int i = 0; i < COUNT(whole); i++) n += event_value(text + n, room - (size_t)n, 17, whole[i]);
+    for (int i = 0; i < COUNT(shown); i++) n += event_value(text + n, room - (size_t)n, 9, shown[i]);
+    for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) n += event_value(text + n, room - (size_t)n, 9, e->index[arm]);
     return n + snprintf(text + n, room - (size_t)n,
                         "%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu,%llu\n", U(w->begin_ns),
                         U(w->end_ns), U(w->cpu_ns), U(w->refills), U(w->spills), U(w->swaps), U(w->contended),

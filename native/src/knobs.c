@@ -58,6 +58,7 @@ static _Atomic int64_t knob_values[KNOB_COUNT] = {
 #define KNOB_VALUE(name, unit, preset, ...) preset,
     KNOBS(KNOB_VALUE)};
 static int64_t knob_presets[KNOB_COUNT] = {KNOBS(KNOB_VALUE)};
+static uint32_t knob_sets[KNOB_COUNT]; /* times the program set it: what ACE writes is not counted */
 
 /* A profile presets some knobs; one row a setting. */
 static const struct preset {
@@ -146,11 +147,12 @@ static COLD void knob_complain(const char *variable, size_t length, const char *
     line_end(&line);
 }
 
-static bool knob_profile_exists(const char *name)
+/* Its name as it stands here: some programs write over their environment. NULL: there is none. */
+static const char *knob_profile(const char *name)
 {
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
-        if (strcmp(presets[i].profile, name) == 0) return true;
-    return strcmp(name, "default") == 0;
+        if (strcmp(presets[i].profile, name) == 0) return presets[i].profile;
+    return strcmp(name, "default") == 0 ? "default" : NULL;
 }
 
 static COLD void knob_complain_profile(const char *name)
@@ -170,11 +172,12 @@ static COLD void knob_complain_profile(const char *name)
 
 static void knob_take_profile(const char *name)
 {
-    if (!knob_profile_exists(name)) {
+    const char *known = knob_profile(name);
+    if (known == NULL) {
         knob_complain_profile(name);
         return;
     }
-    profile_name = name;
+    profile_name = known;
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
         if (strcmp(presets[i].profile, name) == 0) knob_write(presets[i].knob, presets[i].value);
 }
@@ -236,6 +239,7 @@ int hak_knob_set(const char *name, int64_t value)
         if (strcmp(knob_rows[row].name, name) != 0) continue;
         if (!knob_takes(row, value)) return -2;
         if (knob_rows[row].at_start && knob_told != NULL) return -3;
+        __atomic_fetch_add(&knob_sets[row], 1, __ATOMIC_RELAXED);
         knob_write(row, value);
         if (row == KNOB_ace_enabled && knob_ace_switch != NULL) knob_ace_switch(value != 0);
         if (knob_told != NULL) knob_told();

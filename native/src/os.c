@@ -218,11 +218,14 @@ static char **environment(void)
     return arguments + 1;
 }
 
-/* What it says of a variable; NULL where it says nothing, or may not: a set-uid program does nothing for its caller. */
+/* The settings in it; NULL where they do not count: a set-uid program does nothing for its caller. */
+static char **os_settings(void) { return getauxval(AT_SECURE) == 0 ? environment() : NULL; }
+
+/* What it says of a variable; NULL where it says nothing, or may not. */
 static ACE_ONLY const char *os_variable(const char *name)
 {
     size_t length = strlen(name);
-    for (char **at = getauxval(AT_SECURE) == 0 ? environment() : NULL; at != NULL && *at != NULL; at++)
+    for (char **at = os_settings(); at != NULL && *at != NULL; at++)
         if (strncmp(*at, name, length) == 0 && (*at)[length] == '=') return *at + length + 1;
     return NULL;
 }

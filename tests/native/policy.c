@@ -5,6 +5,7 @@
 
 #include "base.h"
 #include "../include/hakmem.h"
+#include "types.h"
 #include "ace/arithmetic.c"
 #include "ace/bandit.c"
 #include "ace/ucb.c"

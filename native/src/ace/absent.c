@@ -24,6 +24,7 @@ static void ace_begin(void)
     struct line line = {0};
     line_text(&line, "hakmem: this build has no ACE, so ace_enabled does nothing: take another variant");
     line_end(&line);
+    knob_write(KNOB_ace_enabled, 0);
 }
 static void ace_each_lock(void (*verb)(struct lock *)) { (void)verb; }
 static void ace_child(void) {}

@@ -2,10 +2,11 @@
  * can replay what happened: the same rewards into the same policy with the same seed choose the same arms. */
 
 struct learner {
-    enum knob knob;
-    uint8_t class; /* fast: the size class */
-    bool outside;  /* chosen from outside */
-    bool taken;    /* slow: the program has set the knob since ACE began: it is the program's until ACE begins anew */
+    enum knob knob, rule; /* that it learns; that says its policy */
+    uint8_t class;        /* fast: the size class */
+    bool outside;         /* chosen from outside */
+    bool taken;           /* the program has set the knob since ACE began: it is the program's until ACE begins anew */
+    uint32_t sets;        /* times the program had set it when ACE began */
     int arms, arm;
     int64_t settings[HAK_BANDIT_ARMS];
     int64_t given; /* slow: what the knob said before it was learned */
@@ -41,6 +42,7 @@ static struct learner *learners; /* LEARNERS_MAX of them, mapped when ACE first 
 static _Atomic int learner_count;
 static int8_t learner_of_class[CLASSES];  /* number; 0: none */
 static uint64_t ace_fired[2], ace_due[2]; /* fast, slow */
+static uint32_t magazine_sets;            /* of its knob, when ACE began */
 static bool ace_steers; /* knobs say what learners chose: since it was started or stepped, until it is stopped */
 static _Atomic uint32_t ace_phase;
 static struct {
@@ -59,9 +61,14 @@ static void learner_settle(struct learner *learner, int arm)
 /* Is the knob somebody else's? Where ACE only looks on, the program turns it as it likes. */
 static bool learner_yields(struct learner *learner)
 {
-    int64_t says = knob(learner->knob);
-    if (says != learner->seen && knob(KNOB_ace_frozen)) learner->seen = learner->given = says;
-    learner->taken |= says != learner->seen;
+    uint32_t sets = PEEK(knob_sets[learner->knob]);
+    if (sets != learner->sets && knob(KNOB_ace_frozen)) {
+        learner->sets = sets;
+        learner->seen = learner->given = knob(learner->knob);
+    }
+    learner->taken |= sets != learner->sets;
+    if (learner->taken && !learner->outside && learner->knob == KNOB_magazine_blocks)
+        atomic_store_explicit(&class_capacity[learner->class], 0, memory_order_relaxed);
     return learner->outside || learner->taken;
 }
 
@@ -80,25 +87,38 @@ static void learner_teach(struct learner *learner)
             hak_bandit_set(&learner->bandit, bandit_parameters[id].name, ace_parameters[id].value);
 }
 
+/* It knows nothing, under the policy that the knob names. */
+static void learner_begin(struct learner *learner)
+{
+    hak_bandit_init(&learner->bandit, (int)knob(learner->rule), learner->arms, learner->seed);
+    hak_bandit_set(&learner->bandit, "arm", learner->arm);
+    learner_teach(learner);
+}
+
+/* So it does where the program has named another. */
+static void learner_heed(struct learner *learner)
+{
+    if (learner->bandit.policy != (int)knob(learner->rule)) learner_begin(learner);
+}
+
 static int learner_add(enum knob row, unsigned class, const int64_t *settings, int arms, enum knob policy)
 {
     int number = atomic_load(&learner_count);
+    bool fast = row == KNOB_magazine_blocks;
     struct learner *learner = &learners[number];
     *learner = (struct learner){.knob = row,
+                                .rule = policy,
                                 .class = (uint8_t) class,
+                                .sets = fast ? magazine_sets : PEEK(knob_sets[row]),
                                 .arms = arms,
                                 .given = knob(row),
                                 .seen = knob(row),
                                 .seed = (uint64_t)knob(KNOB_ace_seed) + (uint64_t)number};
     memcpy(learner->settings, settings, (size_t)arms * sizeof *settings);
-    int chosen = (int)knob(policy);
-    bool fast = row == KNOB_magazine_blocks;
-    hak_bandit_init(&learner->bandit, chosen < POLICIES ? chosen : 0, arms, learner->seed);
     learner->arm = learner_arm_of(learner, fast ? magazine_capacity(class) : knob(row));
     if (!fast) learner->settings[learner->arm] = knob(row); /* what was asked for is an arm, so it is not lost */
     if (fast && knob(KNOB_ace_arm) < learner->arm) learner->arm = (int)knob(KNOB_ace_arm);
-    hak_bandit_set(&learner->bandit, "arm", learner->arm);
-    learner_teach(learner);
+    learner_begin(learner);
     atomic_store_explicit(&learner_count, number + 1, memory_order_release);
     return number;
 }
@@ -142,6 +162,8 @@ static int learner_for_class(unsigned class, const struct class_counts *counts)
     learner_of_class[class] = (int8_t)number;
     learners[number].before = counts->window;
     learners[number].state = counts->state;
+    if (ace_steers && !knob(KNOB_ace_frozen) && !learner_yields(&learners[number]))
+        learner_settle(&learners[number], learners[number].arm);
     return number;
 }
 
@@ -204,6 +226,7 @@ static void decision_record(int number, const hak_window_t *window, int arm, int
 static void learner_decide(int number, const hak_window_t *window, int arm, uint64_t rss)
 {
     struct learner *learner = &learners[number];
+    learner_heed(learner);
     int reason = HAK_REASON_POLICY;
     uint64_t visits = window->refills + window->spills, restarts = learner->bandit.restarts;
     learner->reward = window_reward(window, rss);
@@ -217,7 +240,7 @@ static void learner_decide(int number, const hak_window_t *window, int arm, uint
     double busy = visits != 0 ? (double)window->contended / (double)visits : 0.0;
     hak_bandit_price(&learner->bandit, arm, learner->price);
     hak_bandit_update_busy(&learner->bandit, arm, learner->told, busy);
-    if (learner->outside) reason = HAK_REASON_OUTSIDE;
+    if (learner_yields(learner)) reason = HAK_REASON_OUTSIDE;
     else if (knob(KNOB_ace_frozen)) reason = HAK_REASON_FROZEN;
     else learner_settle(learner, hak_bandit_select(&learner->bandit));
     if (reason == HAK_REASON_POLICY && learner->bandit.restarts != restarts) reason = HAK_REASON_RESTART;
@@ -242,8 +265,8 @@ static bool class_step(unsigned class, uint64_t now, uint64_t *rss)
     if (!known && counts.window.refills + counts.window.spills + counts.window.swaps < TRAFFIC_MIN) return false;
     int number = learner_for_class(class, &counts);
     hak_window_t window;
-    if (number != 0 && !known && !knob(KNOB_ace_frozen)) learner_settle(&learners[number], learners[number].arm);
-    if (number == 0 || learners[number].outside || !class_window(&learners[number], &counts, &window)) return false;
+    if (number == 0 || learner_yields(&learners[number]) || !class_window(&learners[number], &counts, &window))
+        return false;
     if (*rss == 0) *rss = os_rss();
     learner_decide(number, &window, learner_arm_of(&learners[number], counts.capacity), *rss);
     return true;
@@ -326,14 +349,17 @@ static int ace_step(uint64_t now, int doublings)
  * set meanwhile. Who drives from outside goes on. */
 static void learners_apply(bool on)
 {
+    if (on && !ace_steers) magazine_sets = PEEK(knob_sets[KNOB_magazine_blocks]);
     for (int number = 0; number < atomic_load(&learner_count); number++) {
         struct learner *learner = &learners[number];
         if (learner->outside) continue;
         if (on && !ace_steers) {
             learner->given = learner->seen = knob(learner->knob);
+            learner->sets = PEEK(knob_sets[learner->knob]);
             learner->taken = false;
         }
         if (on) {
+            learner_heed(learner);
             if (!knob(KNOB_ace_frozen) && !learner_yields(learner)) learner_settle(learner, learner->arm);
         } else if (number >= LEARNERS_SLOW)
             atomic_store_explicit(&class_capacity[learner->class], 0, memory_order_relaxed);
