@@ -95,6 +95,13 @@ static ALWAYS_INLINE void knob_write(enum knob row, int64_t value)
     atomic_store_explicit(&knob_values[row], value, memory_order_relaxed);
 }
 
+/* The same by who knows what it said, and not where the program has set it meanwhile. */
+static ACE_ONLY void knob_exchange(enum knob row, int64_t *said, int64_t value)
+{
+    int64_t was = *said;
+    if (atomic_compare_exchange_strong(&knob_values[row], &was, value)) *said = value;
+}
+
 static bool knob_takes(enum knob row, int64_t value)
 {
     if (row == KNOB_superslab_bytes && !is_power_of_two((size_t)value)) return false;

@@ -55,7 +55,7 @@ static void learner_settle(struct learner *learner, int arm)
     learner->arm = arm;
     if (learner->knob == KNOB_magazine_blocks)
         atomic_store_explicit(&class_capacity[learner->class], (uint16_t)learner->settings[arm], memory_order_relaxed);
-    else knob_write(learner->knob, learner->seen = learner->settings[arm]);
+    else knob_exchange(learner->knob, &learner->seen, learner->settings[arm]);
 }
 
 /* Is the knob somebody else's? Where ACE only looks on, the program turns it as it likes. */
@@ -420,7 +420,10 @@ int hak_ace_choose(int number, int arm)
     if (number < 0 || number >= hak_ace_learner_count() || arm < -1 || arm >= learners[number].arms) return -1;
     lock_take(&ace_lock);
     learners[number].outside = arm >= 0;
-    if (arm >= 0) learner_settle(&learners[number], arm);
+    if (arm >= 0) {
+        learners[number].seen = knob(learners[number].knob); /* whatever it says, it is the driver's */
+        learner_settle(&learners[number], arm);
+    }
     lock_drop(&ace_lock);
     return 0;
 }
