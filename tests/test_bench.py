@@ -301,7 +301,7 @@ def test_a_shell_with_a_getenv_of_its_own_is_recorded(tmp_path):
 
 def test_a_server_that_is_interrupted_leaves_a_trace_that_is_told(tmp_path):
     serve = (
-        "import time\nprint('up', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('down')"
+        "import time\ntry: print('up', flush=True), time.sleep(60)\nexcept KeyboardInterrupt: print('down')"
     )
     words = [sys.executable, "-m", "hakmem_py", "trace", "--out", tmp_path, "--", sys.executable, "-c", serve]
     heard = functools.partial(
