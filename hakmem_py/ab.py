@@ -8,7 +8,8 @@ import random
 
 import pandas as pd
 
-from . import build, instructions, provenance, runner, stats, store
+from . import build, instructions, provenance, runner, store
+from .blocks import gathered, judged, running
 from .contest import (  # noqa: F401  the whole of it is the face of this module
     ARMS,
     EQUIVALENT,
@@ -22,7 +23,6 @@ from .contest import (  # noqa: F401  the whole of it is the face of this module
     add_common,
     cached_bytes,
     chosen_workload,
-    gathered,
     intervals,
     judge,
     learner,
@@ -36,7 +36,7 @@ from .contest import (  # noqa: F401  the whole of it is the face of this module
     side,
     workload,
 )
-from .progress import Progress, Stopped, judged
+from .progress import Progress
 
 # ---------------------------------------------------------------- the comparison
 
@@ -53,18 +53,12 @@ def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.
             row, _ = record(target, one, env)
             refuse(target, one, row, allow_few, env)
         progress = Progress(f"ab of {target.label}", blocks * len(sides))
-        try:
+        with running(rows, sides, progress):
             for block in range(blocks):
                 for one in order.sample(sides, len(sides)):
                     row, _ = record(target, one, env)
                     rows.append(row | {"case": target.label, "block": block, "load1": provenance.load1()})
                     progress.step(block)
-        except KeyboardInterrupt:
-            if block < stats.MIN_PAIRS:
-                raise
-            raise Stopped(gathered(rows, sides, block)) from None
-        finally:
-            progress.end()
     return gathered(rows, sides)
 
 

@@ -291,10 +291,11 @@ def calibration_note():
 def _said(x):
     wrong, inside, power = x["false_positives"], x["coverage"], x["power"]["1%"]
     noise = x["robust_noise_sd"]
-    found = "not shown" if power["trials"] < LEAST_TRIALS else f"{power['rate']:.2f}"
-    found = f"power for an injected 1 % at the planned n = {power['planned_n']}: {found}"
     if power["planned_n"] is None:
         found = "how many pairs an injected 1 % takes, so few and noisy ones do not tell"
+    else:
+        rate = "not shown" if power["trials"] < LEAST_TRIALS else f"{power['rate']:.2f}"
+        found = f"power for an injected 1 % at the planned n = {power['planned_n']}: {rate}"
     return (
         f"{wrong['rate']:.1%} false positives in {wrong['trials']} A/A comparisons (at most "
         f"{wrong['high']:.1%}), "

@@ -5,8 +5,6 @@ import os
 import sys
 from importlib import import_module
 
-from .progress import Stopped
-
 COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "build": ("build", "compile the native library, its cffi module and the bench"),
     "peers": ("peers", "list the allocators found on this machine, and how to get the others"),
@@ -29,15 +27,8 @@ COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "readme": ("showcase", "redraw the README's figures from the reference, its table from the build"),
 }
 
-RESUMED = (
-    "run",
-    "campaign",
-    "decide",
-    "soak",
-    "report",
-    "freeze",
-    "check",
-)  # they store what they measure and go on from there
+# They store what they measure and go on from there.
+RESUMED = ("run", "campaign", "decide", "soak", "report", "freeze", "check")
 
 
 def parser(names):
@@ -72,7 +63,7 @@ def _main(argv):
     except KeyboardInterrupt as stop:
         kept = argv[0] in RESUMED
         said = "; what was measured is kept, the same command goes on from there" if kept else ""
-        said = "; the table is of the blocks that were whole" if isinstance(stop, Stopped) else said
+        said = "; the table is of the blocks that were whole" if hasattr(stop, "samples") else said
         print(f"hakmem: stopped{said}", file=sys.stderr)
         return 130
     except BrokenPipeError:

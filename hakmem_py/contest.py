@@ -274,13 +274,6 @@ def _program(arguments, allocator, env, timeout_s):
     return row
 
 
-def gathered(rows, sides, before=None):
-    """Samples of these rows, sides: the baseline first; of blocks `before` one that was not finished."""
-    samples = pd.DataFrame([row for row in rows if before is None or row["block"] < before])
-    samples.attrs = {"baseline": sides[0].label, "loops": {one.label: one.loop for one in sides}}
-    return samples
-
-
 # ---------------------------------------------------------------- what is said of it
 
 

@@ -57,11 +57,13 @@ def patterns(samples):
 def random_mixed(table):
     """Of 05_scorecard. table: `stats.compare` of random mixed, mimalloc the baseline."""
     found = table.set_index("allocator").dropna(subset="ratio")
-    rows, half = [], (1.75, 2.25)
-    expected = {
-        "hakmem": ("within 15 % of mimalloc, either way", 1 / 1.15, 1.15),
-        "system": ("the system allocator at half", *half),
-    }
+    rows, expected = (
+        [],
+        {
+            "hakmem": ("within 15 % of mimalloc, either way", 1 / 1.15, 1.15),
+            "system": ("the system allocator at half", 1.75, 2.25),
+        },
+    )
     for name, (prediction, least, most) in expected.items():
         if name in found.index:
             ratio, low, high = found.loc[name, ["ratio", "low", "high"]]

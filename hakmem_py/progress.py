@@ -1,27 +1,9 @@
-"""How far a long work is, on stderr, and what there is of one that the user stops."""
+"""How far a long work is, on stderr."""
 
 import sys
 import time
 
 EVERY_S = 0.5  # between two lines
-
-
-class Stopped(KeyboardInterrupt):
-    """By the user, in the middle of a comparison; samples: its whole blocks, enough for an interval."""
-
-    def __init__(self, samples):
-        super().__init__()
-        self.samples = samples
-
-
-def judged(measure, tell):
-    """Tells what `measure` gives; of one that the user stops, what there is, and then stops."""
-    try:
-        samples = measure()
-    except Stopped as stop:
-        tell(stop.samples)
-        raise
-    tell(samples)
 
 
 class Progress:

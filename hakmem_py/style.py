@@ -72,9 +72,7 @@ TICKS = {  # ratios to mark, by how many times the largest is above the smallest
 NEAR = 3  # largest over smallest, up to which plotly's own ticks of a logarithmic axis are readable
 WIDE = 1000  # from which on only powers of 10 are marked
 LINE = 80  # characters of a legend that a page is wide, a symbol as 7 of them
-BESIDE = (
-    9  # px between an axis and its labels, so that a marker that stands on the one does not hide the other
-)
+BESIDE = 9  # px between an axis and its labels, so that a marker on the one does not hide the other
 
 CASES = {
     "autorange": "reversed",

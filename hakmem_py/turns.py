@@ -17,7 +17,8 @@ from math import ceil
 import pandas as pd
 
 from . import build, contest, native, provenance, runner, stats
-from .progress import Progress, Stopped, judged
+from .blocks import gathered, judged, running
+from .progress import Progress
 
 BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs by which a learner begins
 WHOLE = re.compile(r"([0-9]+)([kmg]?)", re.IGNORECASE)  # a value as the environment takes it: 64M
@@ -50,20 +51,14 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
             contest.refuse(target, one, tried, allow_few, env, LEARNING)
         seen = {name: tried[name] for name in ("settled", "cached_bytes")}
         progress = Progress(f"turns of {target.label}", blocks)
-        try:
+        with running(rows, sides, progress):
             for block in range(blocks):
                 asked = (*command, "--seed", str(seed + block))
                 row = contest.run_bench(asked, "hakmem", env, contest.TIMEOUT_S)
                 row |= seen | {"case": target.label, "block": block, "load1": provenance.load1()}
                 rows += _sides(row, sides)
                 progress.step(block)
-        except KeyboardInterrupt:
-            if block < stats.MIN_PAIRS:
-                raise
-            raise Stopped(contest.gathered(rows, sides, block)) from None
-        finally:
-            progress.end()
-    return contest.gathered(rows, sides)
+    return gathered(rows, sides)
 
 
 def _refuse(knob, values, env):

@@ -304,9 +304,8 @@ def test_a_server_that_is_interrupted_leaves_a_trace_that_is_told(tmp_path):
         "import time\ntry: print('up', flush=True), time.sleep(60)\nexcept KeyboardInterrupt: print('down')"
     )
     words = [sys.executable, "-m", "hakmem_py", "trace", "--out", tmp_path, "--", sys.executable, "-c", serve]
-    heard = functools.partial(
-        signal.signal, signal.SIGINT, signal.SIG_DFL
-    )  # a background job would ignore it
+    # A background job would ignore the signal.
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     child = subprocess.Popen(
         words, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heard
     )
