@@ -138,10 +138,8 @@ def _ratio(row, group, rows):
 def judge(samples, counted=None):
     """One row a claim: claim, text, claimed, hypothesis, ratio, low, high, n, cv, verdict, why, samples.
 
-    samples, the column: the experiment whose samples it is judged by.
-
-    samples: {experiment: DataFrame}; what is absent leaves its claims undecided. counted: (events,
-    operations) of system calls after the warm-up, for the claims about rates.
+    The last column names the experiment. samples: {experiment: DataFrame}; what is absent leaves its claims
+    undecided. counted: (events, operations) of system calls after the warm-up, for the claims about rates.
     """
     return pd.DataFrame([_judge(claim, samples, counted) for claim in claims()])
 
