@@ -30,6 +30,7 @@ _MODULES = (
     "claims",
     "figures",
     "instructions",
+    "kept",
     "native",
     "parameters",
     "pools",

@@ -8,7 +8,7 @@ import random
 
 import pandas as pd
 
-from . import build, instructions, provenance, runner, store
+from . import build, instructions, provenance, runner
 from .blocks import gathered, judged, running
 from .contest import (  # noqa: F401  the whole of it is the face of this module
     ARMS,
@@ -75,36 +75,6 @@ def overhead(name="lifo", n1=500, n2=3000):
     )
     table = pd.DataFrame(counts.items(), columns=["ace", "instructions_per_call"])
     return table.assign(ratio=table["instructions_per_call"] / table["instructions_per_call"].iloc[0])
-
-
-# ---------------------------------------------------------------- kept, for readers without a compiler
-
-
-def keep(experiment, **tables):
-    """Writes tables as reference data beside an experiment's samples, and where they were measured."""
-    folder = _kept(experiment)
-    folder.mkdir(parents=True, exist_ok=True)
-    identity = provenance.save(folder, provenance.collect(experiment=experiment))
-    for name, table in tables.items():
-        table = table.drop(columns="extra", errors="ignore")
-        table.attrs["provenance"] = identity
-        table.to_parquet(folder / f"{name}.parquet", index=False)
-
-
-def kept(experiment, name):
-    """A reference table, its attrs included. Raises FileNotFoundError."""
-    return pd.read_parquet(_kept(experiment) / f"{name}.parquet")
-
-
-def kept_facts(experiment):
-    """Where the reference tables of an experiment were measured: the facts of each machine and commit."""
-    tables = (pd.read_parquet(path) for path in sorted(_kept(experiment).glob("*.parquet")))
-    identities = dict.fromkeys(table.attrs.get("provenance") for table in tables)
-    return provenance.read(_kept(experiment), [identity for identity in identities if identity])
-
-
-def _kept(experiment):
-    return store.REFERENCE / f"{experiment}_runs"
 
 
 # ---------------------------------------------------------------- command line

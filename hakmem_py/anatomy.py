@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from . import native, provenance, store
-
-TABLES = ("spans", "magazines", "journey", "shares")
-REFERENCE = store.REFERENCE / "02_anatomy"
+from . import native
 
 
 class Program:
@@ -106,25 +103,5 @@ def _seen(step, block, size, library):
     span = holder(int(library.ffi.cast("uintptr_t", block)), native.spans(variant))
     mine = native.magazines(variant).query("block_size >= @size").nsmallest(1, "block_size").iloc[0]
     levels = {name: int(mine[name]) for name in ("loaded", "spare", "capacity", "depot")}
-    in_slab = span is not None and span["kind"] == 1
+    in_slab = span is not None and span["kind"] == "slab"
     return {"step": step} | levels | {"slab_used": int(span["used"]) if in_slab else 0}
-
-
-# ---------------------------------------------------------------- kept, for readers without a compiler
-
-
-def keep(**tables):
-    """Writes tables of TABLES as the reference that `kept` reads, and where they were made."""
-    store.save_json(REFERENCE, "facts.json", provenance.collect())
-    for name, table in tables.items():
-        table.to_parquet(REFERENCE / f"{name}.parquet", index=False)
-
-
-def kept():
-    """The reference tables, in the order of TABLES."""
-    return [pd.read_parquet(REFERENCE / f"{name}.parquet") for name in TABLES]
-
-
-def kept_facts():
-    """The machine and the commit where they were made."""
-    return store.read_json(REFERENCE / "facts.json")

@@ -233,8 +233,14 @@ def play(make, means, rewards="bernoulli", horizon=1000, replications=20, seed=1
     return Outcome(name, {}, task, horizon, replications, seed, places, *_joined(parts))
 
 
+def _policy_seed(seed, replication):
+    """32 bits for a policy that draws: others in each replication of each seed, and not those of rewards."""
+    return int(np.random.SeedSequence([seed, replication, 1]).generate_state(1)[0])
+
+
 def _play_once(make, task, horizon, seed, replication, places):
-    random, policy = np.random.default_rng([seed, replication]), make(task.arms, seed + replication)
+    random = np.random.default_rng([seed, replication])
+    policy = make(task.arms, _policy_seed(seed, replication))
     means = task.at(np.arange(horizon))
     arms, rewards = np.empty(horizon, int), np.empty(horizon)
     for t in range(horizon):

@@ -32,7 +32,7 @@ BUILDS = NATIVE / "build"
 COMMON = (
     "-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec", "-pthread",
     "-fno-builtin-malloc",  # else calloc's malloc and memset become a call of calloc
-    "-Wall", "-Wextra", "-Werror=implicit-function-declaration",
+    "-Wall", "-Wextra", "-Wshadow", "-Werror=implicit-function-declaration",
 )  # fmt: skip
 SANITIZE = ("-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-DHAK_CHECKED=1", "-UNDEBUG")
 VARIANTS = {

@@ -100,10 +100,13 @@ def placebos(rivals, sides):
 def regret(history):
     """Regret of one learner's windows in units of reward: columns seconds, regret, setting, reward.
 
-    Against the best arm of this run in hindsight, by mean reward over the arms with 3 windows or more.
+    Against the mean of the arm that is best in hindsight: for certain, that is by the lower end of its mean's
+    interval (two standard errors, the spread within all arms), or a lucky arm of few windows would be it.
     """
-    means = history.groupby("setting")["reward"].agg(["mean", "size"])
-    best = means.loc[means["size"] >= min(3, means["size"].max()), "mean"].max()
+    arms = history.groupby("setting")["reward"]
+    means, sizes = arms.mean(), arms.size()
+    spread = (history["reward"] - arms.transform("mean")).std()
+    best = means[(means - 2 * spread / np.sqrt(sizes)).idxmax()]
     seconds = (history["time_ns"] - history["begin_ns"].iloc[0]) / 1e9
     lost = np.cumsum(best - history["reward"].to_numpy())
     return pd.DataFrame(

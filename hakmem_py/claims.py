@@ -9,11 +9,10 @@ import re
 import tomllib
 from collections import Counter
 from dataclasses import dataclass, replace
-from math import nan, sqrt
+from math import nan
 
 import numpy as np
 import pandas as pd
-from scipy import stats as sps
 
 from . import ROOT, stats
 
@@ -35,6 +34,7 @@ class Claim:
     id: str
     row: tuple  # report, experiment, metric, subject: a row of published.csv
     text: str
+    value: float  # as it was published
     claimed: float
     group: dict  # its table of claims.toml
     case: str
@@ -96,6 +96,7 @@ def _claim(row, group, rows):
         id=_name(row, rows),
         row=tuple(row[["report", "experiment", "metric", "subject"]]),
         text=_text(row, group),
+        value=row["value"],
         claimed=_ratio(row, group, rows),
         group=group,
         case=group.get("case", "").format(**words),
@@ -192,12 +193,12 @@ def _judge_ratio(claim, table, _counted):
 
 
 def _judge_spread(claim, table, _counted):
-    """A coefficient of variation against the limit `margin` percent, interval by the chi-square law."""
+    """A coefficient of variation against the limit `margin` percent."""
     costs = _costs(table, claim.case, claim.candidate)
     if len(costs) < stats.MIN_PAIRS:
         return {"verdict": "undecided", "why": NO_SAMPLES}
-    cv, free, limit = 100 * stats.cv(costs), len(costs) - 1, claim.group["margin"]
-    low, high = (cv * sqrt(free / sps.chi2.ppf(q, free)) for q in (0.975, 0.025))
+    limit = claim.group["margin"]
+    cv, low, high = (100 * value for value in stats.cv_interval(costs))
     kind = "replicated" if high <= limit else "not replicated" if low > limit else "undecided"
     return {
         "verdict": kind,
@@ -209,6 +210,5 @@ def _judge_spread(claim, table, _counted):
 def _judge_rate(claim, _table, counted):
     if counted is None:
         return {"verdict": "not testable here", "why": "counted only where the allocator can be run"}
-    calls, iterations = float(claim.text.split()[1]), 2e8
-    found = stats.rate_verdict(*counted, calls / iterations)
+    found = stats.rate_verdict(*counted, claim.value / claim.group["per"])
     return {"verdict": found.kind, "n": counted[1], "why": found.text}

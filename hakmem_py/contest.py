@@ -203,7 +203,8 @@ def cached_bytes(table):
 def settled(table):
     """Share of the last half of all fast learners' windows on the best capacity or one as good; nan for none.
 
-    As good: its mean reward, a share of CPU time, lies within EQUIVALENT of the best capacity's.
+    As good: its mean reward, a share of CPU time, lies within EQUIVALENT of the best capacity's. Too
+    low where rewards are noisy: the best mean of several is also the luckiest, more so of few windows.
     """
     good = []
     for _, windows in table[table["block_size"] > 0].groupby("learner"):

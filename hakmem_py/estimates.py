@@ -23,9 +23,9 @@ from .ranks import shift, signed_rank_p, walsh
 
 CONFIDENCE = 0.95
 RUN_THRESHOLD = 0.01  # gain that a run-time change must show to be worth having
-WIDEST = 1e100  # times that one cost may be another; beyond, numbers overflow
-BUILD_THRESHOLD = 0.005  # the same for a change of flags or layout alone
+BUILD_THRESHOLD = 0.005  # gain that a change of flags or layout alone must show
 MARGIN = 0.01  # differences smaller than this are no difference
+WIDEST = 1e100  # times that one cost may be another; beyond, numbers overflow
 POWER = 0.9
 ASSURANCE = 0.9  # share of pilots whose plan is long enough
 REDRAWS = 200  # of a pilot
@@ -75,6 +75,22 @@ def cv(x):
     """Standard deviation over mean (n - 1 in the variance); nan for fewer than two values."""
     x = np.asarray(x, float)
     return float(np.std(x, ddof=1) / np.mean(x)) if len(x) > 1 else nan
+
+
+def cv_interval(x, seed=1):
+    """(cv, low, high) at 95 %: the wider of the chi-square law's interval and that of a bootstrap (BCa).
+
+    The former is exact for a normal law and far too narrow where runs stall, the latter too narrow for few
+    values: with 5 % of runs twice as slow 62 and 91 % of 60 values, of which the wider one has both.
+    """
+    x = np.asarray(x, float)
+    free, seen = len(x) - 1, cv(x)
+    law = [seen * sqrt(free / sps.chi2.ppf(q, free)) for q in (0.5 + CONFIDENCE / 2, 0.5 - CONFIDENCE / 2)]
+    if np.ptp(x) == 0:
+        return seen, *law
+    drawn = sps.bootstrap((x,), lambda x, axis: np.std(x, axis, ddof=1) / np.mean(x, axis), rng=seed)
+    low, high = drawn.confidence_interval
+    return seen, float(np.fmin(low, law[0])), float(np.fmax(high, law[1]))
 
 
 def robust_sd(x):

@@ -29,7 +29,7 @@ def check(prediction, answer, hint="", tolerance=0.0):
     try:
         right = _matches(prediction, answer, tolerance)
     except TypeError:
-        kind = "a list" if isinstance(answer, list | tuple) else "a number"
+        kind = f"a list such as {[0] * len(answer)}" if isinstance(answer, list | tuple) else "a number"
         return Checked(None, f"{prediction!r} cannot be compared with the answer, which is {kind}.")
     if right:
         return Checked(True, f"Right: {_words(answer)}.")
@@ -40,6 +40,8 @@ def _matches(prediction, answer, tolerance):
     if isinstance(answer, str):
         return str(prediction).strip().lower() == answer.lower()
     if isinstance(answer, list | tuple):
+        if not isinstance(prediction, list | tuple):
+            raise TypeError
         return list(prediction) == list(answer)
     return abs(prediction - answer) <= tolerance
 

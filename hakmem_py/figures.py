@@ -10,7 +10,20 @@ from plotly.subplots import make_subplots
 from .learning import arms_played, contest  # noqa: F401
 from .livefigures import heap_map, journey, magazines, slab_occupancy, sweep  # noqa: F401
 from .rawfigures import raw_samples, timeline, variation  # noqa: F401
-from .style import CASES, INK, bars, colour, finish, in_order, listed, log_axis, looks, marker, ratio_axis
+from .style import (
+    CASES,
+    INK,
+    bars,
+    colour,
+    finish,
+    in_order,
+    joined,
+    listed,
+    log_axis,
+    looks,
+    marker,
+    ratio_axis,
+)
 
 ROW = 9  # px of height for one marker of a case
 MOST_COLUMNS = 2  # panels side by side: three are unreadable on a phone
@@ -42,8 +55,11 @@ def succeeded(samples):
 def ratio_forest(table, baseline="hakmem", title=None):
     """Time over the baseline's time with its interval, one row a case, one marker an allocator.
 
-    table: `stats.compare`. Right of the line at 1 the baseline is faster.
+    table: `stats.compare`. Right of the line at 1 the baseline is faster. Raises ValueError where it has no
+    row: nothing but the baseline, and what is never compared, was chosen.
     """
+    if table.empty:
+        raise ValueError(f"nothing to compare with {baseline}: choose another allocator beside it")
     known = measured(table)
     fig, names, look = go.Figure(), in_order(known["allocator"]), looks(known["allocator"].unique())
     for name in names:
@@ -63,7 +79,7 @@ def ratio_forest(table, baseline="hakmem", title=None):
         )
     fig.add_vline(x=1)
     cases = known["case"].nunique()
-    alt = f"Time of {', '.join(names)} divided by that of {baseline}. {_sides(known, baseline)}."
+    alt = f"Time of {joined(names)} divided by that of {baseline}. {_sides(known, baseline)}."
     axis = ratio_axis([*known["ratio"], *known["low"], *known["high"]])
     return finish(
         fig,

@@ -10,8 +10,7 @@ UNIT = 1 << 16  # bytes a cell of the map stands for
 ROW = 1 << 21  # bytes a row of the map: what a huge page backs
 COLUMNS = ROW // UNIT
 MOST_ROWS = 40
-SLAB, RUN, WINDOW = 1, 2, 3  # hak_span_t.kind
-PLAIN = ((RUN, "run", "#2a7fc1"), (WINDOW, "growth window", "#b65aa0"))
+PLAIN = {"run": "#2a7fc1", "growth window": "#b65aa0"}  # kinds of `native.spans` of one colour
 OCCUPANCY = [[0, "#f6e3d3"], [1, "#a84300"]]
 
 
@@ -23,14 +22,14 @@ def heap_map(spans, title="The heap: 2 MiB a row, 64 KiB a cell"):
     cells = _cells(spans)
     rows = {row: i for i, row in enumerate(sorted(cells["row"].unique())[:MOST_ROWS])}
     cells = cells[cells["row"].isin(list(rows))].assign(y=lambda t: t["row"].map(rows))
-    fig, slabs = go.Figure(), cells[cells["kind"] == SLAB]
+    fig, slabs = go.Figure(), cells[cells["kind"] == "slab"]
     hover = (
         "slab of %{customdata[0]} B: %{customdata[1]} of %{customdata[2]} blocks out, heap %{customdata[3]}"
     )
     _layer(fig, slabs, slabs["used"] / slabs["blocks"], len(rows), OCCUPANCY, hover)
-    for kind, name, paint in PLAIN:
+    for kind, paint in PLAIN.items():
         some = cells[cells["kind"] == kind]
-        _layer(fig, some, 1.0, len(rows), [[0, paint], [1, paint]], name + ", %{customdata[0]} B")
+        _layer(fig, some, 1.0, len(rows), [[0, paint], [1, paint]], kind + ", %{customdata[0]} B")
     fig.update_traces(showscale=False).update_traces(selector=0, showscale=True)
     offsets = {"tickvals": list(range(0, COLUMNS, 8)), "ticktext": [64 * i for i in range(0, COLUMNS, 8)]}
     return finish(
@@ -44,17 +43,18 @@ def heap_map(spans, title="The heap: 2 MiB a row, 64 KiB a cell"):
 
 
 def _map_alt(spans):
-    slabs, counts = spans[spans["kind"] == SLAB], spans["kind"].value_counts()
+    slabs, counts = spans[spans["kind"] == "slab"], spans["kind"].value_counts()
     share = slabs["used"].sum() / max(slabs["blocks"].sum(), 1)
     return (
         f"Map of the heap: {len(slabs)} slabs, {share:.0%} of their blocks out (darker: more), "
-        f"{counts.get(RUN, 0)} runs (blue), {counts.get(WINDOW, 0)} growth windows; empty cells are free."
+        f"{counts.get('run', 0)} runs (blue), {counts.get('growth window', 0)} growth windows; "
+        "empty cells are free."
     )
 
 
 def _cells(spans):
     """One row a 64 KiB cell of every span that is in use."""
-    taken = spans[spans["kind"].isin([SLAB, RUN, WINDOW])].reset_index(drop=True)
+    taken = spans[spans["kind"].isin(["slab", *PLAIN])].reset_index(drop=True)
     cells = taken.loc[taken.index.repeat(taken["size"] // UNIT)]
     number = cells["address"] // UNIT + cells.groupby(level=0).cumcount()
     return cells.assign(row=number // COLUMNS, x=number % COLUMNS, blocks=cells["blocks"].clip(lower=1))
@@ -72,7 +72,7 @@ def _layer(fig, cells, value, rows, scale, hover):
 
 def slab_occupancy(spans, title="Blocks out, of those a slab holds"):
     """One point a slab: block size across, share of its blocks that are out up; taken: some thread's own."""
-    slabs = spans[spans["kind"] == SLAB].assign(share=lambda t: t["used"] / t["blocks"])
+    slabs = spans[spans["kind"] == "slab"].assign(share=lambda t: t["used"] / t["blocks"])
     fig = go.Figure()
     kinds = ((True, "a thread takes from it", OTHERS[0]), (False, "no thread does", OTHERS[1]))
     for owned, name, look in kinds:

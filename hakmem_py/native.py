@@ -17,6 +17,7 @@ from .build import Build, build
 
 KNOB = ("name", "unit", "value", "preset", "minimum", "maximum", "learnable", "at_start", "why")
 COUNTER = ("name", "unit", "value", "meaning")
+SPAN_KINDS = ("free", "slab", "run", "growth window", "purged")  # HAK_SPAN_...
 SPAN = ("superslab", "address", "size", "kind", "block_size", "blocks", "used", "carved", "heap")
 MAGAZINE = ("heap", "block_size", "loaded", "spare", "capacity", "depot")
 
@@ -145,9 +146,10 @@ def counters(variant="release"):
 
 
 def spans(variant="release"):
-    """The heap as it is now: one row a slab, run, growth window or free stretch; sizes in bytes."""
+    """The heap as it is now: one row a slab, run, growth window or free stretch (kind); sizes in bytes."""
     library = load(variant)
-    return _walk(library, "hak_span_t", library.lib.hak_heap_walk, SPAN)
+    table = _walk(library, "hak_span_t", library.lib.hak_heap_walk, SPAN)
+    return table.assign(kind=table["kind"].map(dict(enumerate(SPAN_KINDS))))
 
 
 def magazines(variant="release"):

@@ -1,9 +1,9 @@
 """Calls of mmap, munmap and madvise in the steady state, as the allocator counts its own."""
 
-import os
+import json
 import subprocess
 
-from . import build
+from . import build, worker
 
 MEMORY_CALLS = ("mmap", "munmap", "madvise")
 
@@ -20,10 +20,9 @@ def steady(workload="random_mixed", scale=30.0):
 
 def _counted(built, workload, scale):
     command = [built.bench, "--workload", workload, "--scale", f"{scale:g}"]
-    env = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(built.library), "HAKMEM_SS_OS_STATS": "1"}
+    env = worker.ENVIRONMENT | {"LD_PRELOAD": str(built.library), "HAKMEM_SS_OS_STATS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"bench {workload} failed: {done.stderr.strip()}")
     said = dict(word.split("=") for word in done.stderr.splitlines()[-1].split() if "=" in word)
-    operations = int(done.stdout.split('"ops": ')[1].split(",")[0])
-    return sum(int(said[call]) for call in MEMORY_CALLS), operations
+    return sum(int(said[call]) for call in MEMORY_CALLS), json.loads(done.stdout)["ops"]

@@ -46,7 +46,8 @@ class Parameter:
             kind += f" from {self.limits[0]:g} to {self.limits[1]:g}"
         if self.beside is not None:
             kind += f", or {self.beside:g}"
-        return kind + (f", one of {', '.join(self.words)}" if self.words else "")
+        kind += f", one of {', '.join(self.words)}" if self.words else ""
+        return kind + (", written as [A, B]" if self.type == "list" else "")
 
     def check(self, value):
         """The value with its declared type (text such as "[16, 32]" is read); raises ParameterError."""

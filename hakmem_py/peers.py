@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import ROOT
@@ -87,8 +87,8 @@ def find(name):
     path = path.resolve()
     needs = tuple(_carried(path))
     sha = hashlib.sha256(path.read_bytes()).hexdigest()
-    preload = ":".join(map(str, (*needs, path)))
-    return Peer(name, path, _version(known, preload), sha, needs)
+    peer = Peer(name, path, sha256=sha, needs=needs)
+    return replace(peer, version=_version(known, peer.preload))
 
 
 def _folders():

@@ -259,5 +259,6 @@ def instructions_of_a_cycle():
         "floor": cycle | {"options": ["--backend", "floor"]},
     }
     ways |= {name: cycle | {"env": {"LD_PRELOAD": preload}} for name, preload in preloads.items()}
-    table = pd.DataFrame(instructions.each(ways).items(), columns=["allocator", "instructions"])
-    return table.assign(over_floor=table["instructions"] / table["instructions"][2])
+    counts = instructions.each(ways)
+    table = pd.DataFrame(counts.items(), columns=["allocator", "instructions"])
+    return table.assign(over_floor=table["instructions"] / counts["floor"])

@@ -10,8 +10,10 @@ import pandas as pd
 from . import stats
 from .style import listed
 
-TENTHS = 1.5  # times; from here on a difference is one by factors
+BY_FACTORS = 1.5  # slowest over fastest, from which on orders differ by factors and not by tenths
 SIZE_MATTERS = 1.2  # times
+LAYOUT_MOVES = 1.03  # times at most: a percent or two
+DRAWS = 200  # of whole blocks
 CALLED = ("hakmem", "mimalloc", "tcmalloc", "jemalloc")  # whose cache is said to hold a hundred blocks
 
 
@@ -28,29 +30,57 @@ def _inside(low, high, least, most):
     return False if high < least or most < low else None
 
 
+def _all_inside(table, most):
+    """Does every row of low and high lie below `most`? False where one lies above for certain."""
+    if (table["high"] < most).all():
+        return True
+    return False if (table["low"] > most).any() else None
+
+
+def _redrawn(samples, told, seed=1):
+    """told(median times by allocator, size_bytes, workload): a Series, with 95 % interval by whole blocks."""
+    keys = ["allocator", "size_bytes", "workload"]
+    blocks = samples.pivot_table("cpu_ns_per_op", ["host", "block"], keys, "last", sort=False)
+    chance, seen = np.random.default_rng(seed), told(blocks.median())
+    draws = [told(blocks.iloc[chance.integers(len(blocks), size=len(blocks))].median()) for _ in range(DRAWS)]
+    low, high = pd.concat(draws, axis=1).quantile([0.025, 0.975], axis=1).to_numpy()
+    if len(blocks) < stats.MIN_PAIRS:
+        low, high = 0.0, np.inf
+    return pd.DataFrame({"value": seen, "low": low, "high": high})
+
+
+def _span(times):
+    """Slowest over fastest order of each allocator, the median of the sizes."""
+    span = times.groupby(["allocator", "size_bytes"], sort=False).agg(lambda t: t.max() / t.min())
+    return span.groupby("allocator", sort=False).median()
+
+
+def _growth(times):
+    """Time at the largest size over that at the smallest of each allocator, the median of the orders."""
+    wide = times.unstack("size_bytes")
+    growth = wide[wide.columns.max()] / wide[wide.columns.min()]
+    return growth.dropna().groupby("allocator", sort=False).median()
+
+
 def patterns(samples):
     """Of 04_patterns: by order, by size, without the call."""
-    good = samples[samples["status"] == "ok"]
-    times = good.groupby(["allocator", "size_bytes", "workload"], sort=False)["cpu_ns_per_op"].median()
-    called = times[times.index.get_level_values("allocator").isin(CALLED)]
-    rows = []
+    good, rows = samples[samples["status"] == "ok"], []
+    called = good[good["allocator"].isin(CALLED)]
     if not called.empty:
-        span = called.groupby(["allocator", "size_bytes"], sort=False).agg(lambda t: t.max() / t.min())
-        span = span.groupby("allocator", sort=False).median()
-        found = f"slowest over fastest order: {listed(span, '{:.2f}')}"
-        rows.append(("orders differ by tenths", found, bool((span < TENTHS).all())))
-    wide = times.unstack("size_bytes")
-    if wide.shape[1] > 1:
-        low, high = wide.columns.min(), wide.columns.max()
-        growth = (wide[high] / wide[low]).dropna().groupby("allocator", sort=False).median()
-        found = f"time at {high} B over {low} B: {listed(growth, '{:.2f}')}"
-        rows.append(("size matters little", found, bool((growth < SIZE_MATTERS).all())))
+        span = _redrawn(called, _span)
+        found = f"slowest over fastest order: {listed(span['value'], '{:.2f}')}"
+        rows.append(("orders differ by tenths", found, _all_inside(span, BY_FACTORS)))
+    low, high = good["size_bytes"].min(), good["size_bytes"].max()
+    if low < high:
+        growth = _redrawn(good, _growth)
+        found = f"time at {high:.0f} B over {low:.0f} B: {listed(growth['value'], '{:.2f}')}"
+        rows.append(("size matters little", found, _all_inside(growth, SIZE_MATTERS)))
     pair = samples[samples["allocator"].isin(["hakmem", "inlined"])]
     means = stats.geometric_mean(stats.compare(pair, baseline="hakmem"))
     if len(means) and np.isfinite(means["ratio"].iloc[0]):
         share = means.iloc[0]
         found = f"{stats.bracketed(share['ratio'], share['low'], share['high'])} of the library's time"
-        rows.append(("inlined takes two thirds", found, bool(0.6 < share["ratio"] < 0.73)))
+        rows.append(("inlined takes two thirds", found, _inside(share["low"], share["high"], 0.6, 0.73)))
     return _table(rows)
 
 
@@ -71,9 +101,9 @@ def random_mixed(table):
             rows.append((prediction, said, _inside(low, high, least, most)))
     if "floor" in found.index:
         best = min(1.0, found.drop("floor")["ratio"].min())
-        share = found.at["floor", "ratio"] / best
-        said = f"the floor takes {share:.2f} of the best time"
-        rows.append(("the floor at less than twice the best speed", said, bool(share > 0.5)))
+        share, low, high = found.loc["floor", ["ratio", "low", "high"]] / best
+        said = f"the floor takes {stats.bracketed(share, low, high)} of the best time"
+        rows.append(("the floor at less than twice the best speed", said, _inside(low, high, 0.5, np.inf)))
     return _table(rows)
 
 
@@ -81,21 +111,34 @@ def profile(builds, table):
     """Of 07_pgo. builds: `stats.compare_builds`; table: `stats.compare`, both with plain as baseline."""
     known = builds.set_index("case").dropna(subset="ratio")
     gains = 100 * (1 / known["ratio"] - 1)
-    gained = int((known["high"] < 1).sum())
+    gained = _certain(known, known["high"] < 1)
     found = f"gain in percent: {listed(gains, '{:+.1f}')}; certain in {gained} of {len(known)}"
-    rows = [("a few percent, not tens", found, gained > 0 and bool((gains < 10).all()))]
+    not_tens = _all_inside(pd.DataFrame({"low": 1 / known["high"], "high": 1 / known["low"]}), 1.1)
+    lost = (known["low"] > 1).all()
+    held = False if lost or not_tens is False else not_tens if gained else None
+    rows = [("a few percent, not tens", found, held)]
     layouts = table[table["allocator"].str.startswith("plain, layout")].dropna(subset="ratio")
     if len(layouts):
         moved = 100 * (layouts["ratio"].astype(float) - 1)
         said = f"another layout moves a case by {moved.min():+.1f} to {moved.max():+.1f} %"
-        held = bool((moved.abs() < 3).all())
+        sides = [layouts["low"].to_numpy(float), layouts["high"].to_numpy(float)]
+        far = pd.DataFrame(np.sort(np.abs(np.log(sides)), axis=0).T, columns=["low", "high"])
+        far.loc[(sides[0] < 1) & (sides[1] > 1), "low"] = 0.0
+        held = _all_inside(far, np.log(LAYOUT_MOVES))
         rows.append(("a layout alone moves a result by a percent or two", said, held))
     wrong = table[table["allocator"] == "pgo, wrong training"].dropna(subset="ratio").set_index("case")
     small = wrong[~wrong.index.str.startswith("json")]
     if len(small):
         said = f"time over plain: {listed(small['ratio'], '{:.2f}')}"
-        rows.append(("wrong training may make small blocks slower", said, bool((small["low"] > 1).any())))
+        slower = _certain(small, small["low"] > 1) > 0
+        held = slower or (None if (small["high"] > 1 + stats.MARGIN).any() else False)
+        rows.append(("wrong training may make small blocks slower", said, held))
     return _table(rows)
+
+
+def _certain(table, one_side):
+    """Rows on this side of 1 for certain, with all that were asked taken together."""
+    return int((one_side & (table["p_adjusted"] <= 1 - stats.CONFIDENCE)).sum())
 
 
 def published(verdicts):

@@ -14,6 +14,7 @@ class Progress:
         self.start, self.shown = time.monotonic(), 0.0
 
     def step(self, block):
+        """One more is done; block: the randomised block in work, counted from 0."""
         self.done += 1
         now = time.monotonic()
         if now - self.shown >= EVERY_S or self.done == self.total:

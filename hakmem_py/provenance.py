@@ -242,5 +242,5 @@ def _git(*arguments):
 def command():
     """The command line that led to this process, without the machine's paths; `report` hands its own on."""
     if Path(sys.argv[0]).name == "ipykernel_launcher.py":
-        return os.environ.get("HAKMEM_COMMAND", "run by hand in JupyterLab")
+        return os.environ.get("HAKMEM_COMMAND", "a notebook, not by `hakmem report`")
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

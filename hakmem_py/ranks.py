@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats as sps
 
 EXACT_PAIRS = 50  # exact laws up to here, normal approximations above
-MOST_PAIRS = 2000  # of which few differ: their ranks make the law long
+MOST_ZEROS = EXACT_PAIRS * (EXACT_PAIRS + 1) // 2  # more below so many ranks change no order of their sums
 
 
 def sign_flip_law(ranks):
@@ -99,15 +99,15 @@ def signed_rank_p(d, alternative="two-sided"):
     the normal one. Zeros keep their rank and count for neither side (Pratt 1959).
     """
     d = np.asarray(d, float)
-    differ = np.count_nonzero(d)
-    if not differ:
+    differ = d[d != 0]
+    if not len(differ):
         return 1.0
-    if differ > EXACT_PAIRS or len(d) > MOST_PAIRS:
+    if len(differ) > EXACT_PAIRS:
         test = sps.wilcoxon(d, None, "pratt", True, alternative, "asymptotic")
         return float(test.pvalue)
-    doubled = np.rint(2 * sps.rankdata(np.abs(d))).astype(int)  # midranks are halves
-    law = sign_flip_law(doubled[d != 0])
-    positive = doubled[d > 0].sum()
+    zeros = min(len(d) - len(differ), MOST_ZEROS)
+    doubled = 2 * zeros + np.rint(2 * sps.rankdata(np.abs(differ))).astype(int)  # midranks are halves
+    law, positive = sign_flip_law(doubled), doubled[differ > 0].sum()
     greater, less = law[positive:].sum(), law[: positive + 1].sum()
     tails = {"two-sided": min(1.0, 2 * min(greater, less)), "greater": greater, "less": less}
     return float(tails[alternative])

@@ -1,7 +1,7 @@
 """What someone sees who only browses the repository: reference samples, and the README's drawings and table.
 
-`hakmem freeze NAME ...` makes samples, or simulations, the reference; `hakmem readme` redraws the drawings
-from them, writes the table of knobs from the build and names the machines of the reference.
+`hakmem freeze NAME ...` makes samples, simulations or kept tables the reference; `hakmem readme` redraws the
+drawings from them, writes the table of knobs from the build and names the machines of the reference.
 """
 
 import html
@@ -9,8 +9,9 @@ import json
 import re
 import sys
 from math import log10
+from pathlib import Path
 
-from . import ROOT, store
+from . import ROOT, kept, provenance, store
 from .runner import ensure
 from .stats import bracketed, compare
 from .style import looks
@@ -29,15 +30,15 @@ def freeze(name, quick=False, blocks=None):
     quick, blocks: as they were measured; None: as many blocks as the specification says.
     """
     samples = ensure(name, quick=quick, blocks=blocks)
-    folder, origin = store.REFERENCE / name, store.Path(samples.attrs["folder"])
+    folder, origin = store.REFERENCE / name, Path(samples.attrs["folder"])
     old = {path for kind in ("part", "samples", "provenance") for path in folder.glob(f"{kind}-*")}
     names = [f"provenance-{one}.json" for one in samples["provenance"].unique()]
     facts = {name: json.loads((origin / name).read_text(encoding="utf-8")) for name in names}
     _say_changed(name, facts.values())
-    for kept, fact in facts.items():  # these first: no samples of both lie there when one cannot be written
-        store.save_json(folder, kept, fact)
+    for saved, fact in facts.items():  # these first: no samples of both lie there when one cannot be written
+        store.save_json(folder, saved, fact)
     store.append(folder, store.rows(origin, samples["run_id"]))
-    for path in old - {folder / kept for kept in facts}:  # not before the new ones are there
+    for path in old - {folder / saved for saved in facts}:  # not before the new ones are there
         path.unlink()
     _name_machines()
     return len(samples)
@@ -52,6 +53,26 @@ def freeze_simulations(name):
     lab.freeze()
     _name_machines()
     return len(lab.kept)
+
+
+def freeze_tables(name, quick=False):
+    """The same of the tables that a notebook kept (kept.Tables): those it made since. Returns how many."""
+    folder, origin = store.REFERENCE / name, store.SAMPLES / name
+    made = {path: kept.facts_of(path) for path in sorted(origin.glob("*.parquet"))}
+    if not made:
+        raise FileNotFoundError(f"there are no tables in {origin}: run the notebook by reference = False")
+    rough = [path.stem for path, facts in made.items() if facts.get("quick")]
+    if rough and not quick:
+        raise ValueError(f"{', '.join(rough)}: made in the quick mode; run the notebook by quick = False")
+    _say_changed(name, made.values())
+    for path, facts in made.items():
+        provenance.save(folder, facts)  # first, as above
+        store.save_table(folder, path.name, store.read_table(path))
+    named = {kept.facts_file(path) for path in folder.glob("*.parquet")}
+    for path in {*folder.glob("provenance-*")} - named:
+        path.unlink()
+    _name_machines()
+    return len(made)
 
 
 def _say_changed(name, facts):
@@ -188,7 +209,8 @@ def with_table(text, table):
 
 def add_freeze(subparsers):
     sub = subparsers.add_parser("freeze")
-    sub.add_argument("names", nargs="+", metavar="NAME", help="of data/specs, or notebooks that simulate")
+    names = "of data/specs, notebooks that simulate, or NOTEBOOK_runs: tables that a notebook made"
+    sub.add_argument("names", nargs="+", metavar="NAME", help=names)
     sub.add_argument("--quick", action="store_true", help="the samples of the quick mode")
     sub.add_argument("--blocks", type=int, help="the first so many; default: as the specification says")
     sub.set_defaults(run=_freeze)
@@ -197,7 +219,9 @@ def add_freeze(subparsers):
 
 def _freeze(args):
     for name in args.names:
-        if (store.REFERENCE / name / "outcomes.parquet").exists():
+        if name.endswith(kept.SUFFIX):
+            print(f"{name}: {freeze_tables(name, args.quick)} tables are the reference now")
+        elif (store.REFERENCE / name / "outcomes.parquet").exists():
             print(f"{name}: {freeze_simulations(name)} simulations, played anew, are the reference now")
         else:
             print(f"{name}: {freeze(name, args.quick, args.blocks)} samples are the reference now")

@@ -29,7 +29,6 @@ GROWTH = 0.1  # percent an hour that memory must exceed for certain to be called
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 MOST_CHUNKS = 4096  # that one process of the bench can time
 FOLDER = store.SAMPLES / "soak"
-KEPT = store.REFERENCE / "01_ruler" / "soak.json"
 
 
 @dataclass(frozen=True)
@@ -51,16 +50,13 @@ class Plan:
         return FOLDER / f"{self.case.name}-{digests}-{self.window_s:g}s.jsonl"
 
 
-def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wait_s=0.0, reference=False):
+def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wait_s=0.0):
     """Windows of a soak as a DataFrame, after running what is missing of it; see `windows`.
 
     An interrupted soak goes on: new processes, so a new segment, whose own level and warm-up are allowed for.
-    beside: the allocator of the other process. reference: read data/reference instead of running anything.
+    beside: the allocator of the other process.
     attrs: live_bytes (of the workload's blocks at their peak), subject, beside.
     """
-    if reference:
-        kept = json.loads(KEPT.read_text(encoding="utf-8"))
-        return _annotated(pd.DataFrame(kept["windows"]), kept["attrs"])
     plan = _plan(minutes, workload, beside)
     file = Path(folder) / plan.file.name
     with runner.bench_slot(f"soak of {workload}", wait_s):
@@ -73,10 +69,6 @@ def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wa
     table = windows(rows, plan.window_s) if len(rows) else rows
     if table.empty:
         raise RuntimeError(f"no window of {plan.window_s:g} s for both sides: ask for more minutes")
-    return _annotated(table, facts)
-
-
-def _annotated(table, facts):
     table.attrs = facts
     return table
 
@@ -134,7 +126,7 @@ def _run(plan, file, chunk_iterations, done):
                 store.append_lines(file, [row | stamp for row in rows])
             if passed - said > progress.EVERY_S:
                 said = passed
-                text = f"soak: {(done + passed) / 60:.1f} of {plan.minutes:g} minutes"
+                text = f"soak: {progress.clock(done + passed)} of {progress.clock(60 * plan.minutes)}"
                 print(f"\r{text:60}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
 
@@ -201,7 +193,11 @@ def windows(rows, window_s):
         ns_per_op=("ns_per_op", "median"), rss_bytes=("rss_bytes", "median"), ops=("ops", "sum"),
         minor_faults=("minor_faults", "sum"), major_faults=("major_faults", "sum"),
     )  # fmt: skip
-    table = table.assign(minutes=(table["window"] + 0.5) * window_s / 60)
+    earlier = (
+        (table.groupby("segment")["window"].max() + 1).cumsum().shift(fill_value=0)
+    )  # segments, in windows
+    middle = table["window"] + table["segment"].map(earlier) + 0.5
+    table = table.assign(minutes=middle * window_s / 60)
     both = table.groupby(["segment", "window"])["label"].transform("size") == 2
     return table[both].reset_index(drop=True)
 

@@ -217,14 +217,18 @@ def _checked(row, table, where, kind):
     for key, value in row.items():
         if key not in rules:
             raise SpecError(f"{where}: key {key!r} is unknown; allowed: {', '.join(rules)}")
-        types, test, allowed = rules[key]
-        if isinstance(value, bool) or not isinstance(value, types) or not test(value):
-            raise SpecError(f"{where}: {key} = {value!r} must be {allowed}")
+        _fits(key, value, rules, where)
     needed = {field.name for field in fields(kind) if field.default is MISSING} & set(rules)
     absent = sorted(needed - set(row))
     if absent:
         raise SpecError(f"{where}: key {absent[0]!r} is missing; it is {rules[absent[0]][2]}")
     return row
+
+
+def _fits(key, value, rules, where):
+    types, test, allowed = rules[key]
+    if isinstance(value, bool) or not isinstance(value, types) or not test(value):
+        raise SpecError(f"{where}: {key} = {value!r} must be {allowed}")
 
 
 def _allocator(row, where):
@@ -289,19 +293,12 @@ def narrow(experiment, blocks=None, sizes=None, allocators=None, workloads=None,
         _known(sizes, [c.size for c in cases], "sizes")
         cases = tuple(c for c in cases if c.size in sizes)
     if blocks is not None:
-        blocks = _checked({"blocks": blocks}, "experiment", "override", Overrides)["blocks"]
+        _fits("blocks", blocks, RULES["experiment"], "override")
         experiment = replace(experiment, blocks=blocks, quick_blocks=blocks)
     if not any(case.quick_scale or not quick for case in cases):
         why = ": what was chosen runs in the full mode only" if cases else ""
         raise SpecError(f"no case of {experiment.name} is left{why}")
     return replace(experiment, allocators=sides, cases=cases)
-
-
-@dataclass(frozen=True)
-class Overrides:
-    """What a notebook or the command line may ask of an experiment beyond choosing from it."""
-
-    blocks: int | None = None
 
 
 def _known(chosen, there, what):

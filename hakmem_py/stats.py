@@ -4,6 +4,7 @@ Knows nothing of how the samples were made. The arithmetic of one comparison is 
 here too, so that a notebook needs the one name `stats`.
 """
 
+from dataclasses import replace
 from math import isfinite, log, nan, sqrt
 
 import numpy as np
@@ -25,6 +26,7 @@ from .estimates import (  # noqa: F401  the whole of it is the face of this modu
     bracketed,
     cliffs_delta,
     cv,
+    cv_interval,
     equivalent,
     inverse,
     look_confidences,
@@ -132,7 +134,8 @@ def compare_builds(layouts, baseline):
     """As `compare`, but with the build as the unit: layouts are the samples of one layout of the code each.
 
     Columns case, allocator, ratio, low, high, builds, n (pairs of all), smallest and largest (of a layout),
-    median_ns, p_adjusted (Holm), verdict, needs_builds, status. One build is not judged.
+    median_ns, p_adjusted (Holm), verdict, needs_builds (Student's width of few builds taken off), status. One
+    build is not judged.
     """
     tables = pd.concat([compare(samples, baseline) for samples in layouts])
     rows, made = [], {}
@@ -156,7 +159,9 @@ def compare_builds(layouts, baseline):
     family = in_family([tested for _, tested in made.values()])
     for (i, (e, _)), of_family in zip(made.items(), family, strict=True):
         judged = verdict(inverse(e), BUILD_THRESHOLD, family=of_family)
-        needed = judged.needs_n and int(np.ceil(judged.needs_n / e.n * table.at[i, "builds"]))
+        builds = table.at[i, "builds"]
+        wide = sps.t.isf((1 - CONFIDENCE) / 2, builds - 1) / sps.norm.isf((1 - CONFIDENCE) / 2)
+        needed = judged.needs_n and max(builds + 1, int(np.ceil(judged.needs_n / e.n * builds / wide**2)))
         decided = (judged.kind, needed) if table.at[i, "status"] == "ok" else ("UNDECIDED", None)
         table.loc[i, ["verdict", "needs_builds"]] = decided
     return table
@@ -232,8 +237,9 @@ def geometric_mean(table):
     """Geometric mean of `ratio` over the cases of each allocator of a `compare` table, with 95 % interval.
 
     The interval is that of the measurement for *these* cases (independent errors, from the widths of their
-    intervals); it does not say how another set of cases would come out: `smallest` and `largest` show how far
-    they differ. Cases without an interval are left out and counted in `left_out`.
+    intervals: at least 95 %, for those of few pairs are wide); it does not say how another set of cases would
+    come out: `smallest` and `largest` show how far they differ. Cases without an interval are left out and
+    counted in `left_out`.
     """
     z = sps.norm.ppf((1 + CONFIDENCE) / 2)
 
@@ -255,16 +261,19 @@ def geometric_mean(table):
 def ranking(samples, metric=None, resamples=2000, seed=1):
     """Rank of each allocator by median time in each case (1 is the fastest), with 95 % interval.
 
-    Columns case, allocator, rank, low, high, median_ns, n. The interval holds the ranks that come out when
-    whole blocks are drawn again with replacement, so that what the allocators of a block share stays shared.
+    Columns case, allocator, rank, low, high, median_ns, n: blocks in which all of them ran well; of others
+    nothing is used. The interval holds the ranks that come out when whole blocks are drawn again with
+    replacement, so that what the allocators of a block share stays shared; of fewer than 6 blocks every rank.
     """
     metric = metric or samples.attrs.get("metric", "cpu_ns_per_op")
     rows, random = [], np.random.default_rng(seed)
     for case, group in samples[samples["status"] == "ok"].groupby("case", sort=False):
-        wide = group.pivot_table(metric, ["host", "block"], "allocator", sort=False).dropna()
-        draws = random.integers(len(wide), size=(resamples, len(wide)))
-        drawn = sps.rankdata(np.median(wide.to_numpy()[draws], axis=1), axis=1)
-        low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
+        wide = group.pivot_table(metric, ["host", "block"], "allocator", "last", sort=False).dropna()
+        low, high = 1.0, float(wide.shape[1])
+        if len(wide) >= MIN_PAIRS:
+            draws = random.integers(len(wide), size=(resamples, len(wide)))
+            drawn = sps.rankdata(np.median(wide.to_numpy()[draws], axis=1), axis=1)
+            low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
         median = wide.median()
         columns = {"rank": median.rank(), "low": low, "high": high, "median_ns": median, "n": len(wide)}
         rows.append(pd.DataFrame(columns).assign(case=case).rename_axis("allocator").reset_index())
@@ -292,7 +301,10 @@ def rate_interval(events, operations, confidence=CONFIDENCE):
 
 
 def rate_verdict(events, operations, claimed):
-    """Verdict on the claim "at most `claimed` events per operation"; needs_n: operations without an event."""
+    """Verdict on the claim "at most `claimed` events per operation".
+
+    needs_n: operations after which it is kept, if no further event comes.
+    """
     _, low, high = rate_interval(events, operations)
     counted = f"{events} events in {operations:.3g} operations"
     text = f"{counted}, rate [{low:.2g}, {high:.2g}] against {claimed:.2g} claimed"
@@ -300,7 +312,8 @@ def rate_verdict(events, operations, claimed):
         return Verdict("replicated", None, text)
     if low > claimed:
         return Verdict("not replicated", None, text)
-    return Verdict("undecided", int(np.ceil(-log(1 - CONFIDENCE) / claimed)) if claimed else None, text)
+    needed = int(np.ceil(high * operations / claimed)) if claimed else None
+    return Verdict("undecided", needed, text)
 
 
 def claim_verdict(claimed, estimate, hypothesis="difference", margin=MARGIN, claimed_n=None, void=""):
@@ -323,8 +336,12 @@ def claim_verdict(claimed, estimate, hypothesis="difference", margin=MARGIN, cla
         kind = judge[hypothesis](claimed, estimate, margin, claimed_n)
     else:
         raise ValueError(f"hypothesis {hypothesis!r} is unknown; allowed: {', '.join(judge)}, at most")
-    below = margin if hypothesis == "equivalence" else 0.0
-    needed = needed_pairs(estimate, margin, margin, below=below) if kind == "undecided" else None
+    needed = None
+    if kind == "undecided" and judge.get(hypothesis, _judge_bound) is _judge_bound:
+        needed = needed_pairs(_over(estimate, claimed), 0.0, 0.0)
+    elif kind == "undecided":
+        above, below = (margin, margin) if hypothesis == "equivalence" else (0.0, 0.0)
+        needed = needed_pairs(estimate, above, margin, below=below)
     ours = f"measured {said(estimate)}, n = {estimate.n}"
     return Verdict(kind, needed, f"{kind}: claimed {claimed:.4g}, {ours}")
 
@@ -339,12 +356,17 @@ def prediction_interval(estimate, n):
 
 def _judge_difference(claimed, e, margin, claimed_n):
     low, high = prediction_interval(e, claimed_n or e.n)
-    same_sign = e.low > 1 if claimed > 1 else e.high < 1
+    same_sign, other_sign = (e.low > 1, e.high < 1) if claimed > 1 else (e.high < 1, e.low > 1)
     if same_sign and not low <= claimed <= high:
         return f"replicated, {'smaller' if abs(log(e.value)) < abs(log(claimed)) else 'larger'}"
     if same_sign:
         return "replicated"
-    return "undecided" if low <= claimed <= high and not equivalent(e, margin) else "not replicated"
+    return "not replicated" if other_sign or equivalent(e, margin) else "undecided"
+
+
+def _over(e, bound):
+    """The Estimate of a / b over a bound: 1 where they are equal."""
+    return replace(e, value=e.value / bound, low=e.low / bound, high=e.high / bound)
 
 
 def _judge_equivalence(claimed, e, margin, claimed_n):

@@ -78,6 +78,11 @@ def save_json(folder, name, value):
     save_text(folder, name, json.dumps(value, indent=1, default=str))
 
 
+def save_table(folder, name, table):
+    """The same of a DataFrame as parquet, its index and attrs included."""
+    _write(Path(folder), name, table.to_parquet)
+
+
 def append_lines(path, rows):
     """Adds rows to a file, a line of JSON each; one that was cut short before stays a line by itself."""
     try:
@@ -225,9 +230,22 @@ def read_json(path):
     return {}
 
 
+def read_table(path, columns=None):
+    """What `save_table` wrote. Raises FileNotFoundError, and StoreError where it is damaged."""
+    try:
+        return pd.read_parquet(path, columns=columns)
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise StoreError(f"{path} is damaged ({reason}): {_restore(path)}") from None
+
+
+def _restore(path):
+    return f"restore it by git checkout -- {path}" if REFERENCE in path.parents else "delete it"
+
+
 def _move_aside(path, reason):
     if REFERENCE in path.parents:
-        raise StoreError(f"{path} is damaged ({reason}): restore it by git checkout -- {path}")
+        raise StoreError(f"{path} is damaged ({reason}): {_restore(path)}")
     aside = path.with_name(path.name + ".damaged")
     path.rename(aside)
     print(

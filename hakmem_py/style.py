@@ -192,6 +192,14 @@ def bars(rows, middle="ratio"):
 
 def listed(series, form):
     """A series in words: "hakmem 1.5, system 2.0"; names with commas or numbers are set apart."""
-    plain = all(str(name)[:1].isalpha() and "," not in str(name) for name in series.index)
-    gap, mark = (", ", "") if plain else ("; ", ":")
-    return gap.join(f"{name}{mark} {form.format(value)}" for name, value in series.items())
+    mark = "" if _plain(series.index) else ":"
+    return joined([f"{name}{mark} {form.format(value)}" for name, value in series.items()], series.index)
+
+
+def joined(texts, names=None):
+    """Texts one after another, set apart where a name has a comma or begins by a number."""
+    return (", " if _plain(texts if names is None else names) else "; ").join(map(str, texts))
+
+
+def _plain(names):
+    return all(str(name)[:1].isalpha() and "," not in str(name) for name in names)

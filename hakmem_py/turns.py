@@ -117,7 +117,7 @@ def sweep(target, knob, values, blocks=10, **how):
     costs: as `ceiling.oracle` takes them, a column a value; the first one's is the median of all processes,
     the others' are that times their ratio. Raises AbError, also where a single run failed.
     """
-    tables, ratios = [], {}
+    tables, ratios, base = [], {}, []
     for value in values[1:]:
         samples = compare(target, knob, (values[0], value), blocks, **how)
         failed = samples.loc[samples["status"] != "ok", "error"]
@@ -129,24 +129,29 @@ def sweep(target, knob, values, blocks=10, **how):
             phase.attrs = samples.attrs
             tables.append(contest.judge(phase).assign(setting=value))
         wide = samples.pivot(index=["case", "block"], columns="allocator", values="cpu_ns_per_op")
+        base.append(wide[f"{knob}={values[0]}"])
         ratios[str(value)] = wide[f"{knob}={value}"] / wide[f"{knob}={values[0]}"]
         ratios.setdefault(str(values[0]), wide[f"{knob}={values[0]}"] * 0 + 1)
     costs = pd.DataFrame(ratios).rename_axis(["phase", "block"])
-    first = samples[samples["allocator"] == f"{knob}={values[0]}"].groupby("case")["cpu_ns_per_op"].median()
-    costs = costs.mul(first.rename_axis("phase"), axis=0, level="phase")
+    first = pd.concat(base).groupby("case").median().rename_axis("phase")
+    costs = costs.mul(first, axis=0, level="phase")
     return pd.concat(tables, ignore_index=True), pd.concat({target.label: costs}, names=["case"])
 
 
-def steady(names, knob, values, seconds, blocks=10, env=()):
-    """`judge` of `compare` a workload, processes of about so many seconds; few firings allowed."""
+def steady(names, knob, values, seconds, blocks=10, env=(), wait_s=0.0):
+    """`judge`'s rows for each workload of `names`: its values take turns in processes of about `seconds` s.
+
+    A side that decided too little to be judged by is kept, and marked FEW FIRINGS.
+    """
     tables = []
     for name in names:
-        target = lasting(seconds, contest.workload(name))
-        tables.append(contest.judge(compare(target, knob, values, blocks, env=env, allow_few=True)))
+        target = lasting(seconds, contest.workload(name), wait_s)
+        samples = compare(target, knob, values, blocks, env=env, allow_few=True, wait_s=wait_s)
+        tables.append(contest.judge(samples))
     return pd.concat(tables, ignore_index=True)
 
 
-def lasting(seconds, target):
+def lasting(seconds, target, wait_s=0.0):
     """The Target, a workload of the bench, at the scale at which, by trials, a run takes so many seconds.
 
     The last trial takes TRIAL_S at least. The scale is a whole number: iterations are not divisible, and half
@@ -159,7 +164,7 @@ def lasting(seconds, target):
     if not 0 < seconds < contest.TIMEOUT_S:
         raise contest.AbError(f"{seconds} seconds a run: must be above 0 and below {contest.TIMEOUT_S:.0f}")
     scale, took, enough = 1, 0.0, min(seconds, TRIAL_S)
-    with runner.bench_slot(f"trial of {target.label}"):
+    with runner.bench_slot(f"trial of {target.label}", wait_s):
         while took < enough:
             scale = ceil(scale * enough / took) if took else scale
             trial, _ = contest.record(scaled(scale), contest.side("off"))

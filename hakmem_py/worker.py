@@ -25,9 +25,11 @@ MEASURED = (
     "ops", "elapsed_ns", "cpu_ns", "minor_faults", "major_faults", "context_switches", "rss_start_bytes",
     "rss_end_bytes", "peak_rss_bytes", "live_peak_bytes", "thp_bytes",
 )  # fmt: skip
-SETTINGS = {"workload", "size", "threads", "slots", "backend", "malloc_from", "unit", "seed", "cpu"}
+SETTINGS = {
+    "workload", "size", "threads", "slots", "backend", "malloc_from", "unit", "seed", "cpu",
+    "slowdown_percent", "chunk_ns", "chunk_cpu_ns",
+}  # fmt: skip
 FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # no allocator ends its program by these
-SETTINGS |= {"slowdown_percent", "chunk_ns", "chunk_cpu_ns"}
 
 
 def run(command, preload="", expect=None, env=(), timeout_s=60.0):

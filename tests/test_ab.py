@@ -214,19 +214,6 @@ def test_a_run_of_phases_takes_the_geometric_mean_of_their_times():
     assert steady["cpu_ns_per_op"] == pytest.approx(steady["cpu_ns"] / steady["ops"])
 
 
-def test_kept_tables_know_where_they_were_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(ab.store, "REFERENCE", tmp_path)
-    table = pd.DataFrame({"ratio": [1.5], "extra": ["{}"]})
-    table.attrs["baseline"] = "off"
-    ab.keep("mine", contest=table, again=table)
-    kept = ab.kept("mine", "contest")
-    assert kept.attrs["baseline"] == "off" and list(kept) == ["ratio"]
-    (facts,) = ab.kept_facts("mine")
-    assert facts["machine"] == ab.provenance.machine() and facts["experiment"] == "mine"
-    assert "commit of others" not in repr(ab.provenance.footer(facts=facts, further=[facts]))
-    assert "commit of others" in repr(ab.provenance.footer(facts=facts, further=[facts | {"commit": "0"}]))
-
-
 # ---------------------------------------------------------------- two settings in one process
 
 

@@ -146,7 +146,9 @@ def test_a_thread_keeps_no_more_runs_than_so_many_times_the_knob(lib, collected,
         native.set_knob(knob, int(native.knobs().at[knob, "preset"]))
 
 
-@pytest.mark.parametrize(("size", "kind"), [(64, 1), (1500, 1), (100_000, 2), (3_000_000, 2)])
+@pytest.mark.parametrize(
+    ("size", "kind"), [(64, "slab"), (1500, "slab"), (100_000, "run"), (3_000_000, "run")]
+)
 def test_a_block_lies_in_one_span_of_its_kind(lib, size, kind):
     block = lib.hak_malloc(size)
     span = holder(block)
@@ -159,7 +161,7 @@ def test_a_block_lies_in_one_span_of_its_kind(lib, size, kind):
 def test_spans_do_not_overlap(lib):
     table = native.spans().sort_values("address")
     assert (table["address"] + table["size"]).iloc[:-1].le(table["address"].iloc[1:].to_numpy()).all()
-    slabs = table[table["kind"] == 1]
+    slabs = table[table["kind"] == "slab"]
     assert (slabs["used"] <= slabs["carved"]).all() and (slabs["carved"] <= slabs["blocks"]).all()
 
 

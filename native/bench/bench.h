@@ -133,15 +133,15 @@ struct result {             /* one run; times per operation are those of counted
 
 typedef uint64_t (*body_fn)(struct lane *, uint64_t iterations); /* returns operations done */
 
-enum {                 /* properties of a workload */
-       THREADED = 1,   /* lanes are threads even when there is only one */
-       PAIRED = 2,     /* lanes work in pairs, so their number is even */
-       REMOTE = 4,     /* blocks drift to other threads for good: the floor, which has no way back, refuses */
-       PHASED = 8,     /* reports marks */
-       SHUFFLED = 16,  /* uses the permutation */
-       IDLE = 32,      /* watched while idle, after the last chunk */
-       TOGETHER = 64,  /* lanes do each iteration together instead of sharing them out */
-       DOUBLING = 128, /* sizes span whole doublings of the smallest, at least one */
+enum workload_flag {
+    THREADED = 1,   /* lanes are threads even when there is only one */
+    PAIRED = 2,     /* lanes work in pairs, so their number is even */
+    REMOTE = 4,     /* blocks drift to other threads for good: the floor, which has no way back, refuses */
+    PHASED = 8,     /* reports marks */
+    SHUFFLED = 16,  /* uses the permutation */
+    IDLE = 32,      /* watched while idle, after the last chunk */
+    TOGETHER = 64,  /* lanes do each iteration together instead of sharing them out */
+    DOUBLING = 128, /* sizes span whole doublings of the smallest, at least one */
 };
 
 struct workload {

@@ -173,8 +173,7 @@ static void free_the_rest(void)
         if (trace.moving[thread] != NOWHERE) end_object(&trace.part[0], trace.moving[thread]);
 }
 
-/* --- the file
- * ------------------------------------------------------------------------------------------------------ */
+/* --- the file ----------------------------------------------------------------------------------------------------- */
 
 static bool readable(union record record)
 {
@@ -251,8 +250,7 @@ const struct trace_facts *trace_load(const char *path, bool partial)
     return &trace.facts;
 }
 
-/* --- the workload
- * --------------------------------------------------------------------------------------------------- */
+/* --- the workload ------------------------------------------------------------------------------------------------- */
 
 INLINE void play(enum backend on, const struct event *event, struct object *object)
 {

@@ -56,7 +56,7 @@ typedef struct hak_knob_t {
     int64_t preset;   /* default, profile and environment applied, before any hak_knob_set */
     int64_t minimum;  /* inclusive */
     int64_t maximum;  /* inclusive */
-    int learnable;    /* 1: ACE may move it; site_rules: what the rules say */
+    int learnable;    /* 1: ACE has a learner for it */
     int at_start;     /* 1: read when a process starts, and fixed from then on */
 } hak_knob_t;
 
@@ -80,11 +80,19 @@ int hak_stat_read(hak_stat_t *rows, int capacity); /* fills up to capacity rows,
 
 /* --- the heap drawn: regions, slabs and runs as they are now, for the anatomy notebook ---------------------------- */
 
+enum hak_span_kind {
+    HAK_SPAN_FREE,   /* may hold pages */
+    HAK_SPAN_SLAB,   /* equal blocks */
+    HAK_SPAN_RUN,    /* one mid or large block */
+    HAK_SPAN_WINDOW, /* a large block with address space to grow in place */
+    HAK_SPAN_PURGED, /* free, without pages */
+};
+
 typedef struct hak_span_t {
     uint64_t address;    /* first byte */
     uint64_t size;       /* bytes */
     uint64_t superslab;  /* address of the region it was carved from */
-    uint32_t kind;       /* 0 free, 1 slab, 2 run (mid or large), 3 growth window, 4 purged */
+    uint32_t kind;       /* enum hak_span_kind */
     uint32_t block_size; /* slab: bytes a block; run: bytes asked for, 4 GiB - 1 where it is more */
     uint32_t blocks;     /* slab: blocks it can hold */
     uint32_t used;   /* slab: blocks handed out of it, cached ones included; run: 1 with a caller, 0 kept by a thread */
@@ -363,12 +371,12 @@ typedef struct hak_learner_t {
     const char *knob;    /* "magazine_blocks", ... */
     uint32_t block_size; /* of the class; 0 where the knob is global */
     int32_t arms;
-    int64_t settings[16]; /* value of the knob under each arm */
-    int32_t arm;          /* in force */
-    int32_t policy;       /* row of the policy table; -1: chosen from outside */
-    uint64_t windows;     /* observed */
-    double reward;        /* of the last */
-    double noise;         /* standard deviation of rewards within an arm */
+    int64_t settings[HAK_BANDIT_ARMS]; /* value of the knob under each arm */
+    int32_t arm;                       /* in force */
+    int32_t policy;                    /* row of the policy table; -1: chosen from outside */
+    uint64_t windows;                  /* observed */
+    double reward;                     /* of the last */
+    double noise;                      /* standard deviation of rewards within an arm */
 } hak_learner_t;
 
 enum { HAK_REASON_POLICY = 0, HAK_REASON_FROZEN = 1, HAK_REASON_OUTSIDE = 2, HAK_REASON_RESTART = 3 };
@@ -384,12 +392,12 @@ typedef struct hak_event_t { /* one row a decision */
     int32_t reason; /* HAK_REASON_... */
     int32_t arm;    /* that was in force in the window */
     int32_t next_arm;
-    int64_t setting;    /* of the arm */
-    uint64_t pulls;     /* of the arm, this window included */
-    double reward;      /* of the window */
-    double told, price; /* that the policy learned from: the same, but for the placebo (ace_shuffled) */
-    double mean, bonus; /* of the arm after the update */
-    double index[16];   /* of every arm after the update */
+    int64_t setting;               /* of the arm */
+    uint64_t pulls;                /* of the arm, this window included */
+    double reward;                 /* of the window */
+    double told, price;            /* that the policy learned from: the same, but for the placebo (ace_shuffled) */
+    double mean, bonus;            /* of the arm after the update */
+    double index[HAK_BANDIT_ARMS]; /* of every arm after the update */
     hak_window_t window;
     uint64_t rss_bytes; /* of the process */
     uint64_t seed;

@@ -5,7 +5,6 @@
 #include <malloc.h>
 
 static _Atomic bool started;
-static struct lock start_lock;
 
 /* How calls are served; fixed at start. In all but the first no thread has a heap, so every call gets here. */
 static enum { MODE_CACHED, MODE_GUARDED, MODE_LIBC } mode;
@@ -15,10 +14,9 @@ extern void __libc_free(void *);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
-static void fork_prepare(void), fork_parent(void), fork_child(void); /* process.c */
 
 /* Once, before anything is handed out. The hooks of fork are the first of all, and so take the locks here last: who
- * holds a lock of his own, and waits for memory, is not waited for by those that hold ours. */
+ * holds a lock of their own, and waits for memory, is not waited for by those that hold ours. */
 static COLD void start(void)
 {
     lock_take(&start_lock);

@@ -57,8 +57,10 @@
 #include "ace/absent.c"     /* compiled out */
 #endif
 
+#include "fork.c"       /* locks stand still, a child begins */
+
 #include "alloc.c"      /* the front door */
-#include "process.c"    /* begin, fork, end */
+#include "process.c"    /* begin, end */
 
 /* Weak: the builder links who a build is as an object of its own, so that builds can share this one. */
 #ifndef HAK_VARIANT

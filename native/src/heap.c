@@ -16,9 +16,9 @@ static _Atomic bool heap_key_made;
 static struct heap *heaps_free;                  /* those that wait for a thread; under heap_lock, as what follows */
 static struct heap *heaps_by_front[HEAP_FRONTS]; /* those that have one, in rows by where its front is */
 
-static struct heap **heap_row(const struct front *front)
+static struct heap **heap_row(const struct front *of)
 {
-    return &heaps_by_front[((uintptr_t)front >> 6) * UINT64_C(0x9E3779B97F4A7C15) >> 32 & (HEAP_FRONTS - 1)];
+    return &heaps_by_front[((uintptr_t)of >> 6) * UINT64_C(0x9E3779B97F4A7C15) >> 32 & (HEAP_FRONTS - 1)];
 }
 
 /* One that is free, or whose thread ended unheard: this one's front is where that one's was. Under heap_lock. */
@@ -301,11 +301,11 @@ static size_t idle_units(void)
 }
 
 /* Bytes that a trim and a purge could return, with so many in depots. Locked ones it could not. */
-static size_t pending_bytes(size_t depots)
+static size_t pending_bytes(size_t in_depots)
 {
     size_t units = idle_units();
     units -= size_min(units, atomic_load_explicit(&refused_units, memory_order_relaxed));
-    return (units << UNIT_SHIFT) + depots + runs_bytes();
+    return (units << UNIT_SHIFT) + in_depots + runs_bytes();
 }
 
 /* Locked pages of one kind say nothing of the others: for those the kernel is asked again. Result: was it no use? */

@@ -53,7 +53,7 @@ static void *helper_main(void *unused)
         POKE(runs_watched, PEEK(fences_there) && knob(KNOB_idle_return) && knob(KNOB_background));
         uint64_t pause = helper_round(os_now_ns());
         bool long_pause = pause == 0 || pause > tidy_pause(false);
-        atomic_store(&helper_sleeps, long_pause); /* who frees from here on sees it, or what he freed is seen below */
+        atomic_store(&helper_sleeps, long_pause); /* who frees from here on sees it, or what they freed is seen below */
         atomic_thread_fence(memory_order_seq_cst);
         if (atomic_load(&main_has_left)) {
             heaps_bury();
@@ -107,7 +107,7 @@ static void helper_start(void)
     uint32_t none = HELPER_NONE;
     if (os_tick_ns() < atomic_load(&helper_again)) return;
     if (!atomic_compare_exchange_strong(&helper_state, &none, HELPER_STARTING)) return;
-    int saved = errno; /* who starts it got what he asked for */
+    int saved = errno; /* who starts it got what they asked for */
     sigset_t all, own;
     pthread_attr_t attributes;
     pthread_t thread;

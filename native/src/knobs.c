@@ -15,8 +15,8 @@
     X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "bytes a magazine holds at most, 16 blocks excepted; up to 32 times as many, for 128 blocks, where a class comes and goes in bursts") \
     X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, 0, "bytes the shared depot of full magazines keeps before blocks go back to their slabs at once") \
     X(superslab_bytes,      "bytes", SUPERSLAB_LARGE, SUPERSLAB_SMALL, SUPERSLAB_LARGE, 1, 0, "region from which slabs are taken, a power of two: 2 MiB suits huge pages, 1 MiB suits small heaps") \
-    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs a thread may always keep, and of each short length three quarters; 64 times as many if it used them, where the helper takes what a resting thread keeps, else eight times; less where there are more threads than cores") \
-    X(large_threshold,      "bytes", LARGE_THRESHOLD_MAX, 512 * KIB, LARGE_THRESHOLD_MAX, 1, 0, "blocks from here on go back to the kernel when freed; smaller ones are kept; 32 MiB: so are those that come again soon, for the purge delay") \
+    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs a thread may always keep, and three quarters of that of each short length; up to 64 times as many if it used them and the helper can take them while it rests, else 8 times; less where there are more threads than cores") \
+    X(large_threshold,      "bytes", LARGE_THRESHOLD_MAX, 512 * KIB, LARGE_THRESHOLD_MAX, 1, 0, "blocks from here on go back to the kernel when freed, smaller ones are kept; at 32 MiB those that come again soon are kept for the purge delay too") \
     X(purge_delay_ms,       "ms",        500,       0,    60000,   1, 0, "how long free memory waits before it goes back to the kernel: longer saves faults") \
     X(purge_batch_bytes,    "bytes",   8 * MIB,     0, 1024 * MIB, 0, 0, "free bytes that must have gathered before a thread purges inline") \
     X(purge_range_bytes,    "bytes",  64 * KIB, 4 * KIB, 2 * MIB,  0, 0, "shortest range worth an madvise of its own; parts of a slab that is half free may be shorter") \
@@ -28,15 +28,15 @@
     X(growth_windows,       "bool",        1,       0,        1,   0, 0, "a block that grows past 32 KiB gets address space to grow in place") \
     X(placement,            "policy",      0,       0,        3,   0, 0, "node of new memory: 0 no request, 1 local, 2 interleaved, 3 bound to placement_node") \
     X(placement_node,       "node",        0,       0,     1023,   0, 0, "the node that placement 3 binds to, one that this process may use") \
-    X(site_rules,           "bool",        0,       0,        1,   1, 0, "route blocks above 1 KiB by the call site that asks for them") \
+    X(site_rules,           "bool",        0,       0,        1,   0, 0, "route blocks above 1 KiB by the call site that asks for them") \
     X(quarantine,           "blocks",      0,       0, QUARANTINE_MAX, 0, 1, "freed blocks held back and checked before reuse; guards every block as canaries does (hardened)") \
     X(canaries,             "bool",        0,       0,        1,   0, 1, "guard bytes behind every block, checked when it is freed (hardened)") \
     X(ace_enabled,          "bool",        0,       0,  HAK_ACE,   0, 0, "the learner runs") \
     X(ace_log_level,        "level",       0,       0,        3,   0, 0, "0 silent, 1 start and stop, 2 decisions, 3 windows; on stderr") \
     X(ace_fast_interval_ms, "ms",        500,       1,    60000,   0, 0, "window of the fast loop: magazines") \
     X(ace_slow_interval_ms, "ms",      30000,       1,  3600000,   0, 0, "window of the slow loop: superslabs, purging, the large threshold") \
-    X(ace_policy,           "policy",     20,       0, POLICY_LAST, 0, 0, "row of the policy table for magazines; HAKMEM_ACE_POLICY takes its name") \
-    X(ace_slow_policy,      "policy",     20,       0, POLICY_LAST, 0, 0, "row of the policy table for the slow loop; HAKMEM_ACE_SLOW_POLICY takes its name") \
+    X(ace_policy,           "policy", POLICY_DEFAULT,     0, POLICY_LAST, 0, 0, "row of the policy table for magazines, 20: ucb-near; HAKMEM_ACE_POLICY takes a name") \
+    X(ace_slow_policy,      "policy", POLICY_DEFAULT,     0, POLICY_LAST, 0, 0, "row of the policy table for the slow loop, 20: ucb-near; HAKMEM_ACE_SLOW_POLICY takes a name") \
     X(ace_arm,              "arm",         5,       0,        5,   0, 0, "highest arm at which magazines begin, from the capacity in force: 0 is 16 blocks, 5 is 512") \
     X(ace_price_ppm,        "ppm",     10000,       0,  1000000,   0, 0, "what a cached byte per resident byte costs of the reward") \
     X(ace_shuffled,         "bool",        0,       0,        1,   0, 0, "placebo: the policy is told the reward of another window") \
@@ -189,7 +189,7 @@ static void knob_take_profile(const char *name)
         if (strcmp(presets[i].profile, name) == 0) knob_write(presets[i].knob, presets[i].value);
 }
 
-/* Names of policies are known to ace/policy.c, which stands above: it leaves its translator here. */
+/* Names of policies are known to ace/policy.c, further down the list: it leaves its translator here. */
 static int (*knob_policy_of_name)(const char *name);
 static void (*knob_policy_complain)(const char *variable, size_t length, const char *name);
 static void (*knob_ace_switch)(bool on); /* set by ACE: its knob starts and stops it at run time too */

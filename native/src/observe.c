@@ -33,6 +33,7 @@ static uint32_t spare_blocks(const struct heap *heap, unsigned class) { return P
 
 struct levels {
     uint64_t value[LEVEL_STAT_COUNT];
+    uint64_t kept_bytes; /* in runs that threads keep */
 };
 
 static void level_span(const struct span *span, const struct arena *arena, void *to)
@@ -49,8 +50,9 @@ static void level_span(const struct span *span, const struct arena *arena, void 
     }
 }
 
-static void level_heaps(uint64_t *value)
+static void level_heaps(struct levels *levels)
 {
+    uint64_t *value = levels->value;
     value[STAT_live_blocks] += orphan_stats[STAT_refilled_blocks] - orphan_stats[STAT_spilled_blocks];
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         value[STAT_live_blocks] +=
@@ -62,18 +64,17 @@ static void level_heaps(uint64_t *value)
             value[STAT_cached_bytes] += (loaded + spare_blocks(heap, class)) * classes[class].size;
             value[STAT_live_blocks] -= loaded;
         }
-        value[STAT_live_bytes] += PEEK(heap->kept.bytes); /* in no block that is in use */
-        value[STAT_cached_bytes] += PEEK(heap->kept.bytes);
+        levels->kept_bytes += PEEK(heap->kept.bytes);
     }
 }
 
 static void levels_read(struct levels *levels)
 {
-    *levels = (struct levels){{0}};
+    *levels = (struct levels){.kept_bytes = 0};
     uint64_t *value = levels->value;
     spans_visit(level_span, levels);
     lock_take(&heap_lock);
-    level_heaps(value);
+    level_heaps(levels);
     lock_drop(&heap_lock);
     for (uint32_t i = 0; i < atomic_load(&arena_count); i++)
         value[STAT_reserved_bytes] += arenas[i].reserved ? arenas[i].range : PEEK(arenas[i].writable);
@@ -84,8 +85,9 @@ static void levels_read(struct levels *levels)
         value[STAT_depot_pops] += depot.pops;
         value[STAT_depot_contended] += depot.contended;
     }
-    uint64_t cached = value[STAT_cached_bytes] - value[STAT_live_bytes], used = value[STAT_in_use_bytes];
-    value[STAT_live_bytes] = used > cached ? used - cached : 0;
+    uint64_t used = value[STAT_in_use_bytes]; /* blocks in magazines and depots included, kept runs are not */
+    value[STAT_live_bytes] = used - size_min(used, value[STAT_cached_bytes]);
+    value[STAT_cached_bytes] += levels->kept_bytes;
     uint64_t free_bytes = (uint64_t)(atomic_load(&dirty_units) + atomic_load(&slab_dirty_units)) << UNIT_SHIFT;
     value[STAT_dirty_bytes] = free_bytes + ((uint64_t)atomic_load(&window_units) << UNIT_SHIFT);
     value[STAT_committed_bytes] += free_bytes; /* windows are among the spans */
@@ -123,8 +125,6 @@ struct walk {
     size_t capacity, seen;
 };
 
-enum drawn_kind { DRAWN_FREE, DRAWN_SLAB, DRAWN_RUN, DRAWN_GROWTH, DRAWN_PURGED };
-
 static void walk_span(const struct span *span, const struct arena *arena, void *to)
 {
     struct walk *walk = to;
@@ -137,19 +137,19 @@ static void walk_span(const struct span *span, const struct arena *arena, void *
         out->superslab = arena->base + ((uint64_t)superslab->first << UNIT_SHIFT);
     }
     if (span->kind == SPAN_SLAB) {
-        out->kind = DRAWN_SLAB;
+        out->kind = HAK_SPAN_SLAB;
         out->block_size = classes[span->class].size;
         out->blocks = classes[span->class].slab_blocks;
         out->carved = PEEK(span->carved);
         out->used = slab_out(span);
         out->heap = PEEK(span->heap);
     } else if (span->kind == SPAN_RUN) {
-        out->kind = large_is_window(span) ? DRAWN_GROWTH : DRAWN_RUN;
+        out->kind = large_is_window(span) ? HAK_SPAN_WINDOW : HAK_SPAN_RUN;
         out->block_size = (uint32_t)size_min(PEEK(span->size), UINT32_MAX);
         out->blocks = 1;
         out->used = run_is_out(span);
     } else if (span->kind == SPAN_FREE && span->zeroed) {
-        out->kind = DRAWN_PURGED;
+        out->kind = HAK_SPAN_PURGED;
     }
 }
 

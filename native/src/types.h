@@ -90,6 +90,7 @@
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
 #define POLICY_LAST 20                  /* row of the policy table (ace/policy.c) */
+#define POLICY_DEFAULT 20               /* ucb-near */
 #define QUARANTINE_MAX 4096             /* freed blocks that hardened holds back at most */
 #define MAGAZINE_BURST 128u             /* with more the exchange of a magazine costs each block hardly less */
 #define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */
@@ -284,7 +285,7 @@ struct superslab {
 struct arena {
     uintptr_t base;               /* aligned to SUPERSLAB_LARGE */
     size_t bytes;                 /* from base that have descriptors */
-    size_t range;                 /* bytes: nobody else's units are there; shorter where his mapping is in the way */
+    size_t range;                 /* bytes: nobody else's units are there; shorter where their mapping is in the way */
     uint32_t units;               /* range / UNIT_BYTES, or one less than is in the way */
     uint32_t born;                /* units below the frontier: in spans, the rest was never used */
     size_t writable;              /* bytes from base that may be written */

@@ -154,7 +154,7 @@ static void ace_each_lock(void (*verb)(struct lock *))
 static void ace_child(void)
 {
     event_skip();
-    cpu_then = ace_due[0] = ace_due[1] = 0; /* its clock and its faults begin at 0, and so do its windows */
+    cpu_then = asked_ns = ace_due[0] = ace_due[1] = 0; /* its clock and its faults begin at 0, and so do its windows */
     for (int number = 0; number < atomic_load(&learner_count); number++)
         learners[number].before.cpu_ns = learners[number].before.faults = 0; /* of who is driven from outside, too */
 }

@@ -296,15 +296,16 @@ static int slow_step(uint64_t now)
     return decisions;
 }
 
+static uint64_t asked_ns, asked_cpu_ns; /* when ace_idle was asked, 0: not yet in this process; CPU time then */
+
 /* Does the program sleep? By the process's CPU time since this was asked the last time. Whether what it has freed goes
  * back is then as it was before ACE: a sleeping program gives a policy nothing to weigh it by. */
 static bool ace_idle(uint64_t now)
 {
-    static uint64_t then, cpu_then;
     uint64_t cpu = os_cpu_ns();
-    bool idle = then != 0 && cpu - cpu_then < (now - then) / IDLE_SHARE;
-    then = now;
-    cpu_then = cpu;
+    bool idle = asked_ns != 0 && cpu - asked_cpu_ns < (now - asked_ns) / IDLE_SHARE;
+    asked_ns = now;
+    asked_cpu_ns = cpu;
     if (idle && learners != NULL && !knob(KNOB_ace_frozen)) {
         struct learner *learner = &learners[LEARNER_IDLE_RETURN];
         if (!learner_yields(learner)) learner_settle(learner, learner_arm_of(learner, learner->given));

@@ -5,8 +5,7 @@
 struct class_counts {
     hak_window_t window; /* counts and levels so far */
     uint64_t state;      /* of all magazines: it changes while the class is in use, even where every call is a hit */
-    uint32_t
-        capacity; /* blocks, in force with those that work: an owner takes a new one up at its next refill or spill */
+    uint32_t capacity;   /* blocks in force: an owner takes a new one up at its next refill or spill */
 };
 
 static uint64_t cpu_then, cpu_told; /* when the kernel was asked, 0: not yet in this process; what it said */
@@ -30,7 +29,7 @@ static uint64_t cpu_flow(uint64_t now)
     return (uint64_t)flow;
 }
 
-/* A thread that rests takes no new capacity up: it has a say where nobody visited his magazines since the last look. */
+/* A thread that rests takes no new capacity up: it has a say where nobody visited its magazines since the last look. */
 #define VISIT_WEIGHT (INT64_C(1) << 24)
 
 /* Both times of a window are one reading of the clock: between two, this thread may lose its core for longer. */

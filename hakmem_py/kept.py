@@ -1,0 +1,64 @@
+"""Tables that a notebook makes, and that are no samples of an experiment: kept, or read by reference."""
+
+from . import provenance, store
+
+SUFFIX = "_runs"  # of the folder, after the notebook's name
+
+
+class Tables:
+    """The tables of one notebook: called with a name and what makes it, it gives that table.
+
+    What is made is kept in data/samples/NOTEBOOK_runs with the facts of machine and commit, until it is made
+    again; `hakmem freeze NOTEBOOK_runs` makes it the reference. reference: nothing is made, and tables are
+    those of data/reference/NOTEBOOK_runs, which takes no compiler. quick: they are of the quick mode, and
+    made the reference only where that is asked for.
+    """
+
+    def __init__(self, notebook, reference=False, quick=False):
+        self.name, self.reference, self.quick = notebook + SUFFIX, reference, quick
+        self.folder = (store.REFERENCE if reference else store.SAMPLES) / self.name
+        self._identity = None
+
+    def __call__(self, name, make):
+        """The DataFrame called `name`, its attrs included, as `make()` gives it or the reference holds it.
+
+        Several names: a list of them, of which `make` gives as many. Raises FileNotFoundError by reference.
+        """
+        if isinstance(name, str):
+            return self([name], lambda: [make()])[0]
+        if self.reference:
+            return [self._read(one) for one in name]
+        made = list(make())
+        for one, table in zip(name, made, strict=True):
+            self._keep(one, table)
+        return made
+
+    def facts(self):
+        """Of the tables read by reference: the facts of each machine and commit they were made at."""
+        files = dict.fromkeys(facts_file(path) for path in sorted(self.folder.glob("*.parquet")))
+        return [store.read_json(file) for file in files if self.reference and file.exists()]
+
+    def _read(self, name):
+        path = self.folder / f"{name}.parquet"
+        if not path.exists():
+            raise FileNotFoundError(f"there is no reference in {path}: make it by reference = False")
+        return store.read_table(path)
+
+    def _keep(self, name, table):
+        if self._identity is None:
+            facts = provenance.collect(experiment=self.name.removesuffix(SUFFIX), quick=self.quick)
+            self._identity = provenance.save(self.folder, facts)
+        table = table.drop(columns="extra", errors="ignore")  # a run's raw output, most of the bytes
+        table.attrs["provenance"] = self._identity
+        store.save_table(self.folder, f"{name}.parquet", table)
+
+
+def facts_file(path):
+    """Where the facts of a kept table lie: beside it."""
+    identity = store.read_table(path, columns=[]).attrs.get("provenance")
+    return path.with_name(f"provenance-{identity}.json")
+
+
+def facts_of(path):
+    """They themselves: at which commit, on which machine, in which mode it was made; {} where unknown."""
+    return store.read_json(facts_file(path)) if facts_file(path).exists() else {}

@@ -1,0 +1,77 @@
+/* fork.c: every lock stands still across a fork, and the child begins with what is whole. */
+
+static struct lock start_lock; /* of start, in alloc.c */
+
+static void lock_take_out_of_line(struct lock *lock) { lock_take(lock); }
+static void lock_drop_out_of_line(struct lock *lock) { lock_drop(lock); }
+
+static uint32_t fork_parts; /* whose locks a fork holds; under them */
+
+/* The child has one thread. Every lock is held across the fork, so what they guard is whole in the child. */
+static void each_lock(void (*verb)(struct lock *))
+{
+    uint32_t parts = fork_parts;
+    ace_each_lock(verb);
+    verb(&pools.lock);
+    verb(&round_lock);
+    verb(&collect_lock);
+    verb(&start_lock);
+    verb(&heap_lock);
+    if (verb == lock_take_out_of_line) parts = fork_parts = parts_count(); /* no more come while it is held */
+    verb(&orphan_lock);
+    verb(&guard_lock);
+    verb(&trim_lock);
+    for (unsigned part = 0; part < parts; part++)
+        for (unsigned class = 0; class < CLASSES; class ++) {
+            verb(&class_slabs[part][class].lock);
+            verb(&depots[part][class].lock);
+        }
+    verb(&racks_lock);
+    verb(&arena_lock);
+}
+
+/* stdio's list of files, which fork takes after this: a thread that flushes holds it and waits for a file, whose owner
+ * may be waiting for memory. So it is taken first (it is recursive), and nobody waits for us who could stop fork. */
+extern void _IO_list_lock(void) __attribute__((weak));
+extern void _IO_list_unlock(void) __attribute__((weak));
+extern void _IO_list_resetlock(void) __attribute__((weak));
+
+/* A thread that dies waits for nobody, and its child is as damaged as it is. */
+static void fork_prepare(void)
+{
+    if (is_dying()) return;
+    if (_IO_list_lock != NULL) _IO_list_lock();
+    each_lock(lock_take_out_of_line);
+    lock_passing = LOCKS_FORKING;
+}
+
+static void fork_parent(void)
+{
+    if (is_dying()) return;
+    lock_passing = LOCKS_COUNT;
+    each_lock(lock_drop_out_of_line);
+    if (_IO_list_unlock != NULL) _IO_list_unlock();
+}
+
+/* Other threads' heaps stay behind: their magazines may have been in motion, so they are dropped, not reused. The
+ * thread that forked is the child's first one, under another number. */
+static void fork_child(void)
+{
+    if (!is_dying()) lock_passing = LOCKS_COUNT;
+    else fork_parts = PARTS; /* whoever held them */
+    each_lock(lock_reset);
+    if (_IO_list_resetlock != NULL) _IO_list_resetlock();
+    helper_child();
+    forks++;
+    windows_child();
+    /* Of what threads keep that stayed behind nobody can have anything. */
+    atomic_store(&runs_told, front.heap != NULL ? front.heap->kept.told : 0);
+    lanes_child();
+    uint32_t alive = 0;
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
+        if (heap == front.heap) heap->thread = os_thread(), alive++;
+        else if (atomic_load(&heap->state) == HEAP_LIVE) POKE(heap->front, NULL);
+    atomic_store(&heaps_alive, alive);
+    atomic_store(&main_has_left, false);
+    ace_child();
+}
