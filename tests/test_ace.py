@@ -194,7 +194,8 @@ def test_a_history_longer_than_the_ring_is_whole():
 
 
 def test_every_process_leaves_a_history_of_its_own(tmp_path):
-    code = "import os\npid = os.fork()\nfor _ in range(40): [str(i) for i in range(20000)]\nif pid: os.wait()"
+    work = "for _ in range(40): [str(i) for i in range(20000)]"
+    code = f"import os\n{work}\npid = os.fork()\n{work}\nif pid: os.wait()"
     env = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": f"{tmp_path}/%p.csv", **FAST}
     env |= {"LD_PRELOAD": str(build.build().library), "PYTHONMALLOC": "malloc"}
     subprocess.run([sys.executable, "-c", code], env=os.environ | env, check=True)

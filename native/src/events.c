@@ -56,8 +56,13 @@ static ACE_ONLY uint64_t event_pending(void)
     return atomic_load_explicit(&event_last, memory_order_acquire) - PEEK(event_written);
 }
 
-/* In a child: what its parent saw is written by its parent. */
-static ACE_ONLY void event_skip(void) { event_written = atomic_load(&event_last); }
+/* In a child: what its parent saw is written by its parent, which may have been at it. A fork does not wait for that: a
+ * file can block. */
+static ACE_ONLY void event_skip(void)
+{
+    lock_reset(&event_writing);
+    event_written = atomic_load(&event_last);
+}
 
 static int event_header(char *text, size_t room)
 {
@@ -107,8 +112,9 @@ int hak_event_write(const char *path)
 {
     char text[2048];
     hak_event_t event;
-    int rows = 0, file = os_open_append(path);
+    int rows = 0, cancel, file = os_open_append(path);
     if (file < 0) return -1;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* the lock would stay taken */
     lock_take(&event_writing);
     bool good = !os_file_is_empty(file) || os_append(file, text, (size_t)event_header(text, sizeof text));
     uint64_t cursor = event_written;
@@ -121,5 +127,6 @@ int hak_event_write(const char *path)
     POKE(event_written, cursor);
     lock_drop(&event_writing);
     os_close(file);
+    pthread_setcancelstate(cancel, NULL);
     return good ? rows : -1;
 }

@@ -40,6 +40,8 @@ extern void _IO_list_resetlock(void) __attribute__((weak));
 static void fork_prepare(void)
 {
     if (is_dying()) return;
+    lock_take(&round_lock); /* memory that goes back is waited for while nothing else is held */
+    lock_drop(&round_lock);
     if (_IO_list_lock != NULL) _IO_list_lock();
     each_lock(lock_take_out_of_line);
     lock_passing = LOCKS_FORKING;
@@ -64,6 +66,8 @@ static void fork_child(void)
     helper_child();
     forks++;
     windows_child();
+    depots_child();
+    POKE(slabs_due, false); /* looked into by the parent */
     /* Of what threads keep that stayed behind nobody can have anything. */
     atomic_store(&runs_told, front.heap != NULL ? front.heap->kept.told : 0);
     lanes_child();

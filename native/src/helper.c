@@ -27,8 +27,8 @@ static void helper_poke(void)
 
 static bool helper_has_work(void)
 {
-    bool due =
-        PEEK(slabs_due) || pending_bytes(depots_bytes()) >= size_max((size_t)knob(KNOB_purge_batch_bytes) / 8, 1);
+    bool due = PEEK(slabs_due) ||
+               pending_bytes(depots_own(depots_bytes())) >= size_max((size_t)knob(KNOB_purge_batch_bytes) / 8, 1);
     return due && knob(KNOB_idle_return);
 }
 
@@ -146,7 +146,7 @@ static void helper_offer(void)
  * caller holds no lock. */
 static void helper_consider(void)
 {
-    size_t pending = pending_bytes(atomic_load_explicit(&depots_told, memory_order_relaxed));
+    size_t pending = pending_bytes(depots_own(atomic_load_explicit(&depots_told, memory_order_relaxed)));
     bool much = knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes);
     if (UNLIKELY(much || atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
         atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE)

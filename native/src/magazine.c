@@ -14,6 +14,7 @@
  * lines still in its core's cache. Blocks that came from another core cost several times as much. */
 static struct depot depots[PARTS][CLASSES];
 static _Atomic size_t depots_told; /* bytes in all depots, each part to 256 KiB */
+static size_t depots_inherited;    /* bytes that a child had of its parent's, and lets alone: see depots_are_shared */
 static bool class_homing[CLASSES]; /* magazines with blocks from all over memory go home, until a depot is asked */
 static _Atomic uint16_t class_capacity[CLASSES]; /* blocks; 0: as the knobs say. ACE writes here */
 
@@ -186,9 +187,35 @@ static size_t depots_bytes(void)
     return bytes;
 }
 
+static bool depots_hold(size_t much) { return atomic_load_explicit(&depots_told, memory_order_relaxed) >= much; }
+
+/* Bytes that go home when they lie idle. */
+static size_t depots_own(size_t bytes) { return bytes - size_min(bytes, PEEK(depots_inherited)); }
+
+static pid_t inherited_from;
+
+static void depots_child(void)
+{
+    POKE(depots_inherited, atomic_load(&depots_told));
+    inherited_from = getppid();
+}
+
+/* Whoever sends a block home writes to it, and so copies its page where that is still the parent's too. A child that
+ * works a little does not do that to all that its parent had freed; but once the parent has gone, or as much again was
+ * freed as makes a round, it is the child's. Under round_lock. */
+static bool depots_are_shared(void)
+{
+    size_t inherited = PEEK(depots_inherited);
+    if (LIKELY(inherited == 0)) return false;
+    if (getppid() == inherited_from && !depots_hold(inherited + (size_t)knob(KNOB_purge_batch_bytes))) return true;
+    POKE(depots_inherited, 0);
+    return false;
+}
+
 static size_t depots_trim(uint64_t now, bool all)
 {
     size_t bytes = 0;
+    if (!all && depots_are_shared()) return 0;
     for (unsigned class = 1; class < CLASSES; class ++)
         for (unsigned part = 0; part < parts_count(); part++)
             if (PEEK(depots[part][class].top) != 0) bytes += depot_trim(&depots[part][class], class, now, all);
@@ -205,8 +232,6 @@ static COLD void depots_relieve(size_t *relieved, size_t has)
     if (depots_trim(os_now_ns(), false) != 0) POKE(slabs_due, true);
     lock_drop(&round_lock);
 }
-
-static bool depots_hold(size_t much) { return atomic_load_explicit(&depots_told, memory_order_relaxed) >= much; }
 
 /* Before there are more superslabs, and after, once each: where depots hold much, or a little of them may hold back
  * many slabs. */

@@ -24,9 +24,7 @@ static inline int64_t counter(const char *name) {
     return 0;
 }
 
-/* What of the heap a block lies in: the enumeration of hak_span_t. */
-enum { IN_SLAB = 1, IN_RUN = 2, IN_WINDOW = 3 };
-
+/* What of the heap a block lies in. */
 static inline hak_span_t span_of(const void *block) {
     size_t (*walk)(hak_span_t *, size_t) = (size_t (*)(hak_span_t *, size_t))library("hak_heap_walk");
     static hak_span_t spans[1 << 16];

@@ -143,12 +143,8 @@ static void ace_begin(void)
     if (knob(KNOB_ace_enabled)) hak_ace_start();
 }
 
-/* Across a fork: learning and the history stand still, so that both are whole in the child. */
-static void ace_each_lock(void (*verb)(struct lock *))
-{
-    verb(&ace_lock);
-    verb(&event_writing);
-}
+/* Across a fork: learning stands still, so that it is whole in the child. */
+static void ace_each_lock(void (*verb)(struct lock *)) { verb(&ace_lock); }
 
 /* The child keeps what its parent had learned; its history is its own, its helper starts with its first slow path. */
 static void ace_child(void)

@@ -20,7 +20,10 @@ static uint64_t cpu_flow(uint64_t now)
     double passed = now > cpu_then ? (double)(now - cpu_then) : 0;
     if (cpu_then != 0 && passed < fresh) return (uint64_t)(flow + rate * passed);
     uint64_t cpu = os_cpu_ns();
-    if (cpu_then != 0) {
+    if (cpu_then == 0) {
+        rate = 0;
+        flow = (double)cpu;
+    } else {
         rate += ((double)(cpu - cpu_told) / passed - rate) * passed / (passed + evened);
         flow += rate * passed;
     }

@@ -113,9 +113,9 @@ PROMISE(short_ranges_are_not_worth_a_call) {
 
 PROMISE(a_block_grows_in_a_window_where_it_may) {
     set_knob("growth_windows", 0);
-    HOLDS(span_of(realloc(malloc(40 * KIB), 8 * MIB)).kind == IN_RUN);
+    HOLDS(span_of(realloc(malloc(40 * KIB), 8 * MIB)).kind == HAK_SPAN_RUN);
     set_knob("growth_windows", 1);
-    HOLDS(span_of(realloc(malloc(40 * KIB), 8 * MIB)).kind == IN_WINDOW);
+    HOLDS(span_of(realloc(malloc(40 * KIB), 8 * MIB)).kind == HAK_SPAN_WINDOW);
 }
 
 PROMISE(the_depot_keeps_what_it_may) {

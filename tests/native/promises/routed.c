@@ -55,26 +55,26 @@ static unsigned asked_in(size_t size) {
 
 PROMISE(a_rule_says_which_pool_serves) {
     enum { SIZE = 5000, LONG = 100 * KIB };
-    HOLDS(asked_in(SIZE) == IN_SLAB && site_of_ask() == NULL);
+    HOLDS(asked_in(SIZE) == HAK_SPAN_SLAB && site_of_ask() == NULL);
     set_knob("site_rules", 1);
-    HOLDS(asked_in(SIZE) == IN_SLAB && asked_in(LONG) == IN_RUN && counter("site_routed") == 0);
+    HOLDS(asked_in(SIZE) == HAK_SPAN_SLAB && asked_in(LONG) == HAK_SPAN_RUN && counter("site_routed") == 0);
     HOLDS(site_of_ask()->allocations == 2);
     rule_ask(HAK_SITE_RUN);
-    HOLDS(asked_in(SIZE) == IN_RUN && asked_in(LONG) == IN_RUN && counter("site_routed") == 2);
+    HOLDS(asked_in(SIZE) == HAK_SPAN_RUN && asked_in(LONG) == HAK_SPAN_RUN && counter("site_routed") == 2);
     char *idle = ask(LONG);
     free(idle);
     HOLDS(ask(LONG) == idle);
     free(idle);
     rule_ask(HAK_SITE_FRESH);
-    HOLDS(ask(LONG) != idle && asked_in(SIZE) == IN_RUN);
+    HOLDS(ask(LONG) != idle && asked_in(SIZE) == HAK_SPAN_RUN);
     rule_ask(HAK_SITE_GROWTH);
-    HOLDS(asked_in(SIZE) == IN_WINDOW && asked_in(LONG) == IN_WINDOW);
+    HOLDS(asked_in(SIZE) == HAK_SPAN_WINDOW && asked_in(LONG) == HAK_SPAN_WINDOW);
     HOLDS(counter("site_routed") == 8);
     set_knob("site_rules", 0);
-    HOLDS(asked_in(SIZE) == IN_SLAB && asked_in(LONG) == IN_RUN && counter("site_routed") == 8);
+    HOLDS(asked_in(SIZE) == HAK_SPAN_SLAB && asked_in(LONG) == HAK_SPAN_RUN && counter("site_routed") == 8);
     set_knob("site_rules", 1);
     rule_ask(HAK_SITE_NONE);
-    HOLDS(asked_in(SIZE) == IN_SLAB && asked_in(LONG) == IN_RUN && counter("site_routed") == 8);
+    HOLDS(asked_in(SIZE) == HAK_SPAN_SLAB && asked_in(LONG) == HAK_SPAN_RUN && counter("site_routed") == 8);
 }
 
 PROMISE(a_site_whose_blocks_grow_is_routed_to_where_they_can) {
@@ -82,7 +82,7 @@ PROMISE(a_site_whose_blocks_grow_is_routed_to_where_they_can) {
     for (int i = 0; i < 40; i++) {
         bool routed = i != 0 && site_of_ask()->rule == HAK_SITE_GROWTH;
         char *block = ask(100 * KIB);
-        HOLDS(span_of(block).kind == (routed ? IN_WINDOW : IN_RUN));
+        HOLDS(span_of(block).kind == (routed ? HAK_SPAN_WINDOW : HAK_SPAN_RUN));
         free(realloc(block, 1 * MIB));
     }
     HOLDS(site_of_ask()->rule == HAK_SITE_GROWTH && !site_of_ask()->by_hand);

@@ -253,3 +253,61 @@ PROMISE(very_large_sparse_blocks_stay_small_after_full_ones) {
     for (int i = 0; i < 3; i++) memset(malloc(SIZE), 1, SIZE);
     HOLDS(bytes_of_touching(10, SIZE, 2 * MIB) < 3L * SIZE);
 }
+
+static long faults(void) {
+    struct rusage usage;
+    HOLDS(getrusage(RUSAGE_SELF, &usage) == 0);
+    return usage.ru_minflt;
+}
+
+/* A page that a child writes to is copied: what its parent had freed is nothing to a server's worker that does little. */
+PROMISE(a_child_that_works_a_little_copies_little) {
+    enum { KEPT = 50000, FREED = 50000, ROUNDS = 2000, HELD = 10 };
+    static char *freed[FREED];
+    for (int i = 0; i < KEPT; i++) {
+        memset(malloc(50 + (size_t)i * 7919 % 500), 1, 50);
+        freed[i] = memset(malloc(50 + (size_t)i * 104729 % 500), 1, 50);
+    }
+    for (int i = 0; i < FREED; i++) free(freed[i]);
+    pid_t child = fork();
+    if (child == 0) {
+        long before = faults();
+        for (int round = 0; round < ROUNDS; round++) {
+            char *held[HELD];
+            for (int i = 0; i < HELD; i++) held[i] = memset(malloc(1 + (size_t)(round + i) * 7919 % 1000), 1, 1);
+            for (int i = 0; i < HELD; i++) free(held[i]);
+        }
+        HOLDS(faults() - before < 600); /* of the 7000 pages that the freed blocks lie in */
+        _exit(0);
+    }
+    wait_for(child);
+}
+
+/* But what a child frees itself goes back, and what its parent left behind once that has ended. */
+PROMISE(a_child_whose_parent_has_ended_gives_back_what_it_had_freed) {
+    enum { BLOCKS = 200000, SIZE = 256 };
+    static char *had[BLOCKS];
+    int pipes[2];
+    HOLDS(pipe(pipes) == 0);
+    pid_t parent = fork();
+    if (parent == 0) {
+        for (int i = 0; i < BLOCKS; i++) had[i] = memset(malloc(SIZE), 1, SIZE);
+        for (int i = 0; i < BLOCKS; i++) free(had[i]);
+        pid_t self = getpid();
+        if (fork() != 0) _exit(0);
+        while (getppid() == self) usleep(1000);
+        for (int round = 0; round < 40; round++) { /* it works on, and frees as it does */
+            for (int i = 0; i < BLOCKS / 2; i++) had[i] = memset(malloc(2 * SIZE), 1, 2 * SIZE);
+            for (int i = 0; i < BLOCKS / 2; i++) free(had[i]);
+            usleep(50000);
+        }
+        long resident = resident_bytes();
+        HOLDS(write(pipes[1], &resident, sizeof resident) == sizeof resident);
+        _exit(0);
+    }
+    wait_for(parent);
+    close(pipes[1]);
+    long resident = 0;
+    HOLDS(read(pipes[0], &resident, sizeof resident) == sizeof resident);
+    HOLDS(resident < (long)BLOCKS * SIZE * 3 / 2); /* of the parent's as many again */
+}
