@@ -32,15 +32,6 @@ from .native import NativeError, load
 SLOW = ("superslab_bytes", "purge_delay_ms", "large_threshold", "idle_return")  # of learners 0 to 3 (loop.c)
 REASONS = ("policy", "frozen", "outside", "restart")  # HAK_REASON_...
 OUTSIDE = "outside"  # policy of a learner that is driven from outside
-WINDOW = (
-    "begin_ns", "end_ns", "cpu_ns", "refills", "spills", "swaps", "contended", "faults", "syscalls",
-    "purged_bytes", "cached_bytes", "live_bytes",
-)  # fmt: skip
-FRONT = (
-    "number", "time_ns", "learner", "block_size", "threads", "phase", "policy", "reason", "arm", "next_arm",
-    "setting", "pulls", "reward", "told", "price", "mean", "bonus",
-)  # fmt: skip
-BACK = ("rss_bytes", "seed")
 BATCH = 1024  # events fetched at a time
 POLICY_VERBS = (("select", "update"), ("predict", "partial_fit"))
 LEARNER = ("knob", "block_size", "arms", "arm", "policy", "windows", "reward", "noise")
@@ -62,9 +53,10 @@ def events(since=0, variant="release"):
     library = load(variant)
     cursor, lost = library.ffi.new("uint64_t *", since), library.ffi.new("uint64_t *")
     buffer, rows = library.ffi.new("hak_event_t[]", BATCH), []
+    kind = library.ffi.typeof("hak_event_t")
     while filled := library.lib.hak_event_read(cursor, buffer, BATCH, lost):
-        rows += [_event(buffer[i]) for i in range(filled)]
-    table = _named(pd.DataFrame(rows, columns=_columns()), variant)
+        rows += [_event(buffer[i], kind) for i in range(filled)]
+    table = _named(pd.DataFrame(rows, columns=_columns(variant)), variant)
     table.attrs["lost"] = lost[0]
     return table
 
@@ -79,7 +71,7 @@ def history(paths, variant="release"):
         raise FileNotFoundError(
             f"no history at {paths}: run with HAKMEM_ACE_ENABLED=1 HAKMEM_ACE_EVENTS=FILE-%p.csv"
         )
-    parts = [_read_history(path).assign(process=process) for process, path in enumerate(found)]
+    parts = [_read_history(path, variant).assign(process=process) for process, path in enumerate(found)]
     parts = [part for part in parts if len(part)] or parts[:1]
     lost = sum(int(part["lost"].max()) for part in parts if len(part))
     table = _named(pd.concat(parts, ignore_index=True).drop(columns="lost"), variant)
@@ -87,13 +79,13 @@ def history(paths, variant="release"):
     return table
 
 
-def _read_history(path):
+def _read_history(path, variant):
     try:
         text = Path(path).read_text(encoding="utf-8")
         part = pd.read_csv(io.StringIO(text.rpartition("\n")[0]))  # a killed process may leave half a row
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as a history of ACE: {error}") from None
-    if missing := {*_columns(), "lost"} - {*part}:
+    if missing := {*_columns(variant), "lost"} - {*part}:
         raise ValueError(f"{path} is no history of ACE: it has no column {', '.join(sorted(missing))}")
     if part["time_ns"].eq("time_ns").any():
         raise ValueError(f"{path} mixes processes: name a file for each, HAKMEM_ACE_EVENTS=FILE-%p.csv")
@@ -127,16 +119,22 @@ def firings(table, slow=False):
     return int(rows.groupby(processes)["time_ns"].nunique().max()) if len(rows) else 0
 
 
-def _columns():
-    return [*FRONT, *(f"index_{arm}" for arm in range(16)), *WINDOW, *BACK]
+def _columns(variant):
+    """Of the table of events, in the order of hakmem.h."""
+    ffi = load(variant).ffi
+    return [*_event(ffi.new("hak_event_t *"), ffi.typeof("hak_event_t"))]
 
 
-def _event(row):
-    window = row.window
-    return [
-        *(getattr(row, name) for name in FRONT), *row.index, *(getattr(window, name) for name in WINDOW),
-        *(getattr(row, name) for name in BACK),
-    ]  # fmt: skip
+def _event(row, kind):
+    """{column: value} of a struct: an array has a column an element, a struct within it those of its own."""
+    columns = {}
+    for name, field in kind.fields:
+        value = getattr(row, name)
+        if field.type.kind == "array":
+            columns |= {f"{name}_{i}": one for i, one in enumerate(value)}
+        else:
+            columns |= _event(value, field.type) if field.type.kind == "struct" else {name: value}
+    return columns
 
 
 def _named(table, variant):
