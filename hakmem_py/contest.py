@@ -18,12 +18,13 @@ from statistics import geometric_mean
 import pandas as pd
 
 from . import ace, bandits, build, native, peers, preloaded, stats, trace, worker
+from .problems import ACE_CAPACITIES
 from .spec import TRACE_SHAPE, TRACE_SUFFIX
 
 TIMEOUT_S = 3600.0  # of one run: more than the longest that a notebook asks for
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
 EQUIVALENT = 0.02  # of the time: capacities, and sides, that differ by less are as good as each other
-ARMS = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
+ARMS = ACE_CAPACITIES
 SIDES = ("off", "on", "random", "fixed:64", "shuffled")
 PEERS = ("system", *peers.KNOWN)
 SHAPE = {"scale": float, "size": int, "threads": int, "slots": int}  # options of a workload

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
-from .problems import ACE_MEANS, ACE_REWARDS, ACE_WINDOWS, BanditError, parse_rewards
+from .problems import ACE_CAPACITIES, ACE_MEANS, ACE_REWARDS, ACE_WINDOWS, BanditError, parse_rewards
 
 MODULE = Path(__file__).with_name("explorer.js")
 CHOICES = {  # policy -> its name in the explorer's list
@@ -40,7 +40,7 @@ DRIFTS = (
     "best arm moves on, four times",
     "two phases alternate, twelve times",
 )
-ACE_LABELS = ("16", "32", "64", "128", "256", "512")  # blocks a magazine holds
+ACE_LABELS = tuple(map(str, ACE_CAPACITIES))
 DIGITS = 7  # of a recorded number: finer than any bar is long, and half a page's bytes
 
 

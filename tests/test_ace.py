@@ -10,6 +10,7 @@ import pytest
 from mabwiser.mab import MAB, LearningPolicy
 
 from hakmem_py import ab, ace, bandits, build, native
+from hakmem_py.problems import ACE_CAPACITIES
 
 FAST = {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"}
 
@@ -147,7 +148,7 @@ def test_learners_and_events_tell_the_same():
     ace.drive(Greedy(), learner=64, windows=7, interval_s=0.002)
     table, learner = ace.events(since), ace.learners().loc[number]
     assert list(ace.learners()["knob"][: len(ace.SLOW)]) == list(ace.SLOW)
-    assert learner["settings"] == [16, 32, 64, 128, 256, 512] and learner["block_size"] == 64
+    assert learner["settings"] == list(ACE_CAPACITIES) and learner["block_size"] == 64
     mine = table[table["learner"] == number]
     assert len(mine) == learner["windows"] - before == 8 and mine["reward"].iloc[-1] == learner["reward"]
     assert (table["number"].diff().dropna() == 1).all() and (table["reward"] <= 1).all()
