@@ -8,13 +8,12 @@ import random
 
 import pandas as pd
 
-from . import build, instructions, provenance, runner
+from . import build, instructions, peers, provenance, runner
 from .blocks import gathered, judged, running
 from .contest import (  # noqa: F401  the whole of it is the face of this module
     ARMS,
     EQUIVALENT,
     FIRINGS,
-    PEERS,
     SHAPE,
     SIDES,
     AbError,
@@ -90,7 +89,8 @@ def add_ab(subparsers):
         default=list(SIDES),
         metavar="SIDE",
         help=f"the baseline first, default {' '.join(SIDES)}; "
-        "also POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,KNOB=VALUE], hakmem, " + ", ".join(PEERS),
+        "also POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,KNOB=VALUE], hakmem, "
+        + ", ".join(peers.FOREIGN),
     )
     sub.add_argument("--arm", type=int, help="number of the capacity that policies start from")
     add_common(sub)

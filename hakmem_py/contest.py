@@ -26,7 +26,6 @@ FIRINGS = 100  # decisions of a loop inside the measured interval, below which n
 EQUIVALENT = 0.02  # of the time: capacities, and sides, that differ by less are as good as each other
 ARMS = ACE_CAPACITIES
 SIDES = ("off", "on", "random", "fixed:64", "shuffled")
-PEERS = ("system", *peers.KNOWN)
 SHAPE = {"scale": float, "size": int, "threads": int, "slots": int}  # options of a workload
 SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "needs_n"]
 
@@ -63,7 +62,7 @@ def side(name, arm=None):
         return Side(
             name, on | _policy("HAKMEM_ACE_SLOW_POLICY", rest) | _policy("HAKMEM_ACE_POLICY", "fixed"), "slow"
         )
-    special = {peer: Side(peer, allocator=peer) for peer in PEERS} | {
+    special = {peer: Side(peer, allocator=peer) for peer in peers.FOREIGN} | {
         "off": Side(name),
         "hakmem": Side(name),
         "on": Side(name, on, "fast"),
@@ -120,8 +119,8 @@ def _policy(variable, name):
     if name not in bandits.policies().index:
         known = ", ".join(bandits.policies().index)
         raise AbError(
-            f"{name!r} is no side; allowed: {', '.join(PEERS)}, hakmem, off, on, shuffled, fixed:BLOCKS, "
-            f"slow:POLICY, KNOB=VALUE, {known}"
+            f"{name!r} is no side; allowed: {', '.join(peers.FOREIGN)}, hakmem, off, on, shuffled, "
+            f"fixed:BLOCKS, slow:POLICY, KNOB=VALUE, {known}"
         )
     return {variable: name}
 

@@ -37,6 +37,7 @@ KNOWN = {
         "libtcmalloc_minimal.so*", ("libtcmalloc-minimal4", "libunwind8"), "gperftools", "_tcmalloc(c)"
     ),
 }
+FOREIGN = ("system", *KNOWN)  # all that can serve a program in hakmem's place
 ASK = """
 import ctypes
 def _mimalloc(c):
