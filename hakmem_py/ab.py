@@ -1,7 +1,7 @@
 """A/B on a workload of the bench or on any program: ACE off, on, any policy, any fixed arm, placebos, peers.
 
 Every block runs every side once, in random order, one process a run; a side is compared with the baseline by
-paired log ratios. What a side is, how it runs and how it is judged stands in `contest`.
+paired log ratios. What a side is stands in `sides`, how it runs in `contest`, what is said in `standings`.
 """
 
 import random
@@ -10,32 +10,22 @@ import pandas as pd
 
 from . import build, instructions, peers, provenance, runner
 from .blocks import gathered, judged, running
-from .contest import (  # noqa: F401  the whole of it is the face of this module
-    ARMS,
-    EQUIVALENT,
-    FIRINGS,
+from .contest import (  # noqa: F401  with the next ones the face of this module
     SHAPE,
-    SIDES,
-    AbError,
-    Side,
     Target,
     add_common,
-    cached_bytes,
     chosen_workload,
     intervals,
-    judge,
-    learner,
     phased,
     program,
     record,
     recovery,
-    refuse,
     settled,
-    show,
-    side,
     workload,
 )
 from .progress import Progress
+from .sides import ARMS, SIDES, AbError, Side, learner, side  # noqa: F401
+from .standings import judge, refuse, show  # noqa: F401
 
 # ---------------------------------------------------------------- the comparison
 

@@ -21,13 +21,12 @@ import io
 import sys
 import time
 import traceback
-from functools import cache
 from numbers import Integral
 from pathlib import Path
 
 import pandas as pd
 
-from .native import NativeError, load
+from .native import NativeError, load, policy_names
 
 SLOW = ("superslab_bytes", "purge_delay_ms", "large_threshold", "idle_return")  # of learners 0 to 3 (loop.c)
 REASONS = ("policy", "frozen", "outside", "restart")  # HAK_REASON_...
@@ -147,14 +146,9 @@ def _named(table, variant):
     return table.drop(columns=[name for name in index if len(table) and not table[name].any()])
 
 
-@cache
 def _policy_names(variant):
-    library, names = load(variant), {-1: OUTSIDE}
-    row = library.ffi.new("hak_policy_t *")
-    for number in range(library.lib.hak_policy_count()):
-        library.lib.hak_policy_read(number, row)
-        names[number] = library.text(row.name)
-    return names
+    """By the number that a learner has of its policy."""
+    return {-1: OUTSIDE} | dict(enumerate(policy_names(variant)))
 
 
 # ---------------------------------------------------------------- at work

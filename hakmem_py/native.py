@@ -4,6 +4,7 @@ One build a process: the library's thread-local memory comes from a small reserv
 """
 
 import errno
+import functools
 import importlib.util
 import mmap
 import operator
@@ -143,6 +144,17 @@ def counters(variant="release"):
     filled = library.lib.hak_stat_read(rows, count)
     table = [_fields(library, rows[i], COUNTER) for i in range(filled)]
     return pd.DataFrame(table, columns=COUNTER).set_index("name")
+
+
+@functools.cache
+def policy_names(variant="release"):
+    """Of the rows of the policy table, in order."""
+    library = load(variant)
+    row, names = library.ffi.new("hak_policy_t *"), []
+    for number in range(library.lib.hak_policy_count()):
+        library.lib.hak_policy_read(number, row)
+        names.append(library.text(row.name))
+    return tuple(names)
 
 
 def spans(variant="release"):

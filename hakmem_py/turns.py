@@ -19,6 +19,8 @@ import pandas as pd
 from . import build, contest, native, provenance, runner, stats
 from .blocks import gathered, judged, running
 from .progress import Progress
+from .sides import AbError, Side, side
+from .standings import judge, refuse, show
 
 BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs by which a learner begins
 WHOLE = re.compile(r"([0-9]+)([kmg]?)", re.IGNORECASE)  # a value as the environment takes it: 64M
@@ -37,18 +39,18 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
     would be charged to ACE, and their firings are steps of the fast loop. Raises AbError as `ab` does.
     """
     if not target.bench:
-        raise contest.AbError("knobs take turns in workloads of the bench only: a program has no chunks")
+        raise AbError("knobs take turns in workloads of the bench only: a program has no chunks")
     env = {name: str(value) for name, value in dict(env).items()}
     _refuse(knob, values, env)
     learns = knob == "ace_enabled" and env.get("HAKMEM_ACE_FROZEN", "0") == "0"
-    sides = [contest.Side(f"{knob}={one}", loop="fast" if learns and one else None) for one in values]
+    sides = [Side(f"{knob}={one}", loop="fast" if learns and one else None) for one in values]
     turns = ("--chunks", str(chunks), "--toggle", f"{knob}={values[0]},{values[1]}")
     command = (*target.arguments, *turns)
     rows = []
     with runner.bench_slot(f"turns of {target.label}", wait_s):
-        tried, _ = contest.record(contest.Target(command, True, target.label), contest.side("off"), env)
+        tried, _ = contest.record(contest.Target(command, True, target.label), side("off"), env)
         for one in sides:
-            contest.refuse(target, one, tried, allow_few, env, LEARNING)
+            refuse(target, one, tried, allow_few, env, LEARNING)
         seen = {name: tried[name] for name in ("settled", "cached_bytes")}
         progress = Progress(f"turns of {target.label}", blocks)
         with running(rows, sides, progress):
@@ -63,21 +65,19 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
 
 def _refuse(knob, values, env):
     if values[0] == values[1]:
-        raise contest.AbError(f"{knob}={values[0]},{values[1]}: the two values must differ")
+        raise AbError(f"{knob}={values[0]},{values[1]}: the two values must differ")
     known = native.knobs()
     if knob not in known.index:
-        raise contest.AbError(f"there is no knob {knob!r}; allowed: {', '.join(known.index)}")
+        raise AbError(f"there is no knob {knob!r}; allowed: {', '.join(known.index)}")
     low, high = known.loc[knob, ["minimum", "maximum"]]
     if not all(low <= value <= high for value in values):
-        raise contest.AbError(f"{knob}={values[0]},{values[1]}: allowed: {low} to {high}")
+        raise AbError(f"{knob}={values[0]},{values[1]}: allowed: {low} to {high}")
     if known.at[knob, "at_start"]:
-        raise contest.AbError(f"{knob} is read when a process starts: compare by `ab --sides {knob}=...`")
+        raise AbError(f"{knob} is read when a process starts: compare by `ab --sides {knob}=...`")
     if knob in BORN:
-        raise contest.AbError(f"{knob} is read when a learner begins: compare by `ab --sides {knob}=...`")
+        raise AbError(f"{knob} is read when a learner begins: compare by `ab --sides {knob}=...`")
     if knob.startswith("ace_") and knob != "ace_enabled" and env.get("HAKMEM_ACE_ENABLED") != "1":
-        raise contest.AbError(
-            f"{knob} does nothing while ACE is off: compare by `ab --sides ace_enabled=1,...`"
-        )
+        raise AbError(f"{knob} does nothing while ACE is off: compare by `ab --sides ace_enabled=1,...`")
 
 
 def _sides(row, sides):
@@ -122,12 +122,12 @@ def sweep(target, knob, values, blocks=10, **how):
         samples = compare(target, knob, (values[0], value), blocks, **how)
         failed = samples.loc[samples["status"] != "ok", "error"]
         if len(failed):
-            raise contest.AbError(f"{target.label}, {knob}={value}: {failed.iloc[0]}")
+            raise AbError(f"{target.label}, {knob}={value}: {failed.iloc[0]}")
         if "phases" in json.loads(samples["extra"].iloc[0]):
             samples = by_phase(samples)
         for _, phase in samples.groupby("case", sort=False):
             phase.attrs = samples.attrs
-            tables.append(contest.judge(phase).assign(setting=value))
+            tables.append(judge(phase).assign(setting=value))
         wide = samples.pivot(index=["case", "block"], columns="allocator", values="cpu_ns_per_op")
         base.append(wide[f"{knob}={values[0]}"])
         ratios[str(value)] = wide[f"{knob}={value}"] / wide[f"{knob}={values[0]}"]
@@ -147,7 +147,7 @@ def steady(names, knob, values, seconds, blocks=10, env=(), wait_s=0.0):
     for name in names:
         target = lasting(seconds, contest.workload(name), wait_s)
         samples = compare(target, knob, values, blocks, env=env, allow_few=True, wait_s=wait_s)
-        tables.append(contest.judge(samples))
+        tables.append(judge(samples))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -162,14 +162,14 @@ def lasting(seconds, target, wait_s=0.0):
         return contest.Target((*target.arguments, "--scale", str(scale)), True, target.label)
 
     if not 0 < seconds < contest.TIMEOUT_S:
-        raise contest.AbError(f"{seconds} seconds a run: must be above 0 and below {contest.TIMEOUT_S:.0f}")
+        raise AbError(f"{seconds} seconds a run: must be above 0 and below {contest.TIMEOUT_S:.0f}")
     scale, took, enough = 1, 0.0, min(seconds, TRIAL_S)
     with runner.bench_slot(f"trial of {target.label}", wait_s):
         while took < enough:
             scale = ceil(scale * enough / took) if took else scale
-            trial, _ = contest.record(scaled(scale), contest.side("off"))
+            trial, _ = contest.record(scaled(scale), side("off"))
             if trial["status"] != "ok":
-                raise contest.AbError(f"workload {target.label}: {trial['error']}")
+                raise AbError(f"workload {target.label}: {trial['error']}")
             took = trial["elapsed_ns"] / 1e9
     return replace(scaled(ceil(scale * seconds / took)), seconds=seconds)
 
@@ -193,10 +193,10 @@ def _run(args):
     knob, _, values = args.turns.partition("=")
     values = [WHOLE.fullmatch(value) for value in values.split(",")]
     if len(values) != 2 or not all(values):
-        raise contest.AbError(f"{args.turns}: must be KNOB=A,B, a knob and two whole numbers")
+        raise AbError(f"{args.turns}: must be KNOB=A,B, a knob and two whole numbers")
     runner.refuse_few(args.blocks)
     if args.seconds is not None and args.scale is not None:
-        raise contest.AbError("--scale and --seconds both say how long a run is: give one")
+        raise AbError("--scale and --seconds both say how long a run is: give one")
     target = contest.chosen_workload(args, runner.workloads(build.build()))
     if args.seconds is not None:
         target = lasting(args.seconds, target)
@@ -204,4 +204,4 @@ def _run(args):
     env = contest.intervals(args)
     how = (knob, numbers, args.blocks, args.seed, env, args.allow_few)
     memory = ["cached_kb"]  # both sides have one process, and its peak
-    judged(lambda: compare(target, *how), lambda samples: contest.show(target, samples, args, memory))
+    judged(lambda: compare(target, *how), lambda samples: show(target, samples, args, memory))

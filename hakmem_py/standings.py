@@ -1,0 +1,106 @@
+"""What is said of the runs of a comparison: which ones tell nothing, who is faster, by how much, how surely.
+
+A side that learns must have learned: its decisions are counted from its history (HAKMEM_ACE_EVENTS), and
+below 100 of them in a run there is no result unless one is asked for.
+"""
+
+import sys
+from math import ceil, nan
+
+from . import native, stats
+from .sides import EQUIVALENT, AbError
+
+FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
+SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "needs_n"]
+
+
+def refuse(target, one, row, allow_few, env=(), share=1.0):
+    """Raises AbError where a trial run failed, or its side decided too seldom; says what would help.
+
+    share: of the run, in which the side's learner is at work.
+    """
+    if row["status"] != "ok":
+        raise AbError(f"side {one.label}: {row['error']}")
+    fired = _fired(row, one.loop)
+    if fired is None or fired >= FIRINGS or allow_few:
+        return
+    seconds, option = row["elapsed_ns"] / 1e9, f"--{one.loop}-interval-ms"
+    knob = f"ace_{one.loop}_interval_ms"
+    asked = {**dict(env), **one.env}.get(f"HAKMEM_{knob.upper()}")
+    interval = int(asked or native.knobs().at[knob, "preset"])
+    ways, shorter = [], max(1, int(800 * seconds * share / FIRINGS))
+    if shorter < interval:
+        ways.append(f"{option} {shorter}")
+    if target.bench and fired:
+        more = 1.2 * FIRINGS / fired
+        larger = f"--scale {more:.2g} times as large"
+        ways.append(f"--seconds {ceil(target.seconds * more)}" if target.seconds else larger)
+    rare = "" if ways else "; its blocks hardly leave the magazines, so there is little to learn"
+    raise AbError(
+        f"side {one.label}: {fired} firings in {seconds:.2g} s, below {FIRINGS} nothing is learned{rare}: "
+        f"{', '.join([*ways, ''])}{'or ' if ways else ''}--allow-few for a marked result"
+    )
+
+
+def _fired(row, loop):
+    """Decisions of the loop that must fire; None where none must."""
+    return None if loop is None else row["slow_firings" if loop == "slow" else "firings"]
+
+
+def judge(samples, metric="cpu_ns_per_op"):
+    """`stats.compare` with the baseline, and of every side: least decisions of its runs, medians of the rest.
+
+    A side with fewer than 100 decisions in any run keeps its numbers; its verdict says FEW FIRINGS. tost_p:
+    below 5 % the side takes the same time as the baseline, within EQUIVALENT.
+    """
+    baseline, loops = samples.attrs["baseline"], samples.attrs["loops"]
+    table = stats.compare(samples, baseline, metric)
+    timed = stats.timed(samples, metric)
+    good = timed[timed["status"] == "ok"]
+    paired = good.pivot(index="block", columns="allocator", values=metric).reindex(columns=[*loops])
+    ran = samples[samples["status"] == "ok"]
+    least = {
+        label: min(
+            (_fired(row, loop) for row in ran[ran["allocator"] == label].to_dict("records")), default=nan
+        )
+        for label, loop in loops.items()
+        if loop
+    }
+    for i, label in table["allocator"].items():
+        rows = samples[samples["allocator"] == label]
+        pairs = paired[[label, baseline]].dropna()
+        table.loc[i, "tost_p"] = stats.tost(pairs[label], pairs[baseline], EQUIVALENT) if len(pairs) else None
+        table.loc[i, "settled"] = rows["settled"].median()
+        table.loc[i, "firings"] = least.get(label)
+        table.loc[i, "peak_rss_mb"] = rows["peak_rss_bytes"].median() / 1e6
+        table.loc[i, "cached_kb"] = rows["cached_bytes"].median() / 1e3
+        if any(least.get(side, FIRINGS) < FIRINGS for side in (label, baseline)):
+            table.loc[i, "verdict"] = "FEW FIRINGS"
+    return table
+
+
+def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
+    """Prints what `judge` says of samples, and the errors of runs that failed. memory: columns to show."""
+    metric, baseline = f"{args.metric}_ns_per_op", samples.attrs["baseline"]
+    if metric not in samples:
+        errors = samples["error"].value_counts()
+        raise RuntimeError(
+            f"no run of {target.label} ended well; {errors.iloc[0]} of {len(samples)}: {errors.index[0]}"
+        )
+    table = judge(samples, metric)
+    said = f"{args.metric} time of each side / that of {baseline}"
+    base = samples[samples["allocator"] == baseline].median(numeric_only=True)
+    peak = base["peak_rss_bytes"] / 1e6
+    peak = f"peak {peak:.4g} MB" if peak == peak else "ended too soon for a peak"
+    peak += "" if target.bench else ", of it alone without its children"
+    time_said = f"{base[metric]:.4g} ns an operation" if target.bench else f"{base[metric] / 1e6:.4g} ms"
+    print(f"{target.label}: {said} ({time_said}, {peak}), ", end="")
+    print(f"{samples['block'].nunique()} blocks, seed {args.seed}")
+    learned = ["settled", "firings"] if any(samples.attrs["loops"].values()) else []
+    shown = table[[*SHOWN, *learned, *memory]].dropna(axis="columns", how="all")
+    shown = shown.rename(columns={"tost_p": f"tost_p({EQUIVALENT:.0%})"})  # a verdict's margin is another
+    print(shown.to_string(index=False, float_format="{:.4g}".format, na_rep="-"))
+    if note := stats.family_note(table):
+        print(note)
+    for error, times in samples.loc[samples["status"] != "ok", "error"].value_counts().items():
+        print(f"{times} runs failed: {error}", file=sys.stderr)
