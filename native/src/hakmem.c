@@ -12,7 +12,8 @@
 #include "../include/hakmem.h"
 #include "types.h"
 
-#include "stats.c"      /* counters, and lines that are printed */
+#include "line.c"       /* what is printed */
+#include "stats.c"      /* counters */
 #include "knobs.c"      /* tunables */
 #include "os.c"         /* the kernel, locks, the end */
 #include "events.c"     /* what ACE saw and did */

@@ -1,5 +1,5 @@
 /* os.c: the kernel. Its system calls stand here once, those for memory counted; but for placement (numa.c) and
- * what is printed (stats.c) nothing else asks it for memory or files.
+ * what is printed (line.c) nothing else asks it for memory or files.
  *
  * Errors: a refusal is a NULL or a false, never a message; errno of the caller is kept by alloc.c. */
 
@@ -8,6 +8,7 @@
 #include <linux/membarrier.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/random.h>

@@ -1,14 +1,7 @@
-/* stats.c: THE table of counters, and the one place that prints.
+/* stats.c: THE table of counters.
  *
  * Counters of a heap are written by its thread alone (a relaxed load and store, no atomic add) and folded over all
  * heaps when somebody reads; counters that any thread may raise are atomic adds on slow paths. None is on a hit. */
-
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 /* clang-format off */
 /*   name               unit      meaning */
@@ -83,66 +76,3 @@ static ALWAYS_INLINE uint64_t stat_shared_read(enum shared_stat row)
 {
     return atomic_load_explicit(&shared_stats[row], memory_order_relaxed);
 }
-
-/* --- lines: text without stdio, which would allocate -------------------------------------------------------------- */
-
-struct line {
-    char text[640];
-    size_t length;
-};
-
-static void line_bytes(struct line *line, const char *text, size_t length)
-{
-    length = size_min(length, sizeof line->text - 1 - line->length);
-    memcpy(line->text + line->length, text, length);
-    line->length += length;
-}
-
-static void line_text(struct line *line, const char *text) { line_bytes(line, text, strlen(text)); }
-
-/* What somebody else wrote: its beginning, on one line. */
-static void line_quote(struct line *line, const char *text)
-{
-    const size_t shown = 100;
-    for (size_t i = 0; text[i] != 0 && i < shown; i++)
-        line_bytes(line, (unsigned char)text[i] < ' ' ? "?" : text + i, 1);
-    if (strlen(text) > shown) line_text(line, "...");
-}
-
-static void line_digits(struct line *line, uint64_t n, unsigned base)
-{
-    char digits[24], *at = digits + sizeof digits;
-    do *--at = "0123456789abcdef"[n % base];
-    while ((n /= base) != 0);
-    line_bytes(line, at, (size_t)(digits + sizeof digits - at));
-}
-
-static void line_number(struct line *line, int64_t n)
-{
-    if (n < 0) line_text(line, "-");
-    line_digits(line, n < 0 ? -(uint64_t)n : (uint64_t)n, 10);
-}
-
-static void line_address(struct line *line, uintptr_t address)
-{
-    line_text(line, "0x");
-    line_digits(line, address, 16);
-}
-
-/* A stderr that is closed, or that nobody reads any more, is nobody's fault, and this is no place for a thread to be
- * cancelled: it may hold a lock. So the signal of a broken pipe is kept from the program, but one of its own. */
-static void line_write(struct line *line, int file)
-{
-    const struct timespec now = {0};
-    sigset_t broken, before, waiting;
-    line->text[line->length++] = '\n';
-    sigemptyset(&broken);
-    sigaddset(&broken, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &broken, &before);
-    bool own = sigpending(&waiting) == 0 && sigismember(&waiting, SIGPIPE) == 1;
-    if (syscall(SYS_write, file, line->text, line->length) < 0 && errno == EPIPE && !own)
-        syscall(SYS_rt_sigtimedwait, &broken, NULL, &now, _NSIG / 8);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-static void line_end(struct line *line) { line_write(line, STDERR_FILENO); }
