@@ -19,6 +19,7 @@ NATIVE = ROOT / "native"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS_MAX = 6
 PYTHON_LINES_MAX, FUNCTION_LINES_MAX, CELL_LINES_MAX = 420, 60, 15
+C_LINES_MAX = 640
 DOING = {"build", "native", "worker", "runner"}  # need a compiler or make processes
 THINKING = ("stats", "figures", "report")  # must open without one
 HEADINGS = ("Question", "Prediction", "Run", "Result", "What it does not show")
@@ -137,6 +138,11 @@ def test_files_and_functions_stay_short(path):
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
     assert [f.name for f in functions if f.end_lineno - f.lineno + 1 > FUNCTION_LINES_MAX] == []
     assert ast.get_docstring(ast.parse(text)), "a file says what it is for"
+
+
+@pytest.mark.parametrize("path", sorted((NATIVE / "src").rglob("*.c")), ids=lambda path: path.stem)
+def test_c_files_do_not_grow(path):
+    assert path.read_text().count("\n") <= C_LINES_MAX
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
