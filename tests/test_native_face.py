@@ -201,7 +201,7 @@ def test_bursts_of_two_threads_do_not_mix_their_blocks(lib):
         return {address(block) for block in blocks}
 
     delay = int(native.knobs().at["purge_delay_ms", "value"])
-    native.set_knob("purge_delay_ms", 60_000)  # on a busy machine one rests so long that his go home
+    native.set_knob("purge_delay_ms", 60_000)  # a thread may rest so long that its blocks go home
     try:
         with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
             mine, yours = ([thread.submit(burst).result() for _ in range(20)] for thread in (one, other))
