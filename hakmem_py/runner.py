@@ -262,7 +262,7 @@ def _say_changed(contenders, folder):
     for label, found in contenders.items():
         before = there[(there["allocator"] == label) & ~there["library_sha256"].isin(["", "missing"])]
         version, sha = (found.facts.get(name, "") for name in ("library_version", "library_sha256"))
-        foreign = found.facts["use"] in ("system", *peers.KNOWN) and not found.missing
+        foreign = found.facts["use"] in peers.FOREIGN and not found.missing
         if foreign and len(before) and sha not in set(before["library_sha256"]):
             print(
                 f"hakmem: {label} changed, {before['library_version'].iloc[-1]} to {version} ({sha[:8]}): "

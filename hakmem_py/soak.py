@@ -74,7 +74,7 @@ def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wa
 
 
 def _plan(minutes, workload, beside):
-    if beside not in (known := ("system", *peers.KNOWN)):
+    if beside not in (known := peers.FOREIGN):
         raise ValueError(f"--beside {beside}: allowed: {', '.join(known)}")
     sides = tuple(Allocator(label, label) for label in ("hakmem", beside))
     case = Case(workload)

@@ -1,6 +1,7 @@
 /* events.c: the event ring: what ACE saw and did. One writer at a time (who holds ACE's lock), any number of readers,
  * each with a cursor of its own; the oldest rows are overwritten, and a reader is told how many it missed. */
 
+#include <pthread.h>
 #include <stdio.h>
 
 enum { EVENT_ROWS = 4096 };
