@@ -176,7 +176,10 @@ def add_common(sub):
     sub.add_argument("--blocks", type=int, default=10, help="of runs, each side once in each; default 10")
     sub.add_argument("--seed", type=int, default=1, help="of the order; default 1")
     sub.add_argument(
-        "--metric", choices=("cpu", "wall"), default="cpu", help="time that is compared; default cpu"
+        "--metric",
+        choices=("cpu", "wall", "memory"),
+        default="cpu",
+        help="what is compared: CPU time (default), wall time or peak memory",
     )
     sub.add_argument("--fast-interval-ms", type=int, metavar="MS", help="window of the fast loop")
     sub.add_argument("--slow-interval-ms", type=int, metavar="MS", help="window of the slow loop")

@@ -11,6 +11,11 @@ from . import native, stats
 from .sides import EQUIVALENT, AbError
 
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
+METRICS = {  # what `--metric` says -> column, and its name
+    "cpu": ("cpu_ns_per_op", "cpu time"),
+    "wall": ("wall_ns_per_op", "wall time"),
+    "memory": ("peak_rss_bytes", "peak memory"),
+}
 SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "needs_n"]
 
 
@@ -81,19 +86,21 @@ def judge(samples, metric="cpu_ns_per_op"):
 
 def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
     """Prints what `judge` says of samples, and the errors of runs that failed. memory: columns to show."""
-    metric, baseline = f"{args.metric}_ns_per_op", samples.attrs["baseline"]
+    metric, what = METRICS[args.metric]
+    baseline = samples.attrs["baseline"]
     if metric not in samples:
         errors = samples["error"].value_counts()
         raise RuntimeError(
             f"no run of {target.label} ended well; {errors.iloc[0]} of {len(samples)}: {errors.index[0]}"
         )
     table = judge(samples, metric)
-    said = f"{args.metric} time of each side / that of {baseline}"
+    said = f"{what} of each side / that of {baseline}"
     base = samples[samples["allocator"] == baseline].median(numeric_only=True)
     peak = base["peak_rss_bytes"] / 1e6
     peak = f"peak {peak:.4g} MB" if peak == peak else "ended too soon for a peak"
     peak += "" if target.bench else ", of it alone without its children"
-    time_said = f"{base[metric]:.4g} ns an operation" if target.bench else f"{base[metric] / 1e6:.4g} ms"
+    time = base["wall_ns_per_op" if args.metric == "wall" else "cpu_ns_per_op"]
+    time_said = f"{time:.4g} ns an operation" if target.bench else f"{time / 1e6:.4g} ms"
     print(f"{target.label}: {said} ({time_said}, {peak}), ", end="")
     print(f"{samples['block'].nunique()} blocks, seed {args.seed}")
     learned = ["settled", "firings"] if any(samples.attrs["loops"].values()) else []

@@ -195,6 +195,10 @@ def _run(args):
     if len(values) != 2 or not all(values):
         raise AbError(f"{args.turns}: must be KNOB=A,B, a knob and two whole numbers")
     runner.refuse_few(args.blocks)
+    if args.metric == "memory":
+        raise AbError(
+            "--metric memory: both values live in one process, whose peak is of both; hakmem ab tells"
+        )
     if args.seconds is not None and args.scale is not None:
         raise AbError("--scale and --seconds both say how long a run is: give one")
     target = contest.chosen_workload(args, runner.workloads(build.build()))

@@ -152,6 +152,29 @@ def test_runs_that_all_failed_say_why_in_one_line(module, words, monkeypatch, ca
     assert capsys.readouterr().err == said
 
 
+def test_peak_memory_is_compared_like_time(capsys):
+    """A megabyte of blocks is in the peak of both; what one of them keeps besides is in the ratio."""
+    words = [
+        "ab",
+        "--workload",
+        "large_ws",
+        "--slots",
+        "4000",
+        "--sides",
+        "off",
+        "DEPOT_BYTES=0",
+        "--blocks",
+        "6",
+    ]
+    assert cli.main([*words, "--metric", "memory"]) == 0
+    said, _, row = capsys.readouterr().out.strip().splitlines()[:3]
+    assert "large_ws: peak memory of each side / that of off" in said
+    ratio, low, high = map(float, row.split()[1:4])
+    assert 0.5 < low <= ratio <= high < 2
+    assert cli.main(["toggle", "depot_bytes=0,1", "--workload", "lifo", "--metric", "memory"]) == 1
+    assert "hakmem ab tells" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("blocks", [3, 7])
 @pytest.mark.parametrize("module", [ab, turns])
 def test_what_the_user_stops_is_judged_by_its_whole_blocks(module, blocks, monkeypatch, capsys):
