@@ -25,6 +25,7 @@ from .contest import (  # noqa: F401  with the next ones the face of this module
 )
 from .progress import Progress
 from .sides import ARMS, SIDES, AbError, Side, learner, side  # noqa: F401
+from .slot import bench_slot
 from .standings import judge, refuse, show  # noqa: F401
 
 # ---------------------------------------------------------------- the comparison
@@ -37,7 +38,7 @@ def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.
     times, unless allow_few.
     """
     rows, order = [], random.Random(seed)
-    with runner.bench_slot(f"ab of {target.label}", wait_s):
+    with bench_slot(f"ab of {target.label}", wait_s):
         for one in sides:
             row, _ = record(target, one, env)
             refuse(target, one, row, allow_few, env)

@@ -9,16 +9,22 @@ statistics.
 import contextlib
 import functools
 import sys
+import time
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 from . import build, peers, provenance, runner, store
 from .progress import Progress
+from .slot import SlotError, bench_slot
 from .spec import load_spec, narrow, schedule
 
 SLOT_WAIT_S = 24 * 3600.0  # a worker may wait for its machine's other workers
-JOIN_S = 60.0  # for the first worker to join
+JOIN_S = 60.0  # for the first worker to join, or another one where the last one has gone
+LOOK_S = 2.0  # between two looks whether there is still a worker
+POLL_S = 0.05
 RETRIES = 3  # of a block whose worker failed
 START = "dask worker SCHEDULER --nworkers 1 --nthreads 1 --resources bench=1"
+KEPT = "what was measured is kept, and the same command goes on from there"
 
 
 class CampaignError(RuntimeError):
@@ -38,13 +44,13 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
     with _cluster(scheduler, "bench") as client:
         hosts = _contenders(client, experiment)
         missing, run_ids = _missing(experiment, quick, hosts, folder)
-        failures, known = [], set(store.load(folder, ["run_id"])["run_id"])
+        failures, known = [], set(runner.counting(folder, experiment.timeout_s)["run_id"])
         for block, result in _measured(client, experiment, quick, missing):
             if isinstance(result, Exception):
                 failures.append(f"block {block + 1}: {result}")
             else:
-                run_ids |= _keep(folder, known, *result)
-    with contextlib.suppress(runner.SlotError), runner.bench_slot(experiment.name):
+                run_ids |= _keep(folder, known, experiment.timeout_s, *result)
+    with contextlib.suppress(SlotError), bench_slot(experiment.name):
         store.compact(folder)
     if failures:
         raise CampaignError(
@@ -65,11 +71,18 @@ def sweep(function, points, scheduler=None):
 def measure_block(experiment, quick, block):
     """One block on this machine: (rows of its samples, facts by provenance ID). Runs in a dask worker."""
     folder = store.SAMPLES / experiment.name
-    with runner.bench_slot(experiment.name, SLOT_WAIT_S):
+    with bench_slot(experiment.name, SLOT_WAIT_S, _tell):
         run_ids = runner.measure(experiment, quick, _found(experiment), folder, [block]).run_ids
     rows = store.rows(folder, run_ids)
-    identities = sorted({row["provenance"] for row in rows})
-    return rows, dict(zip(identities, provenance.read(folder, identities), strict=True))
+    facts = {row["provenance"]: folder / f"provenance-{row['provenance']}.json" for row in rows}
+    return rows, {identity: store.demand_json(path) for identity, path in facts.items()}
+
+
+def _tell(text):
+    """A line on the stderr of this worker and of the campaign's own process."""
+    from dask.distributed import print as print_there_too
+
+    print_there_too(text, file=sys.stderr)
 
 
 _found = functools.cache(runner.find_contenders)  # once a campaign, not for every block
@@ -92,6 +105,7 @@ def _hello(experiment):
 def _cluster(scheduler, resource=None):
     """A dask client, of the cluster at that address or of one of our own on this machine."""
     from dask.distributed import Client, LocalCluster
+    from distributed.comm import CommClosedError
 
     with contextlib.ExitStack() as stack:
         if scheduler is None:
@@ -100,17 +114,27 @@ def _cluster(scheduler, resource=None):
         try:
             client = stack.enter_context(Client(scheduler, timeout=JOIN_S))
             client.wait_for_workers(1, timeout=JOIN_S)
+            if resource and isinstance(scheduler, LocalCluster):
+                client.unsubscribe_topic("print")  # its worker writes to this process's own stderr
         except (OSError, TimeoutError) as error:
             raise CampaignError(f"no worker at {scheduler} ({error}); start one by: {START}") from None
-        _demand(client, resource)
-        yield client
+        try:
+            _demand(client, resource)
+            yield client
+        except (CancelledError, CommClosedError):
+            kept = f"; {KEPT}" if resource else ""
+            raise CampaignError(f"the scheduler has gone: start it and its workers again{kept}") from None
 
 
 def _demand(client, resource):
     """Without the resource tasks would wait for ever, or run side by side."""
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    if resource and not any(worker["resources"].get(resource) for worker in workers):
+    if resource and not _offered(client, resource):
         raise CampaignError(f"no worker offers the {resource} slot; start one on each machine by: {START}")
+
+
+def _offered(client, resource):
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    return any(worker["resources"].get(resource) for worker in workers)
 
 
 def _contenders(client, experiment):
@@ -128,7 +152,7 @@ def _contenders(client, experiment):
 def _missing(experiment, quick, hosts, folder):
     """(blocks that no machine has measured wholly, run_ids of the others)."""
     missing, run_ids = [], set()
-    there = store.load(folder, ["run_id", "host"])
+    there = runner.counting(folder, experiment.timeout_s)
     known = set(there["run_id"])
     names = {*hosts, *there["host"].astype(str)}
     for block in range(experiment.block_count(quick)):
@@ -146,8 +170,6 @@ def _measured(client, experiment, quick, blocks):
 
     A task is let go once it is here: the cluster would repeat what a worker had delivered before it died.
     """
-    from dask.distributed import as_completed
-
     tasks = {
         client.submit(
             measure_block, experiment, quick, block, resources={"bench": 1}, retries=RETRIES, pure=False
@@ -155,20 +177,47 @@ def _measured(client, experiment, quick, blocks):
         for block in blocks
     }
     progress = Progress(experiment.name, len(tasks), "blocks")
-    for task in as_completed(list(tasks)):
-        block, result = tasks.pop(task), task.exception() or task.result()
-        task.release()
-        progress.step(block)
-        yield block, result
-    progress.end()
+    try:
+        for task in _ended(client, list(tasks), progress):
+            block, result = tasks.pop(task), task.exception() or task.result()
+            task.release()
+            progress.step(block)
+            yield block, result
+    finally:
+        progress.end()
 
 
-def _keep(folder, known, rows, facts):
+def _ended(client, tasks, progress):
+    """The tasks as they end. Where no worker is left that is said, and waited for another one for JOIN_S."""
+    from dask.distributed import as_completed
+
+    coming, left, looked, alone = as_completed(tasks), len(tasks), time.monotonic(), None
+    while left:
+        batch = coming.next_batch(block=False)
+        left -= len(batch)
+        yield from batch
+        time.sleep(POLL_S)
+        now = time.monotonic()
+        if now - looked < LOOK_S:
+            continue
+        looked = now
+        if _offered(client, "bench"):
+            alone = None
+        elif alone is None:
+            alone = now
+            start = START.replace("SCHEDULER", client.scheduler.address)
+            progress.end()
+            print(f"hakmem: no worker with a bench slot is left; start one by: {start}", file=sys.stderr)
+        elif now - alone > JOIN_S:
+            raise CampaignError(f"no worker with a bench slot came within {JOIN_S:g} s; {KEPT}")
+
+
+def _keep(folder, known, timeout_s, rows, facts):
     """Adds what is not there yet, with the facts it was measured under; returns the run_ids."""
     for identity, fact in facts.items():
         store.save_json(folder, f"provenance-{identity}.json", fact)
     if any(row["host"] == provenance.host() for row in rows):  # a worker here may write the same folder
-        known |= set(store.load(folder, ["run_id"])["run_id"])
+        known |= set(runner.counting(folder, timeout_s)["run_id"])
     new = [row for row in rows if row["run_id"] not in known]
     if new:
         store.append(folder, new)

@@ -16,6 +16,7 @@ import pandas as pd
 
 from . import ROOT, build, instructions, runner, spec, stats, store, timeline
 from .progress import Progress
+from .slot import bench_slot
 
 GATE = {  # workload -> iterations of the two counted runs; their difference is steady state
     "lifo": (200, 1_000),
@@ -44,7 +45,7 @@ def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
     call measures only what is missing. No rows where native/ is the same. Raises CheckError, BuildError.
     """
     folder = Path(folder or store.SAMPLES / "check")
-    with runner.bench_slot("check"), tempfile.TemporaryDirectory(prefix="hakmem-base-") as scratch:
+    with bench_slot("check"), tempfile.TemporaryDirectory(prefix="hakmem-base-") as scratch:
         native = _sources(base, Path(scratch))
         if build.source_hash(native) == build.source_hash():
             return pd.DataFrame(columns=[*COUNTED, *TIMED[1:]])

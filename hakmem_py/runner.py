@@ -5,8 +5,6 @@ in the same case, case, block, seed, knobs, scale, host. So a killed campaign go
 changed build or peer is measured anew together with its rivals, and a pair always comes from one sitting.
 """
 
-import contextlib
-import fcntl
 import functools
 import hashlib
 import json
@@ -14,24 +12,19 @@ import os
 import random
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from . import __version__, build, native, peers, provenance, stats, store, trace, worker
 from .progress import Progress
+from .slot import bench_slot
 from .spec import SpecError, load_spec, narrow, refuse_strange, schedule, stem
 
-SLOT = Path("/tmp/hakmem-bench.lock")  # one bench at a time on a machine, whoever starts it
 SHOWN = [
     "case", "allocator", "ratio", "low", "high", "n", "p_adjusted", "cv", "autocorrelation", "load",
     "median_ns", "verdict", "needs_n", "status",
 ]  # fmt: skip
-
-
-class SlotError(RuntimeError):
-    """Another campaign measures on this machine."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +192,7 @@ class Plan:
 
 def plan(experiment, quick, contenders, folder, blocks=None):
     """The Plan of these blocks (default: all). A block counts when one host, whichever, has all its runs."""
-    there = store.load(folder, ["run_id", "host"])
+    there = counting(folder, experiment.timeout_s)
     hosts = [provenance.host(), *sorted(set(there["host"].astype(str)) - {provenance.host()})]
     known = set(there["run_id"])
     missing, chosen = {}, set()
@@ -210,6 +203,16 @@ def plan(experiment, quick, contenders, folder, blocks=None):
         chosen.update(wanted[done])
         missing[block] = [run for run, key in zip(runs, wanted[done], strict=True) if key not in known]
     return Plan(missing, chosen)
+
+
+def counting(folder, timeout_s):
+    """run_id and host of a folder's samples that need not be measured: all but those of runs that were given
+    less time than timeout_s and did not end in it."""
+    there = store.load(folder, ["run_id", "host", "status", "error"])
+    late = there.loc[there["status"] == "timeout", "error"].astype(str)
+    limits = late.str.extract(worker.LATE.format(r"(\S+)"), expand=False).astype(float)
+    short = limits < float(f"{timeout_s:g}")  # as rounded as they are
+    return there.drop(late.index[short])[["run_id", "host"]]
 
 
 def identify(runs, contenders, host):
@@ -321,45 +324,15 @@ def _sample(run, contenders, experiment):
     pin = ["--cpu", cpu] if cpu >= 0 else []
     more = [*found.arguments, *case.arguments(run.scale), "--seed", run.seed, *pin]
     command = [found.bench.bench, *more]
-    return row | worker.run(command, found.preload, found.expect, run.allocator.env, experiment.timeout_s)
+    row |= worker.run(command, found.preload, found.expect, run.allocator.env, experiment.timeout_s)
+    if row["status"] == "timeout":
+        row["error"] += ": raise timeout_s of the specification, and it is measured anew"
+    return row
 
 
 def _core(block, seed):
     """The core that all runs of this block are pinned to, drawn anew for every block."""
     return random.Random(f"{seed} {block}").choice(sorted(os.sched_getaffinity(0)))
-
-
-@contextlib.contextmanager
-def bench_slot(what, wait_s=0.0):
-    """Holds the machine's one bench slot. Raises SlotError, naming the holder, if it is not free in wait_s.
-
-    The kernel frees it when its holder ends, however that happens. The bench inherits it: should the holder
-    be killed, the slot stays taken until the run in flight has ended too.
-    """
-    SLOT.touch(mode=0o666, exist_ok=True)
-    with SLOT.open("r+") as lock:
-        until = time.monotonic() + wait_s
-        while not _locked(lock):
-            if time.monotonic() >= until:
-                holder = SLOT.read_text(encoding="utf-8").strip() or "another process"
-                raise SlotError(
-                    f"this machine's bench slot is taken by {holder}: two campaigns would measure "
-                    "each other. Wait for it to end, or stop it"
-                )
-            time.sleep(0.2)
-        os.set_inheritable(lock.fileno(), True)
-        lock.truncate(0)
-        lock.write(f"{what} (process {os.getpid()}, since {datetime.now():%H:%M:%S})\n")
-        lock.flush()
-        yield
-
-
-def _locked(lock):
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 # ---------------------------------------------------------------- command line
@@ -397,7 +370,10 @@ def refuse_few(blocks):
 
 
 def _run(args):
-    return max([show(ensure(name, quick=not args.full, **choice(args))) for name in args.experiments])
+    quick, chosen = not args.full, choice(args)
+    for name in args.experiments:  # a fault of the last one is told before the first one is measured
+        narrow(load_spec(name), quick=quick, **chosen)
+    return max([show(ensure(name, quick=quick, **chosen)) for name in args.experiments])
 
 
 def show(samples):

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from . import peers, progress, runner, stats, store, timeline, worker
+from .slot import bench_slot
 from .spec import Allocator, Case, Experiment
 
 WINDOWS = 30  # points of a short soak at least; windows are a minute where that gives as many
@@ -59,7 +60,7 @@ def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wa
     """
     plan = _plan(minutes, workload, beside)
     file = Path(folder) / plan.file.name
-    with runner.bench_slot(f"soak of {workload}", wait_s):
+    with bench_slot(f"soak of {workload}", wait_s):
         live, chunks = _probe(plan)
         done = _seconds(_read(file))
         if done < minutes * 60 - plan.window_s:

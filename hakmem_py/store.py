@@ -89,7 +89,7 @@ def append_lines(path, rows):
         with Path(path).open("a") as file:
             file.writelines(f"\n{json.dumps(row)}" for row in rows)
     except OSError as error:
-        raise _cannot_write(Path(path).parent, error) from None
+        raise cannot_write(Path(path).parent, error) from None
 
 
 def load(folder, columns=None):
@@ -98,9 +98,11 @@ def load(folder, columns=None):
     columns: only these are read; 10^7 samples are judged from a few. A file that cannot be read is moved
     aside as NAME.damaged, which is said on stderr: its runs count as not measured, the others are unharmed.
     Reference samples are nobody's to move, and not measured again: StoreError says how to restore the file.
+    Of a run that timed out and was measured anew the last sample is given, where all columns are read.
     """
     names = SCHEMA.names if columns is None else list(columns)
     samples = _of_all_files(Path(folder), lambda files: _frame(files, names))
+    samples = _latest(samples) if columns is None else samples
     samples.attrs["folder"] = str(folder)
     return samples
 
@@ -139,7 +141,18 @@ def _table(files, names):
 def rows(folder, run_ids):
     """These runs as dicts by column, as `append` takes them: how samples travel between machines."""
     table = _of_all_files(Path(folder), lambda files: _table(files, SCHEMA.names))
-    return table.filter(pc.is_in(table["run_id"], pa.array(sorted(run_ids)))).to_pylist()
+    found = table.filter(pc.is_in(table["run_id"], pa.array(sorted(run_ids)))).to_pylist()
+    found.sort(key=lambda row: (row["started_at"] is not None, row["started_at"]))
+    return list({row["run_id"]: row for row in found}.values())  # the last one of each, as `load` has it
+
+
+def _latest(samples):
+    """Without the samples of runs that timed out and were measured anew."""
+    late = samples.loc[samples["status"] == "timeout", "run_id"]
+    if late.empty:
+        return samples
+    again = samples.loc[samples["run_id"].isin(late), ["run_id", "started_at"]].sort_values("started_at")
+    return samples.drop(again.index[again.duplicated("run_id", keep="last")]).reset_index(drop=True)
 
 
 def compact(folder):
@@ -219,15 +232,36 @@ def _column(table, field):
 
 def read_json(path):
     """The dict that a JSON file holds. A damaged file is named on stderr and passed over: {}."""
+    found, reason = _parsed(path)
+    if reason:
+        print(f"hakmem: {path} is damaged ({reason}) and was passed over: delete it", file=sys.stderr)
+    return found
+
+
+def demand_json(path):
+    """The same where it is needed: StoreError where it is damaged, or not there."""
+    try:
+        found, reason = _parsed(path)
+    except FileNotFoundError:
+        raise StoreError(f"{path} is not there: {_mend(path)}") from None
+    if reason:
+        raise StoreError(f"{path} is damaged ({reason}): {_mend(path)}")
+    return found
+
+
+def _parsed(path):
+    """(the dict of a JSON file, why there is none)."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
-        reason = "it holds no object"
+        return (found, "") if isinstance(found, dict) else ({}, "it holds no object")
     except ValueError as error:  # JSON's and Unicode's are
-        reason = str(error)
-    print(f"hakmem: {path} is damaged ({reason}) and was passed over: delete it", file=sys.stderr)
-    return {}
+        return {}, str(error)
+
+
+def _mend(path):
+    """What to do where the facts of samples cannot be read."""
+    measured = f"bring it back from a copy, or move {path.parent} away and measure anew"
+    return _restore(path) if REFERENCE in path.parents else measured
 
 
 def read_table(path, columns=None):
@@ -268,10 +302,11 @@ def _write(folder, name, fill):
     except OSError as error:
         with contextlib.suppress(OSError):  # the folder itself may be the trouble, which is named below
             hidden.unlink(missing_ok=True)
-        raise _cannot_write(folder, error) from None
+        raise cannot_write(folder, error) from None
 
 
-def _cannot_write(folder, error):
+def cannot_write(folder, error):
+    """The StoreError of an OSError that came of writing there."""
     return StoreError(
         f"cannot write to {folder}: {error.strerror or error}. Nothing measured before is lost: "
         "make room or make the folder writable, then run the same command again"

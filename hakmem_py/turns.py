@@ -20,6 +20,7 @@ from . import build, contest, native, provenance, runner, stats
 from .blocks import gathered, judged, running
 from .progress import Progress
 from .sides import AbError, Side, side
+from .slot import bench_slot
 from .standings import judge, refuse, show
 
 BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs by which a learner begins
@@ -47,7 +48,7 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
     turns = ("--chunks", str(chunks), "--toggle", f"{knob}={values[0]},{values[1]}")
     command = (*target.arguments, *turns)
     rows = []
-    with runner.bench_slot(f"turns of {target.label}", wait_s):
+    with bench_slot(f"turns of {target.label}", wait_s):
         tried, _ = contest.record(contest.Target(command, True, target.label), side("off"), env)
         for one in sides:
             refuse(target, one, tried, allow_few, env, LEARNING)
@@ -164,7 +165,7 @@ def lasting(seconds, target, wait_s=0.0):
     if not 0 < seconds < contest.TIMEOUT_S:
         raise AbError(f"{seconds} seconds a run: must be above 0 and below {contest.TIMEOUT_S:.0f}")
     scale, took, enough = 1, 0.0, min(seconds, TRIAL_S)
-    with runner.bench_slot(f"trial of {target.label}", wait_s):
+    with bench_slot(f"trial of {target.label}", wait_s):
         while took < enough:
             scale = ceil(scale * enough / took) if took else scale
             trial, _ = contest.record(scaled(scale), side("off"))

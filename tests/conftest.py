@@ -2,7 +2,7 @@
 
 import pytest
 
-from hakmem_py import runner
+from hakmem_py import slot
 
 SPEC = """
 [experiment]
@@ -33,7 +33,7 @@ quick_scale = 0.001
 @pytest.fixture(autouse=True)
 def own_slot(tmp_path, monkeypatch):
     """Tests measure nothing that counts: they take a bench slot of their own, not the machine's."""
-    monkeypatch.setattr(runner, "SLOT", tmp_path / "bench.lock")
+    monkeypatch.setattr(slot, "SLOT", tmp_path / "bench.lock")
 
 
 @pytest.fixture

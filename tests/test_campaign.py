@@ -11,16 +11,16 @@ import time
 import pandas as pd
 import pytest
 
-from hakmem_py import campaign, provenance, runner, store
+from hakmem_py import campaign, provenance, runner, slot, store
 from hakmem_py.campaign import CampaignError
 
 PRELOAD = """
 import os
 from pathlib import Path
-from hakmem_py import provenance, runner, store
+from hakmem_py import provenance, slot, store
 name = os.environ.get("PRETENDED_HOST", provenance.host())
 provenance.host = lambda: name
-runner.SLOT = Path({folder!r}, name + ".lock")
+slot.SLOT = Path({folder!r}, name + ".lock")
 store.SAMPLES = Path({folder!r}, name)
 """
 
@@ -55,13 +55,17 @@ class Cluster:
         """What the workers of a host have measured of the tiny experiment."""
         return store.load(self.folder / host / "tiny")
 
-    def kill(self, workers, samples):
-        """Ends the worker of whichever host first has so many samples; returns the thread that does it."""
+    def kill(self, workers, samples, before=lambda: None):
+        """Ends the worker of whichever host first has so many samples; returns the thread that does it.
+
+        before: called when that is about to happen.
+        """
 
         def wait():
             while True:
                 for host, worker in workers.items():
                     if len(self.samples(host)) >= samples:
+                        before()
                         return worker.kill()
                 time.sleep(0.005)
 
@@ -147,6 +151,65 @@ def test_a_cluster_that_is_not_there_is_named(tiny, monkeypatch):
         campaign.campaign(tiny(), "tcp://127.0.0.1:9")
 
 
+LONG = ("quick_blocks = 2", "quick_blocks = 400", "quick_scale = 0.001", "quick_scale = 0.05")
+
+
+def test_where_the_last_worker_died_that_is_said_and_another_one_awaited(
+    cluster, tiny, tmp_path, monkeypatch, capfd
+):
+    worker = cluster.worker("--resources", "bench=1")
+    monkeypatch.setattr(campaign, "LOOK_S", 0.2)
+    killer = cluster.kill(
+        {provenance.host(): worker}, 6, lambda: monkeypatch.setattr(campaign, "JOIN_S", 0.5)
+    )
+    with pytest.raises(CampaignError, match=r"no worker .* within 0.5 s; what was measured is kept, and"):
+        campaign.campaign(tiny(*LONG), cluster.address(), folder=tmp_path / "kept")
+    killer.join()
+    said = f"hakmem: no worker with a bench slot is left; start one by: dask worker {cluster.address()} "
+    assert capfd.readouterr().err.count(said) == 1
+    assert len(store.load(tmp_path / "kept")) >= 4
+
+
+def test_a_scheduler_that_dies_is_one_line(cluster, tiny, tmp_path):
+    worker = cluster.worker("--resources", "bench=1")
+    killer = cluster.kill({provenance.host(): cluster.processes[0]}, 6)
+    with pytest.raises(CampaignError, match=r"the scheduler has gone: .* the same command goes on") as error:
+        campaign.campaign(tiny(*LONG), cluster.address(), folder=tmp_path / "kept")
+    killer.join()
+    worker.kill()
+    assert "\n" not in str(error.value) and len(store.load(tmp_path / "kept")) >= 4
+
+
+def test_a_worker_that_waits_for_its_machine_says_for_whom(cluster, tiny, tmp_path, monkeypatch, capfd):
+    preload = tmp_path / "preload.py"
+    preload.write_text(preload.read_text() + "slot.SAY_AFTER_S = 0.1\n")
+    cluster.worker("--resources", "bench=1", host="one")
+    monkeypatch.setattr(slot, "SLOT", tmp_path / "one.lock")  # that worker's
+    with slot.bench_slot("somebody"):
+        done = threading.Thread(
+            target=campaign.campaign, args=(tiny(), cluster.address()), kwargs={"folder": tmp_path / "kept"}
+        )
+        done.start()
+        said = ""
+        while "hakmem: waits for this machine's bench slot, which is taken by somebody" not in said:
+            assert done.is_alive()
+            time.sleep(0.1)
+            said += capfd.readouterr().err
+    done.join()
+    assert len(store.load(tmp_path / "kept")) == 8
+
+
+def test_runs_that_had_too_little_time_are_measured_anew_with_more(cluster, tiny, tmp_path):
+    """Also where the worker's store and the campaign's own are two."""
+    cluster.worker("--resources", "bench=1")
+    late = tiny("timeout_s = 20", "timeout_s = 0.1", "quick_scale = 0.001", "quick_scale = 3")
+    short = campaign.campaign(late, cluster.address(), folder=tmp_path / "kept", blocks=1, sizes=[16])
+    assert "timeout" in set(short["status"])
+    more = tiny("quick_scale = 0.001", "quick_scale = 3")
+    ended = campaign.campaign(more, cluster.address(), folder=tmp_path / "kept", blocks=1, sizes=[16])
+    assert list(ended["run_id"]) == list(short["run_id"]) and set(ended["status"]) == {"ok"}
+
+
 def test_a_sweep_uses_every_core_of_every_worker(cluster):
     for _ in range(2):
         cluster.worker()
@@ -157,16 +220,16 @@ def test_a_sweep_uses_every_core_of_every_worker(cluster):
 def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight(tmp_path):
     """The bench that outlives its killed parent still holds the slot: the next campaign cannot overlap it."""
     code = (
-        "import sys; from pathlib import Path; from hakmem_py import runner, worker;"
-        "runner.SLOT = Path(sys.argv[1])\n"
-        "with runner.bench_slot('one'): print('held', flush=True); worker.run(['sleep', '1'])"
+        "import sys; from pathlib import Path; from hakmem_py import slot, worker;"
+        "slot.SLOT = Path(sys.argv[1])\n"
+        "with slot.bench_slot('one'): print('held', flush=True); worker.run(['sleep', '1'])"
     )
-    holder = subprocess.Popen([sys.executable, "-c", code, runner.SLOT], stdout=subprocess.PIPE)
+    holder = subprocess.Popen([sys.executable, "-c", code, slot.SLOT], stdout=subprocess.PIPE)
     holder.stdout.readline()
     time.sleep(0.2)
     holder.kill()
     holder.wait()
-    with pytest.raises(runner.SlotError), runner.bench_slot("two"):
+    with pytest.raises(slot.SlotError), slot.bench_slot("two"):
         pass
-    with runner.bench_slot("two", wait_s=20):
+    with slot.bench_slot("two", wait_s=20):
         pass

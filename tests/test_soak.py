@@ -70,8 +70,8 @@ def test_windows_in_which_one_side_stood_still_are_left_out():
 
 def test_a_killed_soak_leaves_no_process_behind(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from hakmem_py import runner, soak;"
-        "runner.SLOT = Path(sys.argv[1], 'slot'); soak.soak(1, sys.argv[2], folder=Path(sys.argv[1], 'soak'))"
+        "import sys; from pathlib import Path; from hakmem_py import slot, soak;"
+        "slot.SLOT = Path(sys.argv[1], 'slot'); soak.soak(1, sys.argv[2], folder=Path(sys.argv[1], 'soak'))"
     )
     killed = subprocess.Popen([sys.executable, "-c", code, tmp_path, WORKLOAD], stderr=subprocess.DEVNULL)
     while not list(tmp_path.glob("soak/*.jsonl")):

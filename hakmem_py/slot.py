@@ -1,0 +1,84 @@
+"""The machine's one bench slot: whoever measures holds it, so that no two measure each other."""
+
+import contextlib
+import fcntl
+import os
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+SLOT = Path("/tmp/hakmem-bench.lock")  # one bench at a time on a machine, whoever starts it
+SAY_AFTER_S = 5.0  # of waiting: who holds the slot
+
+
+class SlotError(RuntimeError):
+    """Another campaign measures on this machine."""
+
+
+def say(text):
+    """A line on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def bench_slot(what, wait_s=0.0, tell=say):
+    """Holds the machine's one bench slot. Raises SlotError, naming the holder, if it is not free in wait_s.
+
+    The kernel frees it when its holder ends, however that happens. The bench inherits it: should the holder
+    be killed, the slot stays taken until the run in flight has ended too. tell: who hears for whom it waits.
+    """
+    with _opened() as lock:
+        _wait(lock, wait_s, tell)
+        os.set_inheritable(lock.fileno(), True)
+        if lock.writable():  # else the name of an earlier holder stays
+            lock.truncate(0)
+            lock.write(f"{what} (process {os.getpid()}, since {datetime.now():%H:%M:%S})\n")
+            lock.flush()
+        yield
+
+
+def _opened():
+    """The lock's file, for all users of the machine: for writing where that is allowed, else for reading.
+
+    Never created where it is there: in a folder such as /tmp the kernel refuses that to all but its owner.
+    """
+    try:
+        lock = SLOT.open("r+", encoding="utf-8")
+    except PermissionError:
+        return SLOT.open(encoding="utf-8")  # which is enough to lock it
+    except FileNotFoundError:
+        try:
+            lock = SLOT.open("x+", encoding="utf-8")
+        except FileExistsError:  # somebody was quicker
+            return _opened()
+    with contextlib.suppress(PermissionError):  # another user's, who has done it
+        os.fchmod(lock.fileno(), 0o666)
+    return lock
+
+
+def _wait(lock, wait_s, tell):
+    start, said = time.monotonic(), False
+    while not _locked(lock):
+        waited = time.monotonic() - start
+        if waited >= wait_s:
+            raise SlotError(
+                f"this machine's bench slot is taken by {_holder()}: two campaigns would measure "
+                "each other. Wait for it to end, or stop it"
+            )
+        if waited >= SAY_AFTER_S and not said:
+            said = True
+            tell(f"hakmem: waits for this machine's bench slot, which is taken by {_holder()}")
+        time.sleep(0.2)
+
+
+def _holder():
+    return SLOT.read_text(encoding="utf-8", errors="replace").strip() or "another process"
+
+
+def _locked(lock):
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
