@@ -23,7 +23,7 @@ from . import provenance
 from .estimates import bracketed
 from .outcomes import FIRST_ARMS, Outcome, contest_table, curves, from_row, to_row  # noqa: F401
 from .problems import REWARDS, BanditError, problem, read_changes
-from .store import REFERENCE, save_json
+from .store import REFERENCE, demand_json, save_json
 
 CHUNK = 16  # replications a thread takes at a time
 MOST_PLAYS = 10**8  # of a replication: each is kept of the first one
@@ -263,7 +263,7 @@ class Lab:
         self.file = REFERENCE / notebook / "outcomes.parquet"
         self.kept = _read(self.file) if reference else {}
         facts = self.file.with_name("facts.json")
-        self.facts = json.loads(facts.read_text(encoding="utf-8")) if reference else None
+        self.facts = demand_json(facts) if reference else None
         self.reference = reference
 
     def simulate(self, policy, means, **settings):

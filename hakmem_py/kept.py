@@ -57,8 +57,3 @@ def facts_file(path):
     """Where the facts of a kept table lie: beside it."""
     identity = store.read_table(path, columns=[]).attrs.get("provenance")
     return path.with_name(f"provenance-{identity}.json")
-
-
-def facts_of(path):
-    """They themselves: at which commit, on which machine, in which mode it was made; {} where unknown."""
-    return store.read_json(facts_file(path)) if facts_file(path).exists() else {}

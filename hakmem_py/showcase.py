@@ -5,7 +5,6 @@ drawings from them, writes the table of knobs from the build and names the machi
 """
 
 import html
-import json
 import re
 import sys
 from math import log10
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from . import ROOT, kept, provenance, store
 from .runner import ensure
+from .spec import load_spec, narrow
 from .stats import bracketed, compare
 from .style import looks
 
@@ -29,11 +29,12 @@ def freeze(name, quick=False, blocks=None):
 
     quick, blocks: as they were measured; None: as many blocks as the specification says.
     """
+    _machines()  # what is damaged there is told before anything is measured or written
     samples = ensure(name, quick=quick, blocks=blocks)
     folder, origin = store.REFERENCE / name, Path(samples.attrs["folder"])
     old = {path for kind in ("part", "samples", "provenance") for path in folder.glob(f"{kind}-*")}
     names = [f"provenance-{one}.json" for one in samples["provenance"].unique()]
-    facts = {name: json.loads((origin / name).read_text(encoding="utf-8")) for name in names}
+    facts = {name: store.demand_json(origin / name) for name in names}
     _say_changed(name, facts.values())
     for saved, fact in facts.items():  # these first: no samples of both lie there when one cannot be written
         store.save_json(folder, saved, fact)
@@ -48,6 +49,7 @@ def freeze_simulations(name):
     """The same of the simulations that a notebook keeps: played by today's library. Returns how many."""
     from .bandits import Lab
 
+    _machines()
     lab = Lab(name, reference=True)
     lab.kept = lab.replay()
     lab.freeze()
@@ -57,13 +59,8 @@ def freeze_simulations(name):
 
 def freeze_tables(name, quick=False):
     """The same of the tables that a notebook kept (kept.Tables): those it made since. Returns how many."""
-    folder, origin = store.REFERENCE / name, store.SAMPLES / name
-    made = {path: kept.facts_of(path) for path in sorted(origin.glob("*.parquet"))}
-    if not made:
-        raise FileNotFoundError(f"there are no tables in {origin}: run the notebook by reference = False")
-    rough = [path.stem for path, facts in made.items() if facts.get("quick")]
-    if rough and not quick:
-        raise ValueError(f"{', '.join(rough)}: made in the quick mode; run the notebook by quick = False")
+    _machines()
+    folder, made = store.REFERENCE / name, _tables(name, quick)
     _say_changed(name, made.values())
     for path, facts in made.items():
         provenance.save(folder, facts)  # first, as above
@@ -73,6 +70,18 @@ def freeze_tables(name, quick=False):
         path.unlink()
     _name_machines()
     return len(made)
+
+
+def _tables(name, quick):
+    """path -> facts of the tables that a notebook kept. Raises OSError, ValueError where they are not fit."""
+    origin = store.SAMPLES / name
+    made = {path: store.demand_json(kept.facts_file(path)) for path in sorted(origin.glob("*.parquet"))}
+    if not made:
+        raise FileNotFoundError(f"there are no tables in {origin}: run the notebook by reference = False")
+    rough = [path.stem for path, facts in made.items() if facts.get("quick")]
+    if rough and not quick:
+        raise ValueError(f"{', '.join(rough)}: made in the quick mode; run the notebook by quick = False")
+    return made
 
 
 def _say_changed(name, facts):
@@ -86,13 +95,19 @@ def _say_changed(name, facts):
         )
 
 
-def _name_machines():
-    """data/reference/README.md: on which machines the reference was measured."""
+def _machines():
+    """Facts of a machine -> {name of what the reference holds from there: True}. Raises StoreError."""
     there = {}
     found = [store.REFERENCE.glob(f"*/{name}.json") for name in ("provenance-*", "facts")]
     for path in sorted(path for paths in found for path in paths):
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        there.setdefault(tuple(facts[name] for name in MACHINE_FACTS), {})[path.parent.name] = True
+        facts = store.demand_json(path)
+        machine = tuple(str(facts.get(name, "unknown")) for name in MACHINE_FACTS)
+        there.setdefault(machine, {})[path.parent.name] = True
+    return there
+
+
+def _name_machines():
+    """data/reference/README.md: on which machines the reference was measured."""
     text = f"""# Reference samples
 
 A `provenance-*.json` a build beside them, or a `facts.json`, says at which commit.
@@ -100,7 +115,7 @@ A `provenance-*.json` a build beside them, or a `facts.json`, says at which comm
 | {" | ".join(MACHINE_FACTS)} | measured there |
 {"|---" * (len(MACHINE_FACTS) + 1)}|
 """
-    for facts, names in there.items():
+    for facts, names in _machines().items():
         text += f"| {' | '.join(facts)} | {', '.join(names)} |\n"
     (store.REFERENCE / "README.md").write_text(text, encoding="utf-8")
 
@@ -218,13 +233,29 @@ def add_freeze(subparsers):
 
 
 def _freeze(args):
+    for name in args.names:  # a fault of the last one is told before the first one is measured
+        _refuse_unfit(name, args)
     for name in args.names:
         if name.endswith(kept.SUFFIX):
             print(f"{name}: {freeze_tables(name, args.quick)} tables are the reference now")
-        elif (store.REFERENCE / name / "outcomes.parquet").exists():
+        elif _simulated(name):
             print(f"{name}: {freeze_simulations(name)} simulations, played anew, are the reference now")
         else:
             print(f"{name}: {freeze(name, args.quick, args.blocks)} samples are the reference now")
+
+
+def _refuse_unfit(name, args):
+    """Raises ValueError or OSError for what cannot become the reference."""
+    if Path(name).name != name or name.endswith(".toml"):
+        raise ValueError(f"{name}: only a specification in data/specs is frozen; give its name alone")
+    if name.endswith(kept.SUFFIX):
+        _tables(name, args.quick)
+    elif not _simulated(name):
+        narrow(load_spec(name), blocks=args.blocks, quick=args.quick)
+
+
+def _simulated(name):
+    return (store.REFERENCE / name / "outcomes.parquet").exists()
 
 
 def add_readme(subparsers):
@@ -234,6 +265,7 @@ def add_readme(subparsers):
 
 
 def _readme(_args):
+    _machines()  # before anything is written, as above
     for name, title in (
         ("05_scorecard", "Every workload, one thread"),
         ("04_patterns", "Five patterns, four sizes"),

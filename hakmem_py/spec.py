@@ -122,12 +122,18 @@ LOOKS = (
 
 
 def table(refused, why):
-    """A table of plain values; `refused`: which of its keys something else decides."""
+    """A table of plain values; `refused`: which of its keys cannot be, or something else decides."""
 
     def fits(given):
-        return all(isinstance(x, str | int | float) for x in given.values()) and not any(map(refused, given))
+        plain = all(isinstance(x, str | int | float) and "\0" not in f"{key}{x}" for key, x in given.items())
+        return plain and not any(map(refused, given))
 
-    return dict, fits, f"a table of plain values, {why}"
+    return dict, fits, f"a table of plain values, no NUL among them, {why}"
+
+
+def no_variable(name):
+    """Whether this cannot be a variable of a run: no name, or one that decides which library it has."""
+    return not name or "=" in name or name.startswith("LD_")
 
 
 OWNED = ("workload", "replay", "size", "threads", "slots", "scale", "backend", "seed", "cpu", "slowdown")
@@ -148,7 +154,7 @@ RULES = {  # table -> key -> (type, test, what is allowed); a case's lists are m
         "label": text(),
         "use": text(*USES),
         "variant": text(),
-        "env": table(lambda name: name.startswith("LD_"), "without LD_ ones: the library is what `use` says"),
+        "env": table(no_variable, "names not empty, without = or LD_: the library is what `use` says"),
         "slowdown": number(0, 1000),
         "quick": whole(0, 1),
     },

@@ -234,7 +234,7 @@ def read_json(path):
     """The dict that a JSON file holds. A damaged file is named on stderr and passed over: {}."""
     found, reason = _parsed(path)
     if reason:
-        print(f"hakmem: {path} is damaged ({reason}) and was passed over: delete it", file=sys.stderr)
+        print(f"hakmem: {path} is damaged ({reason}) and was passed over: {_restore(path)}", file=sys.stderr)
     return found
 
 

@@ -27,6 +27,11 @@ REFUSED = {  # replacement in the tiny spec -> words that the one line must hold
     ('name = "tiny"', 'name = "other"'): ["other", "tiny"],
     ("[experiment]", "[experiment"): ["cannot be read"],
     ('use = "floor"', 'use = "floor"\nenv = { LD_PRELOAD = "a.so" }'): ["env", "LD_", "use"],
+    ('use = "floor"', 'use = "floor"\nenv = { "" = 1 }'): ["[[allocator]] 2", "env", "not empty"],
+    ('use = "floor"', 'use = "floor"\nenv = { "A=B" = 1 }'): ["[[allocator]] 2", "env", "without = or"],
+    ('use = "floor"', 'use = "floor"\nenv = { "A\\u0000" = 1 }'): ["[[allocator]] 2", "env", "no NUL"],
+    ('use = "floor"', 'use = "floor"\nenv = { A = "a\\u0000b" }'): ["[[allocator]] 2", "env", "no NUL"],
+    ('workload = "lifo"', 'workload = "lifo"\noptions = { chunks = "\\u0000" }'): ["options", "no NUL"],
     ('workload = "lifo"', 'workload = "lifo"\noptions = { backend = "floor" }'): ["options", "backend"],
 }
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from hakmem_py import showcase, store
+from hakmem_py import cli, showcase, store
 
 ROW = {
     "experiment": "tiny",
@@ -230,6 +230,52 @@ def test_failed_runs_are_frozen_and_what_else_lies_there_stays(reference):
     assert samples["status"].to_dict() == {0: "ok", 1: "timeout"} and pd.isna(samples.loc[1, "unit"])
     others = {path.name for path in reference.iterdir()} - {path.name for path in reference.glob("part-*")}
     assert others == {"provenance-new.json", "soak.json"}
+
+
+@pytest.mark.parametrize(
+    ("file", "cure"),
+    [
+        (
+            "samples/provenance-new.json",
+            "bring it back from a copy, or move .*/samples away",
+        ),
+        ("reference/tiny/provenance-old.json", "restore it by git checkout -- .*/provenance-old.json"),
+    ],
+)
+def test_damaged_facts_are_named_with_their_cure_before_anything_is_written(reference, tmp_path, file, cure):
+    before = {path: path.read_bytes() for path in reference.iterdir()}
+    (tmp_path / file).write_text('{"t')
+    with pytest.raises(store.StoreError, match=rf"{tmp_path / file} is damaged \(.*\): {cure}"):
+        showcase.freeze("tiny")
+    (tmp_path / file).write_bytes(before.get(tmp_path / file, b""))
+    assert {path: path.read_bytes() for path in reference.iterdir()} == before
+
+
+def test_facts_that_are_not_there_are_named(reference, tmp_path):
+    (tmp_path / "samples" / "provenance-new.json").unlink()
+    with pytest.raises(store.StoreError, match=r"provenance-new.json is not there: bring it back"):
+        showcase.freeze("tiny")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("data/specs/04_patterns.toml", "only a specification in data/specs is frozen; give its name alone"),
+        ("04_patterns.toml", "give its name alone"),
+        ("../specs", "give its name alone"),
+        ("..", "no specification"),
+        ("04_pattern", "no specification 04_pattern.toml; there are"),
+        ("04_patterns_runs", "there are no tables in"),
+    ],
+)
+def test_what_cannot_be_frozen_is_told_before_it_is_measured(tmp_path, monkeypatch, capsys, name, said):
+    monkeypatch.setattr(store, "REFERENCE", tmp_path / "reference")
+    monkeypatch.setattr(store, "SAMPLES", tmp_path / "samples")
+    monkeypatch.setattr(showcase, "ensure", None)
+    assert cli.main(["freeze", "04_patterns", name]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("hakmem freeze: ") and said in shown and shown.count("\n") == 1
+    assert not (tmp_path / "reference").exists()
 
 
 @pytest.mark.parametrize("write", ["append", "save_json"])
