@@ -211,8 +211,8 @@ def counting(folder, timeout_s):
     there = store.load(folder, ["run_id", "host", "status", "error"])
     late = there.loc[there["status"] == "timeout", "error"].astype(str)
     limits = late.str.extract(worker.LATE.format(r"(\S+)"), expand=False).astype(float)
-    short = limits < float(f"{timeout_s:g}")  # as rounded as they are
-    return there.drop(late.index[short])[["run_id", "host"]]
+    short = late.index[limits < float(f"{timeout_s:g}")]  # as rounded as they are
+    return (there.drop(short) if len(short) else there)[["run_id", "host"]]
 
 
 def identify(runs, contenders, host):

@@ -29,6 +29,8 @@ TURN_S = 1.0  # longest turn
 GROWTH = 0.1  # percent an hour that memory must exceed for certain to be called growing
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 MOST_CHUNKS = 4096  # that one process of the bench can time
+WORDS = ("segment", "label")  # of a line
+NUMBERS = ("seconds", "cpu_ns", "ops", "rss_bytes", "minor_faults", "major_faults")
 FOLDER = store.SAMPLES / "soak"
 
 
@@ -62,11 +64,15 @@ def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wa
     file = Path(folder) / plan.file.name
     with bench_slot(f"soak of {workload}", wait_s):
         live, chunks = _probe(plan)
-        done = _seconds(_read(file))
+        rows, damaged = _read(file)
+        if damaged:
+            lines = "line was" if damaged == 1 else "lines were"
+            print(f"hakmem: {file}: {damaged} damaged {lines} passed over", file=sys.stderr)
+        done = _seconds(rows)
         if done < minutes * 60 - plan.window_s:
             _run(plan, file, chunks, done)
     facts = {"live_bytes": live, "subject": next(iter(plan.sides)), "beside": beside, "workload": workload}
-    rows = _read(file)
+    rows, _ = _read(file)
     table = windows(rows, plan.window_s) if len(rows) else rows
     if table.empty:
         raise RuntimeError(f"no window of {plan.window_s:g} s for both sides: ask for more minutes")
@@ -170,12 +176,20 @@ def _turn(process, seconds, label):
 
 
 def _read(file):
-    """Rows of a soak's file, one a chunk; a line cut short by a kill is left out."""
-    rows = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
-        with contextlib.suppress(ValueError):
-            rows.append(json.loads(line))
-    return pd.DataFrame(rows)
+    """(rows of a soak's file, one a chunk; how many lines are none: cut short by a kill, or damaged)"""
+    lines = [line for line in file.read_bytes().split(b"\n") if line] if file.exists() else []
+    rows = [row for row in map(_row, lines) if row]
+    return pd.DataFrame(rows), len(lines) - len(rows)
+
+
+def _row(line):
+    """What a line says of a chunk; None where it says less."""
+    try:
+        row = json.loads(line)
+        whole = all(math.isfinite(row[name]) for name in NUMBERS) and all(row[name] for name in WORDS)
+        return row if whole else None
+    except (ValueError, TypeError, LookupError):  # no JSON, no UTF-8; no object; not all that it needs
+        return None
 
 
 def _seconds(rows):

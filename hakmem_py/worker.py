@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from statistics import fmean, median, stdev
 
+from . import store
 from .build import BUILDS
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
@@ -62,11 +63,18 @@ def run(command, preload="", expect=None, env=(), timeout_s=60.0):
 def _copies(command, preload):
     """(command, variables that preload, folder): copies there stand for our bench and for all libraries."""
     command, libraries = list(map(str, command)), preload.split(":") if preload else []
-    BUILDS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILDS, prefix="run-", ignore_cleanup_errors=True) as folder:
-        if BUILDS in Path(command[0]).parents:
-            command[0] = shutil.copy(command[0], folder)
-        copies = [shutil.copy(library, folder) for library in libraries]
+    with contextlib.ExitStack() as stack:
+        try:
+            BUILDS.mkdir(parents=True, exist_ok=True)
+            scratch = tempfile.TemporaryDirectory(dir=BUILDS, prefix="run-", ignore_cleanup_errors=True)
+            folder = stack.enter_context(scratch)
+            if BUILDS in Path(command[0]).parents:
+                command[0] = shutil.copy(command[0], folder)
+            copies = [shutil.copy(library, folder) for library in libraries]
+        except FileNotFoundError:  # of what is copied, which the error names
+            raise
+        except OSError as error:
+            raise store.cannot_write(BUILDS, error) from None
         beside = ":".join(dict.fromkeys(str(Path(library).parent) for library in libraries))
         preloads = {"LD_PRELOAD": ":".join(copies), "LD_LIBRARY_PATH": beside} if preload else {}
         yield command, preloads, folder

@@ -204,6 +204,17 @@ def test_every_process_has_files_of_its_own(tmp_path, monkeypatch):
     assert sorted(tmp_path.iterdir()) == sorted([own, library.parent])
 
 
+def test_a_full_disk_is_named_where_a_run_copies_its_files(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device", "a", None, "b")
+
+    monkeypatch.setattr(worker, "BUILDS", tmp_path)
+    monkeypatch.setattr(worker.shutil, "copy", full)
+    with pytest.raises(store.StoreError, match=f"cannot write to {tmp_path}: No space left .*make room"):
+        worker.run([tmp_path / "bench"])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_library_finds_what_lies_beside_it(tmp_path):
     inner, outer = tmp_path / "libinner.so", tmp_path / "libouter.so"
     for library, more in ((inner, []), (outer, [inner, "-Wl,--no-as-needed,-rpath,$ORIGIN"])):

@@ -1,5 +1,6 @@
 """A short soak for real: two living processes in turns, resumed after an interruption, summed up."""
 
+import math
 import subprocess
 import sys
 import time
@@ -36,11 +37,12 @@ def test_summary_has_an_interval_for_every_quantity(table):
     assert (soak.rates(table)["utilisation"] > 0).all()
 
 
-def test_an_interrupted_soak_goes_on(table, folder):
+def test_an_interrupted_soak_goes_on(table, folder, capfd):
     file = next(folder.iterdir())
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(lines[: len(lines) // 2]) + lines[-1][:20])  # killed in the middle of a line
     resumed = soak.soak(0.1, WORKLOAD, folder=folder, wait_s=300)
+    assert f"hakmem: {file}: 1 damaged line was passed over\n" in capfd.readouterr().err
     assert resumed["segment"].nunique() == 2
     size = file.stat().st_size
     assert len(soak.soak(0.1, WORKLOAD, folder=folder, wait_s=300)) == len(resumed)
@@ -95,8 +97,23 @@ def test_a_full_disk_is_named_and_costs_the_soak_its_last_turn(tmp_path):
     file = tmp_path / "soak.jsonl"
     for text in ("", '\n{"ops": 2, "cpu'):  # cut short by the full disk
         file.write_text(file.read_text() + text if file.exists() else text)
-        store.append_lines(file, [{"ops": 1}])
-    assert soak._read(file)["ops"].tolist() == [1, 1]
+        store.append_lines(file, [chunk()])
+    rows, damaged = soak._read(file)
+    assert len(rows) == 2 and damaged == 1
+
+
+def chunk(**more):
+    return dict.fromkeys(soak.NUMBERS, 1) | {"segment": "1", "label": "hakmem"} | more
+
+
+def test_damaged_lines_are_passed_over(tmp_path):
+    file = tmp_path / "soak.jsonl"
+    store.append_lines(file, [chunk(), [1, 2], 7, None, {"label": "hakmem"}, chunk(seconds="1")])
+    with file.open("ab") as more:
+        more.write(b'\n{"label": "\xff"}\n\xff\xfe\0')
+    store.append_lines(file, [chunk(seconds=math.nan), chunk(seconds=2)])
+    rows, damaged = soak._read(file)
+    assert rows["seconds"].tolist() == [1, 2] and damaged == 8
 
 
 def lives(step):
