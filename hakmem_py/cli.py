@@ -3,7 +3,11 @@
 import argparse
 import os
 import sys
+from contextlib import redirect_stdout
 from importlib import import_module
+from pathlib import Path
+
+from . import ROOT
 
 COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "build": ("build", "compile the native library, its cffi module and the bench"),
@@ -30,6 +34,9 @@ COMMANDS = {  # subcommand -> (module that owns it, what it is for)
 # They store what they measure and go on from there.
 RESUMED = ("run", "campaign", "decide", "soak", "report", "freeze", "check")
 
+# They work wherever the package is installed; what all others work on lies in a clone of the repository.
+EVERYWHERE = ("peers", "compare")
+
 
 def parser(names):
     """The parser with these subcommands; importing only their owners keeps `report` free of the compiler."""
@@ -42,14 +49,49 @@ def parser(names):
     return top
 
 
+class StdoutError(Exception):
+    """What was printed cannot be written; one line."""
+
+
+class Stdout:
+    """stdout as it is, but for what an error says: Python's own does not tell of which file it is."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def write(self, text):
+        return self._told(self.stream.write, text)
+
+    def flush(self):
+        self._told(self.stream.flush)
+
+    def _told(self, function, *arguments):
+        try:
+            return function(*arguments)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise StdoutError(f"cannot write to stdout: {error.strerror}") from None
+
+
 def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  of the whole process
+    if hasattr(sys.stdout, "reconfigure"):  # a letter that a terminal does not have costs no table
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        try:
-            return _main(argv)
-        finally:
-            sys.stdout.flush()  # which else fails after the last handler
-    except BrokenPipeError:  # whoever read it has seen enough, as head(1) does
+        with redirect_stdout(Stdout(sys.stdout)):
+            try:
+                return _main(argv)
+            finally:
+                sys.stdout.flush()  # which else fails after the last handler
+    except (BrokenPipeError, StdoutError) as error:
+        if isinstance(error, StdoutError):  # else whoever read it has seen enough, as head(1) does
+            print(f"hakmem: {error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed once more at the end
         return 1
 
@@ -59,6 +101,8 @@ def _main(argv):
         return usage(argv)
     try:
         args = parser([argv[0]]).parse_args(argv)  # imports for seconds, in which a user may stop it too
+        if argv[0] not in EVERYWHERE and not (ROOT / "native").is_dir():
+            import_module(".build", __package__).source_files()  # raises BuildError, which says it
         return args.run(args) or 0
     except KeyboardInterrupt as stop:
         kept = argv[0] in RESUMED

@@ -5,6 +5,8 @@ whether it `measures` and whether it `calibrates`, which decide when it runs (ba
 of the front page it belongs.
 """
 
+import contextlib
+import fcntl
 import itertools
 import os
 import platform
@@ -186,10 +188,31 @@ def _writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another report's, perhaps
     except OSError as error:
         cure = "make it writable or choose another with --out"
         raise ReportError(f"cannot write to {folder}: {error.strerror}; {cure}") from None
+
+
+@contextlib.contextmanager
+def _alone(folder):
+    """Nobody else makes a report there meanwhile. Raises ReportError; the kernel frees what a kill leaves."""
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(place, folder)
+        yield
+    finally:
+        os.close(place)
+
+
+def _lock(place, folder):
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        cure = "wait for it to end, or choose another folder with --out"
+        raise ReportError(f"another report is being made in {folder}: {cure}") from None
+    except OSError:  # on another machine's disk folders may have no locks
+        return
 
 
 def _machine():
@@ -198,18 +221,24 @@ def _machine():
 
 def report(args):
     """Exit status 0: all pages made; 1: something failed, the rest is made; 2: nothing was started."""
-    executed, shown = args.out / "executed", args.out / "html"
     try:
         if args.jobs < 1:
             raise ReportError(f"--jobs {args.jobs}: must be at least 1")
         if args.timeout is not None and args.timeout < 1:
             raise ReportError(f"--timeout {args.timeout}: must be at least 1 second")
         runs = plan(args.notebooks, args.parameter, args.runs, args.full)
-        _writable(executed)
-        _writable(shown)
+        _writable(args.out)
+        with _alone(args.out):
+            return _make(args, runs)
     except ReportError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+def _make(args, runs):
+    executed, shown = args.out / "executed", args.out / "html"
+    _writable(executed)
+    _writable(shown)
     from . import pages  # nbconvert takes seconds to load, which a refused command line should not
 
     try:

@@ -1,5 +1,6 @@
 """The command line and the make targets, as a user meets them."""
 
+import io
 import json
 import os
 import re
@@ -42,6 +43,44 @@ def test_a_reader_who_has_seen_enough_is_no_error(words, unbuffered):
     done = subprocess.run(command, cwd=ROOT, env=env, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert done.stderr == ""
+
+
+def redirected(to, *words, **env):
+    """`python -m hakmem_py ...` with this redirection of a shell."""
+    command = ["sh", "-c", f'exec "$@" {to}', "sh", sys.executable, "-m", "hakmem_py", *words]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | env, capture_output=True, text=True)
+
+
+def test_without_a_stdout_it_does_its_work():
+    done = redirected(">&-", "--help")
+    assert done.returncode == 0 and done.stderr == ""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--help"], ["peers"]])
+def test_a_full_stdout_is_named(words, unbuffered):
+    done = redirected(">/dev/full", *words, PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == 1
+    assert done.stderr == "hakmem: cannot write to stdout: No space left on device\n"
+
+
+def test_a_letter_that_the_terminal_does_not_have_costs_no_table(monkeypatch):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(cli, "_main", lambda _: print("2 × 3"))
+    cli.main([])
+    assert stdout.buffer.getvalue() == b"2 \\xd7 3\n"
+
+
+@pytest.mark.parametrize("words", [["run", "04_patterns"], ["report"], ["readme"], ["calibrate"]])
+def test_outside_a_clone_that_is_what_is_said(words, tmp_path):
+    """As an installed package: nothing of the repository beside it."""
+    (tmp_path / "hakmem_py").symlink_to(ROOT / "hakmem_py")
+    copied = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import hakmem_py, pathlib\n"
+    code = f"hakmem_py.ROOT = pathlib.Path({str(tmp_path)!r})\nfrom hakmem_py import cli; cli.main({words})"
+    done = subprocess.run([sys.executable, "-c", copied + code], capture_output=True, text=True)
+    said = f"hakmem {words[0]}: no sources in {tmp_path / 'native'}: the native library is built from a clone"
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
 
 
 def test_an_unknown_subcommand_is_refused():

@@ -1,9 +1,11 @@
 """Reports as people use them: real papermill runs of small notebooks, good and bad."""
 
+import fcntl
 import functools
 import html
 import itertools
 import json
+import os
 import re
 import signal
 import subprocess
@@ -145,6 +147,19 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
     done = run(write(tmp_path, "good", PARAMETERS, GOOD), "--out", tmp_path / "file" / "out")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "cannot write to" in done.stderr and "--out" in done.stderr
+
+
+def test_two_reports_in_one_folder_are_refused(tmp_path):
+    book, out = write(tmp_path, "good", PARAMETERS, GOOD), tmp_path / "out"
+    out.mkdir()
+    place = os.open(out, os.O_RDONLY)
+    fcntl.flock(place, fcntl.LOCK_EX)  # as the first one has it
+    done = run(book, "--out", out)
+    os.close(place)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and not list(out.iterdir())
+    assert done.stderr.startswith(f"another report is being made in {out}: wait")
+    with report._alone(out):  # free again
+        pass
 
 
 def test_a_runs_file_is_multiplied_out_and_read_strictly(tmp_path):
