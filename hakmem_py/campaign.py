@@ -22,6 +22,7 @@ SLOT_WAIT_S = 24 * 3600.0  # a worker may wait for its machine's other workers
 JOIN_S = 60.0  # for the first worker to join, or another one where the last one has gone
 LOOK_S = 2.0  # between two looks whether there is still a worker
 POLL_S = 0.05
+FETCH_S = 10.0  # for the result of a block that has ended; it may have died with its worker
 RETRIES = 3  # of a block whose worker failed
 START = "dask worker SCHEDULER --nworkers 1 --nthreads 1 --resources bench=1"
 KEPT = "what was measured is kept, and the same command goes on from there"
@@ -133,7 +134,14 @@ def _demand(client, resource):
 
 
 def _offered(client, resource):
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    """Whether a worker has it. Asked directly: what `scheduler_info` returns the client's own thread may have
+    replaced by then by one that lists no workers. A scheduler that has gone is told by its tasks."""
+    if client.status != "running":
+        return True
+    try:
+        workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
+    except OSError:
+        return True
     return any(worker["resources"].get(resource) for worker in workers)
 
 
@@ -178,8 +186,8 @@ def _measured(client, experiment, quick, blocks):
     }
     progress = Progress(experiment.name, len(tasks), "blocks")
     try:
-        for task in _ended(client, list(tasks), progress):
-            block, result = tasks.pop(task), task.exception() or task.result()
+        for task, result in _ended(client, list(tasks), progress):
+            block = tasks.pop(task)
             task.release()
             progress.step(block)
             yield block, result
@@ -188,14 +196,18 @@ def _measured(client, experiment, quick, blocks):
 
 
 def _ended(client, tasks, progress):
-    """The tasks as they end. Where no worker is left that is said, and waited for another one for JOIN_S."""
+    """(task, its result) as they end. That no worker is left is said, and JOIN_S waited for another one."""
     from dask.distributed import as_completed
 
     coming, left, looked, alone = as_completed(tasks), len(tasks), time.monotonic(), None
     while left:
-        batch = coming.next_batch(block=False)
-        left -= len(batch)
-        yield from batch
+        for task in coming.next_batch(block=False):
+            result = _result(task)
+            if result is None:
+                coming.add(task)
+                continue
+            left -= 1
+            yield task, result
         time.sleep(POLL_S)
         now = time.monotonic()
         if now - looked < LOOK_S:
@@ -210,6 +222,14 @@ def _ended(client, tasks, progress):
             print(f"hakmem: no worker with a bench slot is left; start one by: {start}", file=sys.stderr)
         elif now - alone > JOIN_S:
             raise CampaignError(f"no worker with a bench slot came within {JOIN_S:g} s; {KEPT}")
+
+
+def _result(task):
+    """What an ended task gave, or the exception that ended it; None where that is lost: it is made anew."""
+    try:
+        return task.exception(FETCH_S) or task.result(FETCH_S)
+    except TimeoutError:
+        return None
 
 
 def _keep(folder, known, timeout_s, rows, facts):
