@@ -14,7 +14,7 @@ from statistics import geometric_mean
 import pandas as pd
 
 from . import ace, build, native, peers, preloaded, trace, worker
-from .sides import EQUIVALENT, AbError
+from .sides import EQUIVALENT, METRICS, AbError
 from .spec import TRACE_SHAPE, TRACE_SUFFIX
 
 TIMEOUT_S = 3600.0  # of one run: more than the longest that a notebook asks for
@@ -177,7 +177,7 @@ def add_common(sub):
     sub.add_argument("--seed", type=int, default=1, help="of the order; default 1")
     sub.add_argument(
         "--metric",
-        choices=("cpu", "wall", "memory"),
+        choices=METRICS,
         default="cpu",
         help="what is compared: CPU time (default), wall time or peak memory",
     )

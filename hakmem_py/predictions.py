@@ -30,23 +30,22 @@ def _inside(low, high, least, most):
     return False if high < least or most < low else None
 
 
-def _all_inside(table, most):
-    """Does every row of low and high lie below `most`? False where one lies above for certain."""
-    if (table["high"] < most).all():
-        return True
-    return False if (table["low"] > most).any() else None
+def _all_inside(table, least, most):
+    """The same of every row of low and high: False where one lies outside for certain."""
+    told = [_inside(low, high, least, most) for low, high in table[["low", "high"]].to_numpy(float)]
+    return False if False in told else None if None in told else True
 
 
 def _redrawn(samples, told, seed=1):
     """told(median times by allocator, size_bytes, workload): a Series, with 95 % interval by whole blocks."""
     keys = ["allocator", "size_bytes", "workload"]
     blocks = samples.pivot_table("cpu_ns_per_op", ["host", "block"], keys, "last", sort=False)
-    chance, seen = np.random.default_rng(seed), told(blocks.median())
-    draws = [told(blocks.iloc[chance.integers(len(blocks), size=len(blocks))].median()) for _ in range(DRAWS)]
-    low, high = pd.concat(draws, axis=1).quantile([0.025, 0.975], axis=1).to_numpy()
-    if len(blocks) < stats.MIN_PAIRS:
-        low, high = 0.0, np.inf
-    return pd.DataFrame({"value": seen, "low": low, "high": high})
+    low, high = 0.0, np.inf
+    if len(blocks) >= stats.MIN_PAIRS:
+        drawn = stats.redrawn_medians(blocks, np.random.default_rng(seed), DRAWS)
+        values = [told(pd.Series(medians, blocks.columns)) for medians in drawn]
+        low, high = pd.concat(values, axis=1).quantile([0.025, 0.975], axis=1).to_numpy()
+    return pd.DataFrame({"value": told(blocks.median()), "low": low, "high": high})
 
 
 def _span(times):
@@ -69,12 +68,12 @@ def patterns(samples):
     if not called.empty:
         span = _redrawn(called, _span)
         found = f"slowest over fastest order: {listed(span['value'], '{:.2f}')}"
-        rows.append(("orders differ by tenths", found, _all_inside(span, BY_FACTORS)))
+        rows.append(("orders differ by tenths", found, _all_inside(span, 0, BY_FACTORS)))
     low, high = good["size_bytes"].min(), good["size_bytes"].max()
     if low < high:
         growth = _redrawn(good, _growth)
         found = f"time at {high:.0f} B over {low:.0f} B: {listed(growth['value'], '{:.2f}')}"
-        rows.append(("size matters little", found, _all_inside(growth, SIZE_MATTERS)))
+        rows.append(("size matters little", found, _all_inside(growth, 0, SIZE_MATTERS)))
     pair = samples[samples["allocator"].isin(["hakmem", "inlined"])]
     means = stats.geometric_mean(stats.compare(pair, baseline="hakmem"))
     if len(means) and np.isfinite(means["ratio"].iloc[0]):
@@ -87,13 +86,11 @@ def patterns(samples):
 def random_mixed(table):
     """Of 05_scorecard. table: `stats.compare` of random mixed, mimalloc the baseline."""
     found = table.set_index("allocator").dropna(subset="ratio")
-    rows, expected = (
-        [],
-        {
-            "hakmem": ("within 15 % of mimalloc, either way", 1 / 1.15, 1.15),
-            "system": ("the system allocator at half", 1.75, 2.25),
-        },
-    )
+    expected = {
+        "hakmem": ("within 15 % of mimalloc, either way", 1 / 1.15, 1.15),
+        "system": ("the system allocator at half", 1.75, 2.25),
+    }
+    rows = []
     for name, (prediction, least, most) in expected.items():
         if name in found.index:
             ratio, low, high = found.loc[name, ["ratio", "low", "high"]]
@@ -113,7 +110,7 @@ def profile(builds, table):
     gains = 100 * (1 / known["ratio"] - 1)
     gained = _certain(known, known["high"] < 1)
     found = f"gain in percent: {listed(gains, '{:+.1f}')}; certain in {gained} of {len(known)}"
-    not_tens = _all_inside(pd.DataFrame({"low": 1 / known["high"], "high": 1 / known["low"]}), 1.1)
+    not_tens = _all_inside(known, 1 / 1.1, np.inf)  # times of plain
     lost = (known["low"] > 1).all()
     held = False if lost or not_tens is False else not_tens if gained else None
     rows = [("a few percent, not tens", found, held)]
@@ -121,10 +118,7 @@ def profile(builds, table):
     if len(layouts):
         moved = 100 * (layouts["ratio"].astype(float) - 1)
         said = f"another layout moves a case by {moved.min():+.1f} to {moved.max():+.1f} %"
-        sides = [layouts["low"].to_numpy(float), layouts["high"].to_numpy(float)]
-        far = pd.DataFrame(np.sort(np.abs(np.log(sides)), axis=0).T, columns=["low", "high"])
-        far.loc[(sides[0] < 1) & (sides[1] > 1), "low"] = 0.0
-        held = _all_inside(far, np.log(LAYOUT_MOVES))
+        held = _all_inside(layouts, 1 / LAYOUT_MOVES, LAYOUT_MOVES)
         rows.append(("a layout alone moves a result by a percent or two", said, held))
     wrong = table[table["allocator"] == "pgo, wrong training"].dropna(subset="ratio").set_index("case")
     small = wrong[~wrong.index.str.startswith("json")]

@@ -208,11 +208,9 @@ def plan(experiment, quick, contenders, folder, blocks=None):
 def counting(folder, timeout_s):
     """run_id and host of a folder's samples that need not be measured: all but those of runs that were given
     less time than timeout_s and did not end in it."""
-    there = store.load(folder, ["run_id", "host", "status", "error"])
-    late = there.loc[there["status"] == "timeout", "error"].astype(str)
-    limits = late.str.extract(worker.LATE.format(r"(\S+)"), expand=False).astype(float)
-    short = late.index[limits < float(f"{timeout_s:g}")]  # as rounded as they are
-    return (there.drop(short) if len(short) else there)[["run_id", "host"]]
+    there = store.load(folder, ["run_id", "host", "status", "wall_ns"])
+    short = (there["status"] == "timeout") & (there["wall_ns"].fillna(0) < round(timeout_s * 1e9))
+    return there.loc[~short, ["run_id", "host"]]
 
 
 def identify(runs, contenders, host):

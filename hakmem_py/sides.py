@@ -1,4 +1,7 @@
-"""What takes part in a comparison: ACE off, on, any policy, any fixed arm, placebos, any settings, peers."""
+"""What takes part in a comparison: ACE off, on, any policy, any fixed arm, placebos, any settings, peers.
+
+And by what they are compared, which runs and standings share.
+"""
 
 from dataclasses import dataclass, field
 
@@ -6,6 +9,11 @@ from . import native, peers
 from .problems import ACE_CAPACITIES as ARMS
 
 EQUIVALENT = 0.02  # of the time: capacities, and sides, that differ by less are as good as each other
+METRICS = {  # what `--metric` says -> column, and its name
+    "cpu": ("cpu_ns_per_op", "cpu time"),
+    "wall": ("wall_ns_per_op", "wall time"),
+    "memory": ("peak_rss_bytes", "peak memory"),
+}
 SIDES = ("off", "on", "random", "fixed:64", "shuffled")
 
 

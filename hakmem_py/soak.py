@@ -208,10 +208,8 @@ def windows(rows, window_s):
         ns_per_op=("ns_per_op", "median"), rss_bytes=("rss_bytes", "median"), ops=("ops", "sum"),
         minor_faults=("minor_faults", "sum"), major_faults=("major_faults", "sum"),
     )  # fmt: skip
-    earlier = (
-        (table.groupby("segment")["window"].max() + 1).cumsum().shift(fill_value=0)
-    )  # segments, in windows
-    middle = table["window"] + table["segment"].map(earlier) + 0.5
+    lengths = table.groupby("segment")["window"].max() + 1  # in windows; segments follow each other
+    middle = table["segment"].map(lengths.cumsum() - lengths) + table["window"] + 0.5
     table = table.assign(minutes=middle * window_s / 60)
     both = table.groupby(["segment", "window"])["label"].transform("size") == 2
     return table[both].reset_index(drop=True)

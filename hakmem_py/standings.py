@@ -8,14 +8,9 @@ import sys
 from math import ceil, nan
 
 from . import native, stats
-from .sides import EQUIVALENT, AbError
+from .sides import EQUIVALENT, METRICS, AbError
 
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
-METRICS = {  # what `--metric` says -> column, and its name
-    "cpu": ("cpu_ns_per_op", "cpu time"),
-    "wall": ("wall_ns_per_op", "wall time"),
-    "memory": ("peak_rss_bytes", "peak memory"),
-}
 SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "needs_n"]
 
 

@@ -271,13 +271,19 @@ def ranking(samples, metric=None, resamples=2000, seed=1):
         wide = group.pivot_table(metric, ["host", "block"], "allocator", "last", sort=False).dropna()
         low, high = 1.0, float(wide.shape[1])
         if len(wide) >= MIN_PAIRS:
-            draws = random.integers(len(wide), size=(resamples, len(wide)))
-            drawn = sps.rankdata(np.median(wide.to_numpy()[draws], axis=1), axis=1)
+            drawn = sps.rankdata(redrawn_medians(wide, random, resamples), axis=1)
             low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
         median = wide.median()
         columns = {"rank": median.rank(), "low": low, "high": high, "median_ns": median, "n": len(wide)}
         rows.append(pd.DataFrame(columns).assign(case=case).rename_axis("allocator").reset_index())
     return pd.concat(rows, ignore_index=True)
+
+
+def redrawn_medians(blocks, random, resamples):
+    """Medians of the columns, one row a resample: whole blocks are drawn again with replacement, so that what
+    the columns of a block share stays shared. blocks: DataFrame, one row a block; nan is left out."""
+    draws = random.integers(len(blocks), size=(resamples, len(blocks)))
+    return np.nanmedian(blocks.to_numpy()[draws], axis=1)
 
 
 # ---------------------------------------------------------------- rates and claims
@@ -336,12 +342,7 @@ def claim_verdict(claimed, estimate, hypothesis="difference", margin=MARGIN, cla
         kind = judge[hypothesis](claimed, estimate, margin, claimed_n)
     else:
         raise ValueError(f"hypothesis {hypothesis!r} is unknown; allowed: {', '.join(judge)}, at most")
-    needed = None
-    if kind == "undecided" and judge.get(hypothesis, _judge_bound) is _judge_bound:
-        needed = needed_pairs(_over(estimate, claimed), 0.0, 0.0)
-    elif kind == "undecided":
-        above, below = (margin, margin) if hypothesis == "equivalence" else (0.0, 0.0)
-        needed = needed_pairs(estimate, above, margin, below=below)
+    needed = _needed(claimed, estimate, hypothesis, margin) if kind == "undecided" else None
     ours = f"measured {said(estimate)}, n = {estimate.n}"
     return Verdict(kind, needed, f"{kind}: claimed {claimed:.4g}, {ours}")
 
@@ -364,9 +365,13 @@ def _judge_difference(claimed, e, margin, claimed_n):
     return "not replicated" if other_sign or equivalent(e, margin) else "undecided"
 
 
-def _over(e, bound):
-    """The Estimate of a / b over a bound: 1 where they are equal."""
-    return replace(e, value=e.value / bound, low=e.low / bound, high=e.high / bound)
+def _needed(claimed, e, hypothesis, margin):
+    """Pairs that would decide an undecided claim; a bound is told from what is measured over it."""
+    if hypothesis in ("at least", "at most"):
+        over = replace(e, value=e.value / claimed, low=e.low / claimed, high=e.high / claimed)
+        return needed_pairs(over, 0.0, 0.0)
+    apart = margin if hypothesis == "equivalence" else 0.0
+    return needed_pairs(e, apart, margin, below=apart)
 
 
 def _judge_equivalence(claimed, e, margin, claimed_n):

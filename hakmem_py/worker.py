@@ -30,7 +30,6 @@ SETTINGS = {
     "workload", "size", "threads", "slots", "backend", "malloc_from", "unit", "seed", "cpu",
     "slowdown_percent", "chunk_ns", "chunk_cpu_ns",
 }  # fmt: skip
-LATE = "no result within {} s"  # the error of a run that was given so many
 FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # no allocator ends its program by these
 
 
@@ -54,7 +53,8 @@ def run(command, preload="", expect=None, env=(), timeout_s=60.0):
                 close_fds=False,  # spawned by vfork, so the gap is short; and the bench slot is inherited
             )
         except subprocess.TimeoutExpired:
-            return {"status": "timeout", "error": LATE.format(f"{timeout_s:g}")}
+            wall_ns = time.perf_counter_ns() - start
+            return {"status": "timeout", "error": f"no result within {timeout_s:g} s", "wall_ns": wall_ns}
         wall_ns = time.perf_counter_ns() - start
         return _outcome(done, expect and Path(folder, expect.name), wall_ns) | {"wall_ns": wall_ns}
 

@@ -131,7 +131,8 @@ def test_a_run_that_had_too_little_time_is_measured_anew_with_more_and_no_other(
 
         def run(command, preload, expect, env, limit):
             if limit < 3 and "floor" in command and "floor" in slow:
-                return {"status": "timeout", "error": worker.LATE.format(f"{limit:g}")}
+                error = f"no result within {limit:g} s"
+                return {"status": "timeout", "error": error, "wall_ns": round(limit * 1e9)}
             return {"status": "ok", "error": "", "cpu_ns_per_op": 1.0}
 
         monkeypatch.setattr(worker, "run", run)
