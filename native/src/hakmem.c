@@ -31,7 +31,8 @@
 #include "strip.c"      /* parts of slabs go back */
 #include "rack.c"       /* slots that travel */
 #include "chain.c"      /* a magazine at rest */
-#include "magazine.c"   /* thread caches and the depot */
+#include "depot.c"      /* magazines between threads */
+#include "magazine.c"   /* thread caches */
 
 #include "site.c"       /* call-site rules */
 

@@ -1,0 +1,225 @@
+/* depot.c: full magazines of one class, which threads trade, and the round in which what lies idle goes home.
+ *
+ * A depot has parts: a thread gives to its own and takes from it first, so that what it freed comes back to it, its
+ * lines still in its core's cache. Blocks that came from another core cost several times as much. */
+
+static struct depot depots[PARTS][CLASSES];
+static _Atomic size_t depots_told; /* bytes in all depots, each part to 256 KiB */
+static size_t depots_inherited;    /* bytes that a child had of its parent's, and lets alone: see depots_are_shared */
+static bool class_homing[CLASSES]; /* magazines with blocks from all over memory go home, until a depot is asked */
+
+/* Under the part's lock: what all depots hold is told in portions, so that a visit seldom touches a line of all. */
+static ALWAYS_INLINE void depot_tell(struct depot *depot, unsigned class)
+{
+    size_t portion = size_min(256 * KIB, (size_t)knob(KNOB_depot_bytes) / 64);
+    size_t bytes = (size_t)depot->blocks * classes[class].size, told = depot->told;
+    if (LIKELY(bytes <= told + portion && told <= bytes + portion)) return;
+    depot->told = bytes;
+    atomic_fetch_add_explicit(&depots_told, bytes - told, memory_order_relaxed);
+}
+
+static void depot_lock(struct depot *depot)
+{
+    if (LIKELY(lock_try(&depot->lock))) return;
+    atomic_fetch_add_explicit(&depot->contended, 1, memory_order_relaxed);
+    lock_wait(&depot->lock);
+}
+
+static void depot_push(struct depot *depot, unsigned class, struct chain chain)
+{
+    depot_lock(depot);
+    chain_seal(chain, depot->top);
+    POKE(depot->top, chain.head);
+    POKE(depot->magazines, depot->magazines + 1);
+    POKE(depot->blocks, depot->blocks + chain.blocks);
+    POKE(depot->pushes, depot->pushes + 1);
+    if (depot->pushes % DEPOT_TURN == 0) {
+        POKE(depot->idle, depot->least);
+        POKE(depot->least, depot->magazines);
+    }
+    depot_tell(depot, class);
+    lock_drop(&depot->lock);
+}
+
+static struct chain depot_pop(struct depot *depot, unsigned class)
+{
+    struct chain chain = {0, 0};
+    if (PEEK(depot->top) == 0) return chain;
+    depot_lock(depot);
+    if (depot->top != 0) {
+        uintptr_t below;
+        chain = chain_open(depot->top, &below);
+        if (UNLIKELY(chain.blocks == 0 || chain.blocks > MAGAZINE_MAX)) fatal("free block overwritten", chain.head);
+        POKE(depot->top, below);
+        POKE(depot->magazines, depot->magazines - 1);
+        POKE(depot->blocks, depot->blocks - chain.blocks);
+        POKE(depot->pops, depot->pops + 1);
+        if (depot->magazines < depot->low) POKE(depot->low, depot->magazines);
+        if (depot->magazines < depot->least) POKE(depot->least, depot->magazines);
+        depot_tell(depot, class);
+        MUST((below == 0) == (depot->magazines == 0) && (below == 0) == (depot->blocks == 0), chain.head);
+    }
+    lock_drop(&depot->lock);
+    return chain;
+}
+
+static struct depot *depot_own(const struct heap *heap, unsigned class) { return &depots[heap_part(heap)][class]; }
+
+/* How many magazines of a part are for others: where its owner comes back for them, those that lie idle. A thread that
+ * takes what another would have taken back mixes their blocks for good, neighbours in one page then belong to two
+ * cores, and each core's prefetches disturb the other. */
+static uint32_t depot_spare(const struct depot *depot)
+{
+    uint32_t asked = PEEK(depot->asked);
+    bool wanted = asked != 0 && (uint32_t)PEEK(depot->pushes) + 1 - asked < DEPOT_TURN;
+    return wanted ? (uint32_t)size_min(PEEK(depot->idle), PEEK(depot->least)) : PEEK(depot->magazines);
+}
+
+/* A full magazine: the thread's own before another's, and of those first where the last one was found. */
+static struct chain depot_find(struct heap *heap, unsigned class)
+{
+    struct depot *own = depot_own(heap, class);
+    POKE(own->asked, (uint32_t)PEEK(own->pushes) | 1);
+    if (UNLIKELY(PEEK(class_homing[class]))) POKE(class_homing[class], false);
+    struct chain full = depot_pop(own, class);
+    uint32_t parts = parts_count();
+    for (uint32_t seen = 0; full.head == 0 && parts > 1 && seen < parts; seen++) {
+        struct depot *other = &depots[heap->helped][class];
+        if (depot_spare(other) != 0) full = depot_pop(other, class);
+        if (full.head == 0) heap->helped = (heap->helped + 1) % parts;
+    }
+    return full;
+}
+
+static struct lock round_lock; /* held while memory goes back: what is on its way is in no list, and a fork waits */
+static uintptr_t round_slots[MAGAZINE_MAX];
+
+/* The kernel is asked anew. Under round_lock. */
+static void round_begin(void)
+{
+    refusals_left = REFUSALS_MAX;
+    refused_set(0);
+}
+
+/* Returns one magazine to its slabs. Under round_lock. Result: bytes. */
+static size_t depot_send_home(struct depot *depot, unsigned class, uint64_t now)
+{
+    struct chain chain = depot_pop(depot, class);
+    if (chain.head == 0) return 0;
+    uintptr_t *rack = chain.head & CHAIN_RACK ? chain_rack(chain)->slots : NULL;
+    if (rack == NULL) chain_unpack(class, chain, round_slots);
+    size_t bytes = slabs_return(class, rack != NULL ? rack + 1 : round_slots, chain.blocks, now);
+    if (rack != NULL) rack_give(rack);
+    return bytes;
+}
+
+/* Returns to their slabs the magazines that nobody asked for since the last trim. Under round_lock. Result: bytes. */
+static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool all)
+{
+    size_t bytes = 0;
+    uint32_t idle = all ? UINT32_MAX : PEEK(depot->low);
+    for (; idle > 0; idle--) {
+        size_t home = depot_send_home(depot, class, now);
+        if (home == 0) break;
+        bytes += home;
+    }
+    lock_take(&depot->lock);
+    POKE(depot->low, depot->magazines);
+    lock_drop(&depot->lock);
+    return bytes;
+}
+
+/* The parts together. */
+struct depot_counts {
+    uint64_t magazines, blocks, pushes, pops, contended;
+};
+
+static struct depot_counts depot_read(unsigned class)
+{
+    struct depot_counts sum = {0};
+    for (unsigned part = 0; part < parts_count(); part++) {
+        struct depot *depot = &depots[part][class];
+        sum.magazines += PEEK(depot->magazines);
+        sum.blocks += PEEK(depot->blocks);
+        sum.pushes += PEEK(depot->pushes);
+        sum.pops += PEEK(depot->pops);
+        sum.contended += atomic_load_explicit(&depot->contended, memory_order_relaxed);
+    }
+    return sum;
+}
+
+static size_t depots_bytes(void)
+{
+    size_t bytes = 0;
+    for (unsigned class = 1; class < CLASSES; class ++) bytes += depot_read(class).blocks * classes[class].size;
+    return bytes;
+}
+
+static bool depots_hold(size_t much) { return atomic_load_explicit(&depots_told, memory_order_relaxed) >= much; }
+
+/* Bytes that go home when they lie idle. */
+static size_t depots_own(size_t bytes) { return bytes - size_min(bytes, PEEK(depots_inherited)); }
+
+static pid_t inherited_from;
+
+static void depots_child(void)
+{
+    POKE(depots_inherited, atomic_load(&depots_told));
+    inherited_from = getppid();
+}
+
+/* Whoever sends a block home writes to it, and so copies its page where that is still the parent's too. A child that
+ * works a little does not do that to all that its parent had freed; but once the parent has gone, or as much again was
+ * freed as makes a round, it is the child's. Under round_lock. */
+static bool depots_are_shared(void)
+{
+    size_t inherited = PEEK(depots_inherited);
+    if (LIKELY(inherited == 0)) return false;
+    if (getppid() == inherited_from && !depots_hold(inherited + (size_t)knob(KNOB_purge_batch_bytes))) return true;
+    POKE(depots_inherited, 0);
+    return false;
+}
+
+static size_t depots_trim(uint64_t now, bool all)
+{
+    size_t bytes = 0;
+    if (!all && depots_are_shared()) return 0;
+    for (unsigned class = 1; class < CLASSES; class ++)
+        for (unsigned part = 0; part < parts_count(); part++)
+            if (PEEK(depots[part][class].top) != 0) bytes += depot_trim(&depots[part][class], class, now, all);
+    racks_trim();
+    return bytes;
+}
+
+/* Before memory grows: where depots hold much, what lies idle there goes home, for its slabs may serve, or whole
+ * superslabs do as runs. `relieved`: what was grown when that was done last, `has`: what is now. */
+static COLD void depots_relieve(size_t *relieved, size_t has)
+{
+    if (!lock_try(&round_lock)) return;
+    POKE(*relieved, has);
+    if (depots_trim(os_now_ns(), false) != 0) POKE(slabs_due, true);
+    lock_drop(&round_lock);
+}
+
+/* Before there are more superslabs, and after, once each: where depots hold much, or a little of them may hold back
+ * many slabs. */
+static void depots_relieve_slabs(void)
+{
+    static size_t relieved;
+    size_t bytes = atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
+    size_t has = bytes | (PEEK(superslabs_free) == NULL);
+    size_t returned = atomic_load_explicit(&returned_bytes, memory_order_relaxed);
+    if (UNLIKELY(PEEK(relieved) != has) &&
+        (depots_hold(size_max(bytes / 16, SUPERSLAB_SMALL)) || returned > size_max(bytes / 4, SUPERSLAB_SMALL)))
+        depots_relieve(&relieved, has);
+    if (UNLIKELY(PEEK(superslabs_free) == NULL)) runs_relieve();
+}
+
+static size_t runs_relieved; /* units of runs that threads had; the most since the last round of tidying */
+
+/* Before there are more runs, `units` of them by now: each time they are more by a sixteenth than they ever were. */
+static void depots_relieve_runs(size_t units)
+{
+    size_t had = PEEK(runs_relieved), much = size_max(had / 16, SUPERSLAB_SMALL / UNIT_BYTES);
+    if (units > had + much && depots_hold(much << UNIT_SHIFT)) depots_relieve(&runs_relieved, units);
+}
