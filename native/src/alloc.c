@@ -250,12 +250,19 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
     if (heap != NULL) mid_fall(heap, bytes, now);
 }
 
+/* A block for which there is no room. False: no memory, and nothing is done. */
+static bool small_keep(struct heap *heap, unsigned class, uintptr_t block)
+{
+    if (LIKELY(heap->apart[class].frees == 0) && !magazine_spill(heap, class)) return false;
+    if (LIKELY(heap->apart[class].frees == 0)) return bin_push(&heap->bins.small[class], block);
+    return magazine_empty_spare(heap, class) && magazine_keep_apart(heap, class, block);
+}
+
 static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
 {
     unsigned class = slab->class;
     if (UNLIKELY(!slab_has(slab, block))) fatal("free of no block's start", block);
-    if (UNLIKELY(heap == NULL || !magazine_spill(heap, class) || !bin_push(&heap->bins.small[class], block)))
-        orphan_free(class, block);
+    if (UNLIKELY(heap == NULL || !small_keep(heap, class, block))) orphan_free(class, block);
     if (heap == NULL) return;
     if (UNLIKELY(heap->given_bytes >= (GIVEN_MUCH << (heap->peaks != 0)) / runs_share())) heap_give_all(heap);
 }
@@ -304,6 +311,7 @@ static NOINLINE void free_rest(void *p)
     uintptr_t block = (uintptr_t)p;
     struct span *span = span_of(block);
     if (LIKELY(heap != NULL && span != NULL)) {
+        if (span->kind == SPAN_SLAB && slab_has(span, block) && magazine_keep_apart(heap, span->class, block)) return;
         uint32_t round = PEEK(heap->run_round);
         size_t told = PEEK(heap->kept.told);
         if (run_is_live(span, block) && !large_goes(span->size) && mid_free(heap, span)) {

@@ -65,6 +65,12 @@ static struct chain depot_pop(struct depot *depot, unsigned class)
 
 static struct depot *depot_own(const struct heap *heap, unsigned class) { return &depots[heap_part(heap)][class]; }
 
+/* Magazines that nobody wanted in this turn of pushes and the last one. */
+static uint32_t depot_idle(const struct depot *depot)
+{
+    return (uint32_t)size_min(PEEK(depot->idle), PEEK(depot->least));
+}
+
 /* How many magazines of a part are for others: where its owner comes back for them, those that lie idle. A thread that
  * takes what another would have taken back mixes their blocks for good, neighbours in one page then belong to two
  * cores, and each core's prefetches disturb the other. */
@@ -72,7 +78,7 @@ static uint32_t depot_spare(const struct depot *depot)
 {
     uint32_t asked = PEEK(depot->asked);
     bool wanted = asked != 0 && (uint32_t)PEEK(depot->pushes) + 1 - asked < DEPOT_TURN;
-    return wanted ? (uint32_t)size_min(PEEK(depot->idle), PEEK(depot->least)) : PEEK(depot->magazines);
+    return wanted ? depot_idle(depot) : PEEK(depot->magazines);
 }
 
 /* A full magazine: the thread's own before another's, and of those first where the last one was found. */

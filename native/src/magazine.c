@@ -154,7 +154,8 @@ static uint32_t magazine_batch(const struct heap *heap, unsigned class)
 static bool magazine_fetch(struct heap *heap, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class];
-    struct chain full = depot_find(heap, class);
+    bool apart = heap->apart[class].frees != 0 && slabs_wait(heap, class);
+    struct chain full = apart ? (struct chain){0, 0} : depot_find(heap, class);
     if (full.blocks == 0 && !slabs_wait(heap, class)) depots_relieve_slabs();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
@@ -261,18 +262,88 @@ static NOINLINE bool magazine_refill(struct heap *heap, unsigned class)
     struct magazine *loaded = &heap->loaded[class];
     loaded->blocks = 0;
     bool served = true;
-    if (heap->spare[class].blocks != 0) {
+    if (heap->spare[class].blocks != 0 && heap->apart[class].frees == 0) {
         magazine_swap(heap, class);
         POKE(heap->swaps[class], heap->swaps[class] + 1);
     } else {
         served = magazine_fetch(heap, class);
     }
-    if (LIKELY(loaded->room != 0)) bin_load(heap, class, magazine_room(heap, class)); /* its slots may be new */
+    uint32_t limit = heap->apart[class].frees == 0 ? magazine_room(heap, class) : 0;
+    if (LIKELY(loaded->room != 0)) bin_load(heap, class, limit); /* its slots may be new */
     if (UNLIKELY(!served)) return false;
     stat_add(heap, STAT_refills, 1);
     stat_add(heap, STAT_refilled_blocks, loaded->blocks);
     POKE(heap->moved[class], heap->moved[class] + loaded->blocks);
     return true;
+}
+
+/* --- what is freed is kept apart from what is taken --------------------------------------------------------------- */
+
+/* What was freed last is taken next, and lies in any slab. So where a class needs ever less of its slabs, or less than
+ * at a peak, the few blocks that live are soon all over them and let none go. While much of a class is free, and blocks
+ * are both taken and given, those given go home by way of the spare magazine, and those taken come from slabs that are
+ * nearly full, for these were the last in which a block became free: the others become whole. The price is a call for
+ * each free, as none finds room in the bin; hits of malloc cost what they did. */
+
+/* Blocks of the class that the thread's callers have more than they freed. */
+static int64_t heap_out(const struct heap *heap, unsigned class)
+{
+    return heap->moved[class] - bin_length(heap, class);
+}
+
+static bool class_is_sparse(const struct heap *heap, unsigned class, bool before)
+{
+    uint32_t cached = depot_idle(depot_own(heap, class)) * heap->capacity[class];
+    if (!before) cached += heap->loaded[class].blocks + heap->spare[class].blocks;
+    return slabs_are_sparse(slabs_own(heap, class), class, cached, before);
+}
+
+/* Shall it be so from now on? A magazine was given. */
+static bool magazine_parts(struct heap *heap, unsigned class)
+{
+    if (LIKELY(!class_is_sparse(heap, class, false))) return false;
+    if (heap->apart[class].wait == 0) return true;
+    heap->apart[class].wait--;
+    return false;
+}
+
+/* From now on it is seen what becomes of the next frees; `anew`: and of slabs. */
+static void magazine_look(struct heap *heap, unsigned class, bool anew)
+{
+    struct apart *apart = &heap->apart[class];
+    apart->frees = 1;
+    apart->out = heap_out(heap, class);
+    if (!anew) return;
+    apart->freed = 0;
+    apart->slabs = PEEK(slabs_own(heap, class)->slabs);
+}
+
+/* It is so no longer, nor while so many magazines are given. */
+static void magazine_join(struct heap *heap, unsigned class, size_t wait)
+{
+    struct magazine *loaded = &heap->loaded[class];
+    heap->apart[class].frees = 0;
+    heap->apart[class].wait = (uint32_t)size_min(wait, UINT32_MAX);
+    loaded->blocks = bin_length(heap, class);
+    if (loaded->room != 0) bin_load(heap, class, magazine_limit(heap, class));
+}
+
+/* Was it worth it, and is it? A thread that only gives tears down what it had. Where blocks come and go in balance
+ * slabs become whole until the rest is dense. */
+static void magazine_judge(struct heap *heap, unsigned class)
+{
+    struct apart *apart = &heap->apart[class];
+    uint32_t slabs = PEEK(slabs_own(heap, class)->slabs);
+    int64_t taken = heap_out(heap, class) + APART_LOOK - apart->out;
+    size_t blocks = (size_t)apart->slabs * classes[class].slab_blocks;
+    apart->freed += APART_LOOK;
+    bool all = apart->freed >= APART_TIMES * blocks, vain = slabs >= apart->slabs - apart->slabs / APART_WORTH;
+    if (taken < APART_LOOK / APART_TAKEN || !class_is_sparse(heap, class, true)) magazine_join(heap, class, APART_WAIT);
+    else if (all && vain) magazine_join(heap, class, APART_VAIN * blocks / heap->capacity[class]);
+    else {
+        heap->bursts[class] = 0;
+        magazine_look(heap, class, all);
+    }
 }
 
 /* The loaded magazine has no room: it gets more, up to its capacity, or it becomes the spare, and what the spare holds
@@ -282,7 +353,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     loaded->blocks = bin_length(heap, class);
     uint32_t limit = magazine_limit(heap, class);
-    bool wider = loaded->blocks < limit && magazine_widen(heap, loaded, loaded->blocks + 1);
+    bool wider = loaded->blocks < limit && magazine_widen(heap, loaded, loaded->blocks + 1), parts = false;
     if (!wider && loaded->blocks != 0) {
         stat_add(heap, STAT_spills, 1);
         stat_add(heap, STAT_spilled_blocks, loaded->blocks);
@@ -310,10 +381,35 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
         heap->given_bytes += (size_t)given * classes[class].size;
         uint32_t *count = given != 0 ? &heap->spills[class] : &heap->swaps[class];
         POKE(*count, *count + 1);
+        parts = magazine_parts(heap, class);
     }
     if (UNLIKELY(loaded->room == 0)) return false;
-    bin_load(heap, class, limit);
+    bin_load(heap, class, parts ? 0 : limit);
+    if (UNLIKELY(parts)) magazine_look(heap, class, true);
     return true;
+}
+
+/* A freed block, if its class is kept apart and the spare magazine has room. */
+static bool magazine_keep_apart(struct heap *heap, unsigned class, uintptr_t block)
+{
+    struct magazine *spare = &heap->spare[class];
+    if (heap->apart[class].frees == 0 || spare->blocks >= size_min(spare->room, heap->capacity[class])) return false;
+    slot_fill(&spare->slots[spare->blocks + 1], block);
+    POKE(spare->blocks, spare->blocks + 1);
+    POKE(heap->moved[class], heap->moved[class] - 1);
+    stat_add(heap, STAT_spilled_blocks, 1);
+    if (++heap->apart[class].frees > APART_LOOK) magazine_judge(heap, class);
+    return true;
+}
+
+/* What was kept apart goes home. False: no memory for slots. */
+static bool magazine_empty_spare(struct heap *heap, unsigned class)
+{
+    struct magazine *spare = &heap->spare[class];
+    stat_add(heap, STAT_spills, 1);
+    POKE(heap->spills[class], heap->spills[class] + 1);
+    if (spare->blocks != 0) magazine_return(heap, class, spare, true);
+    return magazine_widen(heap, spare, heap->capacity[class]);
 }
 
 /* Everything of one class goes to the depot; `leaves`: for a thread that ends, rests or purges, and so does not come
@@ -321,6 +417,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
 static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
+    if (heap->apart[class].frees != 0) magazine_join(heap, class, 0);
     loaded->blocks = bin_length(heap, class);
     if (loaded->blocks != 0) {
         POKE(heap->moved[class], heap->moved[class] - loaded->blocks);

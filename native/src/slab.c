@@ -85,6 +85,14 @@ static void slabs_use(struct class_slabs *slabs, size_t bytes, uint64_t now)
     if (used >= SLABS_USED) POKE(slabs->used_ns, now);
 }
 
+/* Is much of a part's class free, with so many blocks in magazines? Where it was so before, half as much will do. */
+static bool slabs_are_sparse(const struct class_slabs *slabs, unsigned class, uint32_t cached, bool before)
+{
+    size_t all = ((size_t)PEEK(slabs->slabs) * classes[class].slab_units) << UNIT_SHIFT;
+    size_t free = ((size_t)PEEK(slabs->returned) + cached) * classes[class].size << before;
+    return free >= SPARSE_LEAST && free * SPARSE_SHARE >= all;
+}
+
 /* Those whose idle pages are gone come last, so blocks are taken from the others first. */
 static void partial_link(struct class_slabs *slabs, struct span *slab)
 {
@@ -174,6 +182,15 @@ static void slab_bound(const struct span *slab, uint32_t bound)
         if (index != 0) POKE(owners.bound[index], bound);
 }
 
+/* There are so many slabs and returned blocks more. */
+static void slabs_count(struct class_slabs *slabs, int32_t more, int32_t returned)
+{
+    lock_take(&slabs->lock);
+    POKE(slabs->slabs, slabs->slabs + (uint32_t)more);
+    POKE(slabs->returned, slabs->returned + (uint32_t)returned);
+    lock_drop(&slabs->lock);
+}
+
 /* A fresh slab of the class for a part; NULL where memory ends. */
 static struct span *slab_new(unsigned class, uint32_t part)
 {
@@ -186,6 +203,7 @@ static struct span *slab_new(unsigned class, uint32_t part)
     else if (words != NULL) marks_give(words, 0);
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
+    slabs_count(slabs_of(slab), 1, 0);
     if (UNLIKELY(halved != NULL)) superslab_collapse(halved);
     if (UNLIKELY(slabs_inspected)) slab_expect_empty(slab);
     return slab;
@@ -203,6 +221,7 @@ static void slab_delete(struct span *slab, uint64_t now)
     slab_bound(slab, 0);
     atomic_fetch_sub_explicit(&carved_bytes, carved, memory_order_relaxed);
     atomic_fetch_sub_explicit(&returned_bytes, carved, memory_order_relaxed);
+    slabs_count(slabs_of(slab), -1, -(int32_t)slab->carved);
     lock_take(&arena_lock);
     if (slab->bare != 0) superslab_bare(slab, false);
     if (slab_is_tiny(slab)) marks_give(slab->words, slab_words_count(slab));
@@ -327,6 +346,7 @@ static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
         POKE(slots[i], block);
     }
     POKE(slab->returned, slab->returned - n);
+    POKE(slabs_of(slab)->returned, slabs_of(slab)->returned - n);
     atomic_fetch_sub_explicit(&returned_bytes, (size_t)n * classes[slab->class].size, memory_order_relaxed);
     return n + slab_carve(slab, wanted - n, slots + n);
 }
@@ -409,7 +429,7 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
         struct span *slab = slab_of(class, layout, slots[n], &index), *whole = NULL;
         const uint8_t part = slab->part; /* of one after the other */
         struct class_slabs *slabs = &class_slabs[part][class];
-        uint32_t end = (uint32_t)size_min(n + 64, blocks);
+        uint32_t begin = n, end = (uint32_t)size_min(n + 64, blocks);
         lock_take(&slabs->lock);
         while (true) {
             if (slab_give(slabs, slab, slots[n], index)) whole = slab;
@@ -418,6 +438,7 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
             slab = slab_of(class, layout, slots[n], &index);
             if (UNLIKELY(slab->part != part)) break;
         }
+        POKE(slabs->returned, slabs->returned + n - begin);
         lock_drop(&slabs->lock);
         if (whole != NULL) slab_delete(whole, now);
     }

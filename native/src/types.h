@@ -89,13 +89,22 @@
 #define BOUND_ROW 255u   /* bits of a unit's bound that say its class: what blocks are apart is above (sizeclass.c) */
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
-#define POLICY_LAST 20                  /* row of the policy table (ace/policy.c) */
-#define POLICY_DEFAULT 20               /* ucb-near */
-#define QUARANTINE_MAX 4096             /* freed blocks that hardened holds back at most */
-#define MAGAZINE_BURST 128u             /* with more the exchange of a magazine costs each block hardly less */
-#define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */
-#define GIVEN_ALL (GIVEN_MANY + 1)      /* and much of all classes: then they are smaller still ... */
-#define NEAR_MANY 8u                    /* blocks of longer classes lent to one, until it gets one of its own */
+#define POLICY_LAST 20             /* row of the policy table (ace/policy.c) */
+#define POLICY_DEFAULT 20          /* ucb-near */
+#define QUARANTINE_MAX 4096        /* freed blocks that hardened holds back at most */
+#define MAGAZINE_BURST 128u        /* with more the exchange of a magazine costs each block hardly less */
+#define GIVEN_MANY 4u              /* units, or shorter magazines, in a row: then the next ones are smaller */
+#define GIVEN_ALL (GIVEN_MANY + 1) /* and much of all classes: then they are smaller still ... */
+#define SPARSE_LEAST                                                                                                   \
+    ((size_t)128 << 10) /* bytes of a class that are free in slabs, and in magazines at first, are much ... */
+#define SPARSE_SHARE 8u /* ... if they are such a part of its slabs; and half of either later */
+#define APART_LOOK 16u  /* frees until it is looked whether blocks are taken, too: ... */
+#define APART_TAKEN 8u  /* ... one for so many frees at least; or, ... */
+#define APART_TIMES 8u  /* ... when so many times as many were freed as there are, ... */
+#define APART_WORTH 16u /* ... whether one of so many slabs became whole */
+#define APART_WAIT 16u  /* magazines given until it is tried again, if not, ... */
+#define APART_VAIN 64u  /* ... and so many times as many as all blocks fill, if it was in vain */
+#define NEAR_MANY 8u    /* blocks of longer classes lent to one, until it gets one of its own */
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
 #define HOMES_LEAST ((size_t)3 << 19)   /* bytes in a row, about a core's second cache, from which order counts */
 #define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
@@ -323,6 +332,7 @@ struct class_slabs {
     struct span *partial;                  /* slabs with returned blocks */
     struct span *last;                     /* of them; those that were stripped come last */
     struct span *cursor;                   /* the next one to be looked at, within a round */
+    uint32_t slabs, returned;              /* slabs there are, and blocks that were given back to them */
     size_t used;                           /* bytes that its threads moved since they had moved SLABS_USED ... */
     uint64_t used_ns;                      /* ... the last time, which was then */
 };
@@ -362,6 +372,15 @@ struct kept {
     struct heap *due; /* the next one that is collected from */
 };
 
+/* A class whose freed blocks a thread keeps apart from those it takes (magazine.c). */
+struct apart {
+    uint32_t frees; /* since it was last looked, and one; 0: they are not kept apart */
+    uint32_t wait;  /* magazines given until they may be again */
+    int64_t out;    /* blocks that the thread's callers had when it was last looked */
+    uint32_t freed; /* since the slabs of its part were counted */
+    uint32_t slabs; /* then */
+};
+
 enum heap_state { HEAP_FREE, HEAP_LIVE, HEAP_HELD }; /* held: free, while its pages go back */
 
 struct heap {
@@ -373,8 +392,9 @@ struct heap {
     uint8_t lent[CLASSES - WIDE_CLASS]; /* blocks of longer classes in a row, modulo NEAR_MANY */
     uint8_t given[CLASSES];             /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
     uint32_t given_pops[CLASSES];       /* pops of its part of the depot until it began to give, and its own since */
-    struct span *current[CLASSES];      /* the slab being carved */
-    struct kept kept;                   /* runs */
+    struct apart apart[CLASSES];
+    struct span *current[CLASSES];                            /* the slab being carved */
+    struct kept kept;                                         /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
     uint32_t colour;                                          /* of the next run from the arena */
     uint32_t run_round;        /* freed with accounts since it last aged; the helper fills it */

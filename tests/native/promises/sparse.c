@@ -1,0 +1,83 @@
+/* Promise 10, while a program goes on: blocks that come and go do not hold all the memory that there was at a peak. */
+#include "../library.h"
+#include "../serve.h"
+#include <stdint.h>
+
+enum { COUNT = 300000 };
+static char *blocks[COUNT];
+
+static size_t next_random(void) {
+    static uint64_t state = 1;
+    return (state = state * UINT64_C(6364136223846793005) + 1442695040888963407u) >> 33;
+}
+
+/* Bytes of slabs in which there are blocks. */
+static size_t slab_bytes(void) {
+    size_t (*walk)(hak_span_t *, size_t) = (size_t (*)(hak_span_t *, size_t))library("hak_heap_walk");
+    static hak_span_t spans[1 << 16];
+    size_t bytes = 0;
+    for (size_t i = walk(spans, 1 << 16); i-- > 0;)
+        if (spans[i].kind == HAK_SPAN_SLAB) bytes += spans[i].size;
+    return bytes;
+}
+
+static char *filled(size_t size) { return memset(malloc(size), 1, size); }
+
+/* A queue of which the oldest are freed and three for four of them come anew, until one of sixteen is left. */
+static void *decline(void *size) {
+    size_t head = COUNT, tail = 0, left = COUNT;
+    for (size_t i = 0; i < COUNT; i++) blocks[i] = filled((size_t)size);
+    size_t peak = slab_bytes();
+    while (left > COUNT / 16) {
+        free(blocks[tail++ % COUNT]);
+        if (next_random() % 4 != 0) blocks[head++ % COUNT] = filled((size_t)size);
+        else left--;
+    }
+    HOLDS(slab_bytes() < peak / 4);
+    while (left-- > 0) free(blocks[tail++ % COUNT]);
+    return NULL;
+}
+
+PROMISE(a_class_in_decline_lets_its_slabs_go) { decline((void *)(uintptr_t)64); }
+PROMISE(a_class_of_long_blocks_in_decline_lets_its_slabs_go) { decline((void *)(uintptr_t)1500); }
+
+PROMISE(a_class_in_decline_lets_its_slabs_go_beside_another_threads) {
+    filled(64);
+    pthread_t thread;
+    HOLDS(pthread_create(&thread, NULL, decline, (void *)(uintptr_t)200) == 0);
+    for (int i = 0; i < 1000000; i++) free(filled(200));
+    HOLDS(pthread_join(thread, NULL) == 0);
+}
+
+/* After a peak a third of the blocks stays, and each of those is replaced at some time: they come to lie together. */
+PROMISE(what_a_peak_left_comes_together_as_it_is_replaced) {
+    enum { MANY = COUNT / 5, STAY = MANY / 3, LONGEST = 4000, TURNS = 20 };
+    for (size_t i = 0; i < MANY; i++) blocks[i] = filled(1 + next_random() % LONGEST);
+    size_t peak = slab_bytes();
+    for (size_t left = MANY; left > STAY; left--) {
+        size_t at = next_random() % left;
+        free(blocks[at]);
+        blocks[at] = blocks[left - 1];
+    }
+    for (size_t i = 0; i < TURNS * STAY; i++) {
+        size_t at = next_random() % STAY;
+        free(blocks[at]);
+        blocks[at] = filled(1 + next_random() % LONGEST);
+    }
+    HOLDS(slab_bytes() < peak * 2 / 3);
+}
+
+/* Blocks that wait to go home are free: one that is freed again is noticed, and what is taken was not taken before. */
+PROMISE(no_block_is_handed_out_twice_while_a_class_declines) {
+    enum { SIZE = 48 };
+    size_t live = COUNT;
+    for (size_t i = 0; i < COUNT; i++) *(size_t *)(blocks[i] = filled(SIZE)) = i;
+    for (size_t i = 0; live > 1000; i++) {
+        size_t at = next_random() % live;
+        HOLDS(*(size_t *)blocks[at] == at);
+        free(blocks[at]);
+        if (i % 8 < 5) *(size_t *)(blocks[at] = filled(SIZE)) = at;
+        else if (--live != at) *(size_t *)(blocks[at] = blocks[live]) = at;
+    }
+    for (size_t i = 0; i < live; i++) HOLDS(*(size_t *)blocks[i] == i);
+}
