@@ -337,6 +337,49 @@ BODY frag_grow(enum backend on, struct lane *lane, uint64_t n)
     return ops;
 }
 
+/* A cache of 8 times the smallest size a slot. Its values grow from 16 times the smallest size to the largest, by the
+ * square of the time; the oldest makes room, but for one in four, which is asked for again and stays for another turn.
+ * In the end everything is freed. */
+enum { DRIFT_TURNS = 2 }; /* values that come, for each slot */
+
+BODY drift(enum backend on, struct lane *lane, uint64_t n)
+{
+    struct shape shape = lane->shape;
+    uint64_t pairs = shape.slots * DRIFT_TURNS, most = shape.slots * 8 * shape.smallest, random = lane->random;
+    uint64_t first = shape.size < 16 * shape.smallest ? shape.size : 16 * shape.smallest;
+    for (uint64_t k = 0; k < n; k++) {
+        uint64_t head = 0, tail = 0, live = 0;
+        for (uint64_t i = 0; i < pairs; i++) {
+            uint64_t bits = draw(&random), largest = first + (shape.size - first) * i / pairs * i / pairs;
+            uint32_t size = uniform_size((uint32_t)(bits >> 32), largest / 16, largest);
+            for (; tail != head && (live + size > most || head - tail == shape.slots); tail++) {
+                size_t oldest = tail % shape.slots, newest = head % shape.slots;
+                if ((draw(&random) >> 32) % 4 == 0) {
+                    void *block = lane->block[oldest];
+                    lane->block[oldest] = NULL;
+                    lane->block[newest] = block;
+                    lane->bytes[newest] = lane->bytes[oldest];
+                    head++;
+                    continue;
+                }
+                live -= lane->bytes[oldest];
+                drop(on, lane, oldest);
+                lane->block[oldest] = NULL;
+            }
+            size_t slot = head++ % shape.slots;
+            put(on, lane, slot, size);
+            touch_pages(lane->block[slot], size, i);
+            note_live(lane, live += size);
+        }
+        for (; tail != head; tail++) {
+            drop(on, lane, tail % shape.slots);
+            lane->block[tail % shape.slots] = NULL;
+        }
+    }
+    lane->random = random;
+    return n * pairs;
+}
+
 /* A list is built, walked once, and torn down in random order. The walk counts: it costs what it must where the heap
  * gave neighbours to one another, and a miss a step where blocks come back in the order in which they were freed. */
 BODY rebuild(enum backend on, struct lane *lane, uint64_t n)

@@ -221,6 +221,7 @@ BODY idle_peak(enum backend on, struct lane *lane, uint64_t n)
     X(large_ws, random_mixed, "pair", 1024, 16, 200000, 1, 4000000, 0, 0, "the same with 100 MB live") \
     X(frag, frag, "call", 4096, 16, 2000, 1, 40, 0, DOUBLING, "holes refilled with other sizes") \
     X(frag_grow, frag_grow, "call", 4096, 16, 2000, 1, 10, 0, DOUBLING, "the same while the heap grows") \
+    X(drift, drift, "pair", 64 << 10, 16, 1 << 18, 1, 5, 0, 0, "a cache whose values grow: old sizes die out slowly") \
     X(rebuild, rebuild, "pair", 48, 8, 200000, 1, 50, 0, SHUFFLED, "a list built, walked, torn down in random order") \
     X(json, oldest, "pair", 64 << 10, 1, 16, 1, 1000000, 0, 0, "64 KB documents, oldest replaced") \
     X(mir, oldest, "pair", 256 << 10, 1, 16, 1, 250000, 0, 0, "256 KB intermediate code") \

@@ -198,12 +198,15 @@ static size_t depots_trim(uint64_t now, bool all)
 }
 
 /* Before memory grows: where depots hold much, what lies idle there goes home, for its slabs may serve, or whole
- * superslabs do as runs. `relieved`: what was grown when that was done last, `has`: what is now. */
-static COLD void depots_relieve(size_t *relieved, size_t has)
+ * superslabs do as runs; and of free slabs so many bytes to the kernel, if it takes any. `relieved`: what was grown
+ * when that was done last, `has`: what is now. */
+static COLD void depots_relieve(size_t *relieved, size_t has, size_t bytes)
 {
     if (!lock_try(&round_lock)) return;
+    uint64_t now = os_now_ns();
     POKE(*relieved, has);
-    if (depots_trim(os_now_ns(), false) != 0) POKE(slabs_due, true);
+    if (depots_trim(now, false) != 0) POKE(slabs_due, true);
+    if (bytes != 0 && refusals_left > 0 && atomic_load(&refused_units) == 0) superslab_purge(now, bytes);
     lock_drop(&round_lock);
 }
 
@@ -217,15 +220,18 @@ static void depots_relieve_slabs(void)
     size_t returned = atomic_load_explicit(&returned_bytes, memory_order_relaxed);
     if (UNLIKELY(PEEK(relieved) != has) &&
         (depots_hold(size_max(bytes / 16, SUPERSLAB_SMALL)) || returned > size_max(bytes / 4, SUPERSLAB_SMALL)))
-        depots_relieve(&relieved, has);
+        depots_relieve(&relieved, has, 0);
     if (UNLIKELY(PEEK(superslabs_free) == NULL)) runs_relieve();
 }
 
 static size_t runs_relieved; /* units of runs that threads had; the most since the last round of tidying */
 
-/* Before there are more runs, `units` of them by now: each time they are more by a sixteenth than they ever were. */
+/* Before there are more runs, `units` of them by now: each time they are more by a sixteenth than they ever were. Free
+ * slabs beside others that are in use serve no run: where long blocks take the place of short ones, these go. */
 static void depots_relieve_runs(size_t units)
 {
     size_t had = PEEK(runs_relieved), much = size_max(had / 16, SUPERSLAB_SMALL / UNIT_BYTES);
-    if (units > had + much && depots_hold(much << UNIT_SHIFT)) depots_relieve(&runs_relieved, units);
+    bool idle = atomic_load_explicit(&slab_dirty_units, memory_order_relaxed) >= much && knob(KNOB_idle_return);
+    if (units > had + much && (idle || depots_hold(much << UNIT_SHIFT)))
+        depots_relieve(&runs_relieved, units, idle ? much << UNIT_SHIFT : 0);
 }

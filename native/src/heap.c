@@ -342,7 +342,7 @@ static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
     round_begin();
     size_t bytes = heaps_empty() + slabs_strip(all, slabs);
     bool spent = refusals_renew();
-    bytes += superslab_purge(horizon) + windows_purge(horizon) + windows_trim(all);
+    bytes += superslab_purge(horizon, SIZE_MAX) + windows_purge(horizon) + windows_trim(all);
     spent |= refusals_renew();
     bytes += arena_purge(horizon, 0);
     spent |= refusals_renew();

@@ -296,15 +296,15 @@ static unit_mask superslab_purge_row(const struct superslab *superslab, uint32_t
            superslab_purge_row(superslab, at + half, units - half, shortest);
 }
 
-/* Gives back the pages of free units whose superslab has been quiet since `horizon`; those of which the kernel kept
- * some are the last ones to be looked at in the next round. Result: bytes.
- * A row is taken out of the free units while the kernel works, so that nobody gets it meanwhile. */
-static size_t superslab_purge(uint64_t horizon)
+/* Gives back the pages of free units whose superslab has been quiet since `horizon`, until they are so many bytes;
+ * those of which the kernel kept some are the last ones to be looked at in the next round. Result: bytes. A row is
+ * taken out of the free units while the kernel works, so that nobody gets it meanwhile. */
+static size_t superslab_purge(uint64_t horizon, size_t most)
 {
     size_t bytes = 0, shortest = (size_t)knob(KNOB_purge_range_bytes);
     unit_mask kept = 0;
     lock_take(&arena_lock);
-    for (struct superslab *superslab = superslabs_free; superslab != NULL;) {
+    for (struct superslab *superslab = superslabs_free; superslab != NULL && bytes < most;) {
         unit_mask row = superslab_purgeable(superslab, horizon, shortest, kept);
         if (row == 0 || refusals_left == 0) { /* then memory is locked, and the next would be refused too */
             struct superslab *next = superslab->next;

@@ -81,3 +81,14 @@ PROMISE(no_block_is_handed_out_twice_while_a_class_declines) {
     }
     for (size_t i = 0; i < live; i++) HOLDS(*(size_t *)blocks[i] == i);
 }
+
+/* Short blocks go, but for one here and there, and long ones come at once: these do not add to the memory of those. */
+PROMISE(long_blocks_take_the_memory_of_short_ones) {
+    enum { SIZE = 1000, LONG = 300 * KIB, BYTES = 100 * MIB, STAYS = 1000 };
+    long before = resident_bytes();
+    for (size_t i = 0; i < BYTES / SIZE; i++) blocks[i] = filled(SIZE);
+    for (size_t i = 0; i < BYTES / SIZE; i++)
+        if (i % STAYS != 0) free(blocks[i]);
+    for (size_t i = 0; i < BYTES / LONG; i++) filled(LONG);
+    HOLDS(resident_bytes() - before < BYTES * 5L / 4);
+}
