@@ -85,9 +85,9 @@ $(STAMPS)/test: $(ENV) $(SOURCES) $(TESTS)
 lab: $(ENV)
 	$(PY) -m jupyter lab --notebook-dir=notebooks
 
-## make bench        every workload's time under every allocator, with intervals (memory: 09_ace; pools and placement: 06_*)
+## make bench        every workload's time under every allocator, with intervals (memory: 05, 09; pools and placement: 06)
 bench: $(STAMPS)/peers
-	$(PY) -m hakmem_py run 04_patterns 05_scorecard 05_threads
+	$(PY) -m hakmem_py run 04_patterns 05_scorecard 05_drift 05_threads
 
 ## make bench-check  this working tree against the last commit (BASE=commit for another), with a verdict
 bench-check: $(ENV)

@@ -21,6 +21,7 @@ SHORT = {  # options that keep a run short and still reach every line of the wor
     "frag": FEW,
     "frag_grow": FEW,
     "rebuild": FEW,
+    "drift": [*FEW, "--slots", "20000"],
     "realloc": FEW,
     "realloc1": FEW,
     "large_ws": ["--iterations", "2000"],
@@ -32,9 +33,9 @@ SHORT = {  # options that keep a run short and still reach every line of the wor
 }
 CALLS = ("lifo", "fifo", "random", "interleaved", "longlived", "frag", "frag_grow")
 LARGE = ("json", "mir", "vm", "json_var", "mir_var", "vm_var", "mixed", "calloc")
-PAIRS = ("random_mixed", "rebuild", *LARGE, "larson", "prodcons", "bursts")
+PAIRS = ("random_mixed", "rebuild", "drift", *LARGE, "larson", "prodcons", "bursts")
 ITERATIONS = {"larson": (400_000, 800_000), "realloc": (2, 6)}
-ITERATIONS |= dict.fromkeys(("frag", "frag_grow", "rebuild"), (1, 2))
+ITERATIONS |= dict.fromkeys(("frag", "frag_grow", "rebuild", "drift"), (1, 2))
 
 SHIM = r"""
 #define _GNU_SOURCE
