@@ -329,7 +329,8 @@ static void magazine_join(struct heap *heap, unsigned class, size_t wait)
 }
 
 /* Was it worth it, and is it? A thread that only gives tears down what it had. Where blocks come and go in balance
- * slabs become whole until the rest is dense. */
+ * slabs become whole until the rest is dense. Where it is dense and none did, what was free was taken again: it comes
+ * and goes, or is what magazines hold of a class that is short. */
 static void magazine_judge(struct heap *heap, unsigned class)
 {
     struct apart *apart = &heap->apart[class];
@@ -338,7 +339,9 @@ static void magazine_judge(struct heap *heap, unsigned class)
     size_t blocks = (size_t)apart->slabs * classes[class].slab_blocks;
     apart->freed += APART_LOOK;
     bool all = apart->freed >= APART_TIMES * blocks, vain = slabs >= apart->slabs - apart->slabs / APART_WORTH;
-    if (taken < APART_LOOK / APART_TAKEN || !class_is_sparse(heap, class, true)) magazine_join(heap, class, APART_WAIT);
+    size_t wait = size_max(APART_TIMES * blocks / heap->capacity[class], APART_WAIT);
+    if (taken < APART_LOOK / APART_TAKEN) magazine_join(heap, class, APART_WAIT);
+    else if (!class_is_sparse(heap, class, true)) magazine_join(heap, class, vain ? wait : APART_WAIT);
     else if (all && vain) magazine_join(heap, class, APART_VAIN * blocks / heap->capacity[class]);
     else {
         heap->bursts[class] = 0;
@@ -417,7 +420,7 @@ static bool magazine_empty_spare(struct heap *heap, unsigned class)
 static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    if (heap->apart[class].frees != 0) magazine_join(heap, class, 0);
+    if (heap->apart[class].frees != 0) magazine_join(heap, class, leaves ? 0 : APART_WAIT);
     loaded->blocks = bin_length(heap, class);
     if (loaded->blocks != 0) {
         POKE(heap->moved[class], heap->moved[class] - loaded->blocks);

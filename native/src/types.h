@@ -103,7 +103,8 @@
 #define APART_TIMES 8u  /* ... when so many times as many were freed as there are, ... */
 #define APART_WORTH 16u /* ... whether one of so many slabs became whole */
 #define APART_WAIT 16u  /* magazines given until it is tried again, if not, ... */
-#define APART_VAIN 64u  /* ... and so many times as many as all blocks fill, if it was in vain */
+#define APART_VAIN 64u  /* ... and so many times as many as all blocks fill, if it was in vain; or APART_TIMES as many,
+                         * if all is taken again */
 #define NEAR_MANY 8u    /* blocks of longer classes lent to one, until it gets one of its own */
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
 #define HOMES_LEAST ((size_t)3 << 19)   /* bytes in a row, about a core's second cache, from which order counts */

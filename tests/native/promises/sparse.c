@@ -91,4 +91,19 @@ PROMISE(long_blocks_take_the_memory_of_short_ones) {
         if (i % STAYS != 0) free(blocks[i]);
     for (size_t i = 0; i < BYTES / LONG; i++) filled(LONG);
     HOLDS(resident_bytes() - before < BYTES * 5L / 4);
+
+/* Where slabs are dense once more, and what is free is what magazines hold, blocks do not go home again and again. */
+PROMISE(long_blocks_that_come_and_go_seldom_go_home) {
+    enum { MANY = 3000, STAY = MANY / 2, SHORTEST = 8192, LONGEST = 32768, TURNS = 100000 };
+    for (size_t i = 0; i < MANY; i++) blocks[i] = malloc(SHORTEST + next_random() % (LONGEST - SHORTEST));
+    for (size_t i = STAY; i < MANY; i++) free(blocks[i]);
+    int64_t before = 0;
+    for (size_t i = 0; i < 2 * TURNS; i++) {
+        if (i == TURNS) before = counter("returned_blocks");
+        size_t at = next_random() % STAY;
+        free(blocks[at]);
+        blocks[at] = malloc(SHORTEST + next_random() % (LONGEST - SHORTEST));
+    }
+    HOLDS(counter("returned_blocks") - before < TURNS / 16);
+    for (size_t i = 0; i < STAY; i++) free(blocks[i]);
 }
