@@ -17,7 +17,8 @@ static NOINLINE uintptr_t wide_allocate_near(struct heap *heap, unsigned class)
     uint8_t *lent = &heap->lent[class - WIDE_CLASS];
     *lent = (uint8_t)((*lent + 1) % NEAR_MANY);
     if (*lent == 0) return 0;
-    bool ready = heap->spare[class].blocks != 0 || PEEK(depot_own(heap, class)->top) != 0 || slabs_wait(heap, class);
+    bool behind = heap->spare[class].blocks != 0 && heap->apart[class].frees == 0; /* else it goes home */
+    bool ready = behind || PEEK(depot_own(heap, class)->top) != 0 || slabs_wait(heap, class);
     uintptr_t block;
     for (class ++; !ready && class < CLASSES && wide_is_near(class, size); class ++)
         if (classes[class].size % alignment == 0 && bin_pop(&heap->bins.small[class], &block)) return block;
