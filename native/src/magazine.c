@@ -291,11 +291,12 @@ static int64_t heap_out(const struct heap *heap, unsigned class)
     return heap->moved[class] - bin_length(heap, class);
 }
 
+/* Blocks of the class that magazines of the usual length would not hold count as free, too. */
 static bool class_is_sparse(const struct heap *heap, unsigned class, bool before)
 {
-    uint32_t cached = depot_idle(depot_own(heap, class)) * heap->capacity[class];
-    if (!before) cached += heap->loaded[class].blocks + heap->spare[class].blocks;
-    return slabs_are_sparse(slabs_own(heap, class), class, cached, before);
+    uint32_t cached = heap->loaded[class].blocks + heap->spare[class].blocks, usual = 2 * magazine_capacity(class);
+    uint32_t idle = depot_idle(depot_own(heap, class)) * heap->capacity[class];
+    return slabs_are_sparse(slabs_own(heap, class), class, idle + (uint32_t)(cached - size_min(cached, usual)), before);
 }
 
 /* Shall it be so from now on? A magazine was given. */

@@ -91,6 +91,7 @@ PROMISE(long_blocks_take_the_memory_of_short_ones) {
         if (i % STAYS != 0) free(blocks[i]);
     for (size_t i = 0; i < BYTES / LONG; i++) filled(LONG);
     HOLDS(resident_bytes() - before < BYTES * 5L / 4);
+}
 
 /* Where slabs are dense once more, and what is free is what magazines hold, blocks do not go home again and again. */
 PROMISE(long_blocks_that_come_and_go_seldom_go_home) {
