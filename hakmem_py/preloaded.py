@@ -13,6 +13,7 @@ from pathlib import Path
 from .worker import refusal
 
 LOOK_S = 0.005  # between two looks at a program's memory
+LEAVE_S = 1.0  # in which what a program started may end after it, as `tee` does
 LOOKS = 3  # fewer say nothing of a peak: the first falls into the program's loading
 
 
@@ -22,7 +23,8 @@ def run(command, preload="", env=(), timeout_s=600.0):
     preload: value of LD_PRELOAD. env: further variables; HAKMEM_ ones of the caller are not handed on. What
     the program prints is not kept. Peak memory is that of the program itself, without its children; nan where
     it ended before anybody could look a few times. status: ok, error, or timeout, on which the children end
-    too, as they do where the user stops the measurement.
+    too, as they do where the user stops the measurement. One that leaves processes behind is an error: they
+    are ended, for nobody counts their time, and the next run would have them beside it.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
     with tempfile.TemporaryFile() as said:
@@ -44,6 +46,7 @@ def run(command, preload="", env=(), timeout_s=600.0):
         finally:
             alarm.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
+        left = _ended_late(child.pid)
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
     if child.returncode and late.is_set():
@@ -55,6 +58,9 @@ def run(command, preload="", env=(), timeout_s=600.0):
     refused = [line for line in lines if "cannot be preloaded" in line] + [refusal("\n".join(lines))]
     if refused[0]:
         return {"status": "error", "error": refused[0]}
+    if left:
+        error = f"{Path(command[0]).name} left {left} running, whose time nobody counts: let it wait for them"
+        return {"status": "error", "error": error}
     cpu_ns = round(1e9 * (usage.ru_utime + usage.ru_stime))
     looks = [found for found in peak if found]
     most = max(looks) if len(looks) >= LOOKS else float("nan")
@@ -66,6 +72,29 @@ def _end(child):
     """Ends a program and the children that share its session."""
     with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
         os.killpg(child.pid, signal.SIGKILL)
+
+
+def _ended_late(session):
+    """Ends what still lives of a program's session a while after the program; its names, "" for none."""
+    until = time.monotonic() + LEAVE_S
+    while (found := _members(session)) and time.monotonic() < until:
+        time.sleep(LOOK_S)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return ", ".join(sorted(set(found.values())))
+
+
+def _members(session):
+    """{pid: name} of the processes of a session that live."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            said, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(") ")
+            state, _, _, its_session = rest.split()[:4]
+            if int(its_session) == session and state not in "ZX":
+                found[int(path.parent.name)] = said.partition(" (")[2]
+    return found
 
 
 @contextlib.contextmanager

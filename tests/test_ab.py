@@ -356,6 +356,15 @@ def test_a_program_that_takes_too_long_ends_with_its_children():
     assert asleep(seconds, False)
 
 
+def test_what_a_program_leaves_running_is_named_and_ended():
+    """Its time is nobody's, and the next run would have it beside it; what only ends late is no fault."""
+    seconds = f"61.3{os.getpid()}"
+    row = preloaded.run(["sh", "-c", f"sleep {seconds} & true"])
+    assert row["status"] == "error" and "left sleep running" in row["error"]
+    assert asleep(seconds, False)
+    assert preloaded.run(["sh", "-c", "sleep 0.2 & true"])["status"] == "ok"
+
+
 def test_stopping_the_measurement_stops_the_program_and_its_children():
     seconds = f"61.2{os.getpid()}"
     code = f"from hakmem_py import preloaded; preloaded.run(['sh', '-c', 'sleep {seconds}; true'])"
