@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import signal
 import sys
-from contextlib import redirect_stdout
+import threading
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 
@@ -84,7 +86,7 @@ def main(argv=None):
     if hasattr(sys.stdout, "reconfigure"):  # a letter that a terminal does not have costs no table
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with redirect_stdout(Stdout(sys.stdout)):
+        with redirect_stdout(Stdout(sys.stdout)), stopped_as_by_the_user():
             try:
                 return _main(argv)
             finally:
@@ -94,6 +96,25 @@ def main(argv=None):
             print(f"hakmem: {error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed once more at the end
         return 1
+
+
+@contextmanager
+def stopped_as_by_the_user():
+    """SIGTERM and a terminal that closes stop as Ctrl-C does: no program runs on, no whole block is lost."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    before = {which: signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGHUP) if here}
+    taken = [which for which, handler in before.items() if handler is signal.SIG_DFL]  # nohup ignores one
+    for which in taken:
+        signal.signal(which, stop)
+    try:
+        yield
+    finally:
+        for which in taken:
+            signal.signal(which, signal.SIG_DFL)
 
 
 def _main(argv):

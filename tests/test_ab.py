@@ -365,6 +365,27 @@ def test_what_a_program_leaves_running_is_named_and_ended():
     assert preloaded.run(["sh", "-c", "sleep 0.2 & true"])["status"] == "ok"
 
 
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGHUP])
+def test_ending_ab_from_outside_stops_its_program_and_keeps_whole_blocks(which, tmp_path):
+    seconds, slot = f"61.{which:d}{os.getpid()}", tmp_path / "slot"
+    count = f"echo >> {tmp_path}/runs; [ $(wc -l < {tmp_path}/runs) -lt 17 ] || sleep {seconds}"
+    words = ["ab", "--sides", "hakmem", "system", "--blocks", "60", "--", "sh", "-c", count]
+    code = (
+        "import sys; from pathlib import Path; from hakmem_py import cli, slot;"
+        f"slot.SLOT = Path({str(slot)!r}); sys.exit(cli.main({words!r}))"
+    )
+    heard = functools.partial(signal.signal, which, signal.SIG_DFL)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heard
+    )
+    while not asleep(seconds, True):
+        assert child.poll() is None
+    child.send_signal(which)
+    out, err = child.communicate(timeout=30)
+    assert child.returncode == 130 and b"7 blocks" in out and b"blocks that were whole" in err
+    assert asleep(seconds, False)
+
+
 def test_stopping_the_measurement_stops_the_program_and_its_children():
     seconds = f"61.2{os.getpid()}"
     code = f"from hakmem_py import preloaded; preloaded.run(['sh', '-c', 'sleep {seconds}; true'])"
