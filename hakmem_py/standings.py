@@ -88,6 +88,10 @@ def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
         raise RuntimeError(
             f"no run of {target.label} ended well; {errors.iloc[0]} of {len(samples)}: {errors.index[0]}"
         )
+    short = (samples["status"] == "ok") & samples[metric].isna()
+    unseen = f"ended too soon for a peak, which is looked for every few ms: give {target.label} more to do"
+    if short.any() and samples[metric].isna().all():
+        raise RuntimeError(f"all {len(samples)} runs failed or {unseen}")
     table = judge(samples, metric)
     said = f"{what} of each side / that of {baseline}"
     base = samples[samples["allocator"] == baseline].median(numeric_only=True)
@@ -106,3 +110,5 @@ def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
         print(note)
     for error, times in samples.loc[samples["status"] != "ok", "error"].value_counts().items():
         print(f"{times} runs failed: {error}", file=sys.stderr)
+    if short.any():
+        print(f"{short.sum()} runs {unseen}", file=sys.stderr)

@@ -152,6 +152,28 @@ def test_runs_that_all_failed_say_why_in_one_line(module, words, monkeypatch, ca
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize("short", [1, 12])
+def test_runs_too_short_for_a_peak_are_named(short, monkeypatch, capsys):
+    run = {
+        "case": "quick",
+        "load1": 0.0,
+        "status": "ok",
+        "error": "",
+        "cpu_ns_per_op": 5e6,
+        "settled": math.nan,
+    }
+    run |= {"firings": 0, "slow_firings": 0, "cached_bytes": math.nan}
+    sides = ("hakmem", "system")
+    rows = [run | {"allocator": name, "block": block} for block in range(6) for name in sides]
+    samples = pd.DataFrame(rows)
+    samples["peak_rss_bytes"] = [math.nan] * short + [2e6] * (12 - short)
+    samples.attrs = {"baseline": "hakmem", "loops": dict.fromkeys(sides)}
+    monkeypatch.setattr(ab, "compare", lambda *_, **__: samples)
+    words = ["ab", "--sides", *sides, "--metric", "memory", "--", "true"]
+    assert cli.main(words) == (1 if short == 12 else 0)
+    assert "ended too soon for a peak" in capsys.readouterr().err
+
+
 def test_peak_memory_is_compared_like_time(capsys):
     """A megabyte of blocks is in the peak of both; what one of them keeps besides is in the ratio."""
     words = [
