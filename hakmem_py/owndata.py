@@ -38,7 +38,7 @@ def add_compare(subparsers):
 def run(args):
     try:
         answers = judge(read(args.file), args.baseline, args.threshold, args.margin)
-    except DataError as error:
+    except ValueError as error:  # of `read`, or of estimates that cannot be made of such costs
         print(f"hakmem compare: {args.file}: {error}", file=sys.stderr)
         return 2
     for answer in answers:
@@ -159,6 +159,8 @@ def _pivot(rows):
     cells = {}
     for line, row in rows:
         key = row["block"], row["variant"]
+        if "" in key:
+            raise DataError(f"line {line}: {'block' if key[1] else 'variant'} is empty; name it in every row")
         if key in cells:
             raise DataError(f"line {line}: block {key[0]} has a second value of {key[1]}; it needs one")
         cells[key] = _cost(row, "value", line)

@@ -103,12 +103,24 @@ GOOD = [(5, 4), (5, 4.1), (5, 4.2), (5, 4), (5, 4), (5, 4), (5, 4)]
         (long_text(GOOD).replace("3,new,4\n", ""), "block 3 has no value of new"),
         (long_text(GOOD) + "\n3,new,4\n", "block 3 has a second value of new"),
         ("block,variant,value\n1,old,2\n2,old,2\n", "one variant 'old'"),
+        (long_text(GOOD).replace("3,new", "3,"), "variant is empty"),
+        (long_text(GOOD).replace("\n3,new", "\n,new"), "block is empty"),
+        (wide_text([(a * 1e200, b) for a, b in GOOD]), "costs of one kind"),
     ],
 )
 def test_bad_files_get_one_clear_line(ask, text, complaint):
     status, out, err = ask(text)
     assert status == 2 and out == ""
     assert complaint in err and err.count("\n") == 1 and "mine.csv" in err
+
+
+@pytest.mark.parametrize("scale", [1e300, 1e-305])
+def test_the_unit_of_costs_changes_no_answer(ask, scale):
+    answers = [
+        ask(wide_text(costs), "--json")[1] for costs in (GOOD, [(a * scale, b * scale) for a, b in GOOD])
+    ]
+    one, other = map(json.loads, answers)
+    assert other["cv_candidate"] == pytest.approx(one["cv_candidate"]) and one["cv_candidate"] > 0
 
 
 def test_unknown_baseline_and_absent_file(ask, capsys):
