@@ -50,7 +50,11 @@ def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
         if build.source_hash(native) == build.source_hash():
             return pd.DataFrame(columns=[*COUNTED, *TIMED[1:]])
         names = ["release", *(f"release@{k}" for k in range(1, LAYOUTS))]
-        base, tree = (build.build_all(names, source) for source in (native, build.NATIVE))
+        try:
+            base = build.build_all(names, native)
+        except build.BuildError as error:
+            raise CheckError(f"the commit {base} does not build, choose another --base: {error}") from None
+        tree = build.build_all(names, build.NATIVE)
         sides = [{"base": base[name], "tree": tree[name]} for name in names]
         counts = _counts(sides[0], workloads)
         times = _times(sides, blocks, workloads, folder)
@@ -68,7 +72,10 @@ def _git(*arguments):
     done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True)
     if done.returncode:
         said = done.stderr.decode().strip().splitlines() or ["git failed"]
-        raise CheckError(f"git {' '.join(arguments[:2])}: {said[0]}")
+        asked = ["git", "-C", ROOT, "rev-parse", "--is-shallow-repository"]
+        shallow = subprocess.run(asked, capture_output=True).stdout.strip() == b"true"
+        more = "; the clone is shallow, older commits come by: git fetch --unshallow" if shallow else ""
+        raise CheckError(f"git {' '.join(arguments[:2])}: {said[0]}{more}")
     return done.stdout
 
 

@@ -1,6 +1,7 @@
 """The contributor's gate: an added instruction is found, and verdicts follow from intervals."""
 
 import shutil
+import subprocess
 
 import pandas as pd
 import pytest
@@ -80,3 +81,20 @@ def test_what_does_not_pass_is_named():
 def test_an_unknown_commit_is_one_line(tmp_path):
     with pytest.raises(CheckError, match="no-such-commit"):
         check._sources("no-such-commit", tmp_path)
+
+
+def test_where_older_commits_are_lacking_the_way_to_get_them_is_told(tmp_path, monkeypatch):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", check.ROOT.as_uri(), clone], check=True)
+    monkeypatch.setattr(check, "ROOT", clone)
+    with pytest.raises(CheckError, match=r"HEAD~1; the clone is shallow.*git fetch --unshallow"):
+        check._sources("HEAD~1", tmp_path)
+
+
+def test_a_commit_that_does_not_build_is_named(tmp_path, monkeypatch):
+    broken = tmp_path / "native"
+    shutil.copytree(build.NATIVE, broken, ignore=shutil.ignore_patterns("build"))
+    broken.joinpath("src", "hakmem.c").write_text("int broken(\n")
+    monkeypatch.setattr(check, "_sources", lambda *_: broken)
+    with pytest.raises(CheckError, match="the commit old does not build, choose another --base"):
+        check.check("old", folder=tmp_path)
