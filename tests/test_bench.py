@@ -322,6 +322,13 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_program_runs(tmp_pat
         trace.record([sys.executable, "-c", "open('ran', 'w')"], tmp_path)
 
 
+def test_a_process_without_address_space_for_its_trace_costs_no_other_its_own(tmp_path, capfd):
+    status, traces = trace.record(["bash", "-c", "ulimit -v 500000; cat /dev/null; true"], tmp_path)
+    assert status == 0 and [one.program for one in traces] == ["bash"]
+    assert list(tmp_path.iterdir()) == [traces[0].path]
+    assert "this process is not recorded (fewer --records" in capfd.readouterr().err
+
+
 def test_a_full_trace_counts_its_losses_and_says_them(bench, tmp_path, capfd):
     _, traces = trace.record([sys.executable, "-c", "pass"], tmp_path, records=500)
     assert traces[0].records == 500 and traces[0].lost > 0

@@ -110,7 +110,10 @@ static bool file_map(struct session *session, int file)
     struct trace_header *header;
     if (posix_fallocate(file, 0, (off_t)file_bytes(0))) return false;
     header = mmap(NULL, file_bytes(limit), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
-    if (header == MAP_FAILED) return false;
+    if (header == MAP_FAILED) { /* the address space is limited, or more records were asked for than it has */
+        unlink(session->path);
+        return false;
+    }
     madvise(header, file_bytes(limit), MADV_DONTFORK);
     *header = (struct trace_header){.version = TRACE_VERSION,
                                     .record_bytes = sizeof(union record),
@@ -139,7 +142,10 @@ static bool session_open(struct session *session)
         if (file >= 0) file_close(file);
         atomic_store(&session->state, state); /* before printing, which may allocate */
         if (state == REFUSED)
-            dprintf(STDERR_FILENO, "libhaktrace: cannot write a trace to %s, this process is not recorded\n", folder);
+            dprintf(STDERR_FILENO,
+                    "libhaktrace: cannot write a trace to %s, this process is not recorded (fewer --records need less "
+                    "room)\n",
+                    folder);
     }
     while ((state = atomic_load(&session->state)) == OPENING) relax(&spins);
     errno = error;
