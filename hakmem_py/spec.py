@@ -175,7 +175,7 @@ def load_spec(name):
     """The Experiment of data/specs/NAME.toml, or of a path that ends in .toml. Raises SpecError."""
     path = Path(name) if str(name).endswith(".toml") else SPECS / f"{name}.toml"
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         known = ", ".join(sorted(p.stem for p in SPECS.glob("*.toml")))
         raise SpecError(f"no specification {path.name}; there are {known}") from None

@@ -1,6 +1,7 @@
 """Specs: read strictly, narrowed by name, ordered by the seed alone."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +141,10 @@ def test_a_side_of_the_full_mode_is_in_the_quick_one_where_it_is_asked_for():
     assert "pgo, layout 4" in [one.label for one in narrow(experiment).allocators]
     named = narrow(experiment, allocators=["pgo, layout 4"], quick=True)
     assert [one.label for one in named.allocators] == ["plain", "pgo, layout 4"]
+
+
+def test_a_file_as_an_editor_of_windows_saves_it_is_read(tiny):
+    path = tiny()
+    read = load_spec(path)
+    Path(path).write_bytes(b"\xef\xbb\xbf" + Path(path).read_bytes().replace(b"\n", b"\r\n"))
+    assert load_spec(path) == read
