@@ -32,6 +32,7 @@ def run(command, preload="", env=(), timeout_s=600.0):
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
             env=own | dict(env) | {"LD_PRELOAD": preload}, start_new_session=True,
+            close_fds=False,  # the bench slot is inherited: taken until this ends, should we be killed
         )  # fmt: skip
         late = threading.Event()
         alarm = threading.Timer(timeout_s, lambda: (late.set(), _end(child)))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hakmem_py import ab, ceiling, cli, contest, peers, preloaded, turns
+from hakmem_py import ab, ceiling, cli, contest, peers, preloaded, slot, turns
 
 AB = ["ab", "--workload", "bursts", "--blocks", "6", "--sides", "off", "on", "fixed:64"]
 
@@ -406,6 +406,12 @@ def test_ending_ab_from_outside_stops_its_program_and_keeps_whole_blocks(which, 
     out, err = child.communicate(timeout=30)
     assert child.returncode == 130 and b"7 blocks" in out and b"blocks that were whole" in err
     assert asleep(seconds, False)
+
+
+def test_a_program_holds_the_bench_slot_should_who_measures_it_be_killed():
+    with slot.bench_slot("a test"):
+        row = preloaded.run(["sh", "-c", f"readlink /proc/self/fd/* | grep -q {slot.SLOT}"])
+    assert row["status"] == "ok"
 
 
 def test_stopping_the_measurement_stops_the_program_and_its_children():
