@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import sys
 import time
 from datetime import datetime
@@ -73,7 +74,10 @@ def _wait(lock, wait_s, tell):
 
 
 def _holder():
-    return SLOT.read_text(encoding="utf-8", errors="replace").strip() or "another process"
+    said = SLOT.read_text(encoding="utf-8", errors="replace").strip() or "another process"
+    process = re.search(r"\(process (\d+),", said)
+    gone = process and not Path("/proc", process[1]).exists()
+    return f"{said}, which has ended, but not what it ran" if gone else said
 
 
 def _locked(lock):

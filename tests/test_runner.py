@@ -351,6 +351,20 @@ def test_who_waits_for_the_slot_is_told_whose_it_is(monkeypatch, capsys):
     assert said.count("\n") == 1
 
 
+def test_a_slot_that_outlives_its_holder_says_so():
+    code = (
+        "import subprocess, sys; from pathlib import Path; from hakmem_py import slot;"
+        f"slot.SLOT = Path({str(slot.SLOT)!r}); held = slot.bench_slot('one'); held.__enter__();"
+        "print(subprocess.Popen(['sleep', '60'], close_fds=False, stdout=subprocess.DEVNULL).pid, flush=True)"
+    )
+    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    try:
+        with pytest.raises(slot.SlotError, match="which has ended, but not what it ran"), slot.bench_slot("two"):
+            pass
+    finally:
+        os.kill(int(left), signal.SIGKILL)
+
+
 def test_reference_samples_need_no_build(tiny, tmp_path, monkeypatch):
     measured = runner.ensure(tiny(), folder=tmp_path / "reference" / "tiny")
     monkeypatch.setattr(store, "REFERENCE", tmp_path / "reference")
