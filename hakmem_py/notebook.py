@@ -48,17 +48,14 @@ def headline(text, verdict=None, figure=None):
     display({HEADLINE: data, "text/html": shown, "text/plain": plain}, raw=True)
 
 
-def table(frame, columns=None, links=None):
-    """All rows of a DataFrame without their numbers, to four digits, in a box that scrolls if it is long.
-
-    links: {column: folder}: the words of that column lead to folder/word, seen from the pages.
-    """
+def table(frame, columns=None):
+    """All rows of a DataFrame without their numbers, to four digits, in a box that scrolls if it is long."""
     from IPython.display import HTML
 
     shown = (frame[list(columns)] if columns is not None else frame).copy()
     for name in shown.select_dtypes(["object", "string", "category"]):
-        folder = (links or {}).get(name)
-        shown[name] = [_cell(str(word), folder) for word in shown[name].fillna("")]
+        words = shown[name].fillna("").astype(str)
+        shown[name] = [f'<span class="word">{html.escape(word)}</span>' for word in words]
     whole = dict.fromkeys(shown.select_dtypes("integer"), "{:,}".format)
     looks = {"float_format": _number, "formatters": whole, "border": 0, "classes": "long", "escape": False}
     return HTML(shown.to_html(index=False, na_rep="", **looks))
@@ -67,12 +64,6 @@ def table(frame, columns=None, links=None):
 def _number(value):
     """Four digits, as people write them: 19,370 and 0.1234, powers of ten only where they save zeros."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
-
-
-def _cell(word, folder):
-    text = html.escape(word)
-    text = f'<a href="../../{folder}/{text}">{text}</a>' if folder and word else text
-    return f'<span class="word">{text}</span>'
 
 
 def side_of(lows, highs, right, left):

@@ -249,6 +249,8 @@ def test_the_page_of_every_notebook(site, browser, name, scheme, width):
     assert {"question", "prediction", "run", "result", "what-it-does-not-show"} <= set(
         page.eval_on_selector_all("h2", "heads => heads.map(h => h.id)")
     )
+    links = page.eval_on_selector_all("a[href]", "links => links.map(a => a.href.split('#')[0])")
+    assert all(link.startswith(f"{site[1].as_uri()}/") for link in links), "a link leaves the reports' folder"
     assert "Reference samples" in page.inner_text(".note")
     assert path.stat().st_size < 1_000_000
 
