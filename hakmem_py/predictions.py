@@ -109,10 +109,10 @@ def profile(builds, table):
     known = builds.set_index("case").dropna(subset="ratio")
     gains = 100 * (1 / known["ratio"] - 1)
     gained = _certain(known, known["high"] < 1)
-    found = f"gain in percent: {listed(gains, '{:+.1f}')}; certain in {gained} of {len(known)}"
+    found = f"gain in percent: {listed(gains, '{:+z.1f}')}; a gain is certain in {gained} of {len(known)}"
     not_tens = _all_inside(known, 1 / 1.1, np.inf)  # times of plain
-    lost = (known["low"] > 1).all()
-    held = False if lost or not_tens is False else not_tens if gained else None
+    nothing = (known["low"] > 1 / (1 + stats.MARGIN)).all()  # certainly no gain of one percent anywhere
+    held = False if nothing or not_tens is False else not_tens if gained else None
     rows = [("a few percent, not tens", found, held)]
     layouts = table[table["allocator"].str.startswith("plain, layout")].dropna(subset="ratio")
     if len(layouts):

@@ -36,6 +36,21 @@ def test_random_mixed_is_judged_by_the_ratios():
     assert predictions.random_mixed(table.assign(low=1, high=1, ratio=float("nan"))).empty
 
 
+def profiled(*intervals):
+    """What became of the prediction on profiles: (ratio, low, high) of a case each."""
+    builds = pd.DataFrame(intervals, columns=["ratio", "low", "high"]).assign(p_adjusted=0.01)
+    builds["case"] = [f"case-{number}" for number in range(len(builds))]
+    return predictions.profile(builds, builds.assign(allocator="pgo")).iloc[0]
+
+
+def test_a_profile_that_certainly_gains_nothing_refutes_a_few_percent():
+    nothing = profiled((1.0004, 0.998, 1.002), (1.04, 1.03, 1.06))
+    assert nothing["held"] == "no" and "case-0 +0.0" in nothing["found"]
+    assert profiled((0.97, 0.96, 0.98), (1.0, 0.99, 1.01))["held"] == "yes"
+    assert profiled((1.0, 0.97, 1.03))["held"] == "open"
+    assert profiled((0.8, 0.79, 0.81))["held"] == "no"
+
+
 def test_published_claims_are_counted_by_kind():
     verdicts = pd.DataFrame(
         {
