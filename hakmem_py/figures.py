@@ -167,7 +167,7 @@ def ranks(table, title="Rank by median time"):
             orientation="h",
             offsetgroup=name,
             customdata=rows[["low", "high", "median_ns"]],
-            hovertemplate="%{y}: %{x} [%{customdata[0]:g}, %{customdata[1]:g}], %{customdata[2]:.4g} ns",
+            hovertemplate="%{y}: %{x:d} [%{customdata[0]:d}, %{customdata[1]:d}], %{customdata[2]:.4g} ns",
         )
     first = table[table["rank"] == 1].set_index("case")["allocator"]
     settled = int((table["low"] == table["high"]).sum())
@@ -346,7 +346,7 @@ def rates(table, label, limit, title=""):
     kind = np.where(table["low"] > limit, "not replicated", "replicated")
     look = list(zip(*(looks(["replicated", "not replicated"])[name] for name in kind), strict=True))
     point = {"x": share["rate"], "y": table[label], "mode": "markers", "marker": marker(look, 9)}
-    fig = go.Figure().add_scatter(**point, error_x=around, hovertemplate="%{y}: %{x:.1f} %")
+    fig = go.Figure().add_scatter(**point, error_x=around, hovertemplate="%{y}: %{x:.1f} %<extra></extra>")
     fig.add_vline(x=100 * limit)
     alt = f"Limit {limit:.0%}. {listed(share['rate'].set_axis(table[label]), '{:.1f} %')}."
     return finish(fig, alt, title, 120 + 24 * len(table), xaxis={"title_text": "percent"}, yaxis=CASES)
