@@ -96,8 +96,8 @@ def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
     said = f"{what} of each side / that of {baseline}"
     base = samples[samples["allocator"] == baseline].median(numeric_only=True)
     peak = base["peak_rss_bytes"] / 1e6
-    peak = f"peak {peak:.4g} MB" if peak == peak else "ended too soon for a peak"
-    peak += "" if target.bench else ", of it alone without its children"
+    alone = "" if target.bench else " of it alone, without its children"
+    peak = f"peak {peak:.4g} MB{alone}" if peak == peak else "ended too soon for a peak"
     time = base["wall_ns_per_op" if args.metric == "wall" else "cpu_ns_per_op"]
     time_said = f"{time:.4g} ns an operation" if target.bench else f"{time / 1e6:.4g} ms"
     print(f"{target.label}: {said} ({time_said}, {peak}), ", end="")
