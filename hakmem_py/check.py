@@ -63,7 +63,7 @@ def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
 
 def _sources(commit, scratch):
     """native/ as it was in a commit, unpacked into a folder."""
-    with tarfile.open(fileobj=BytesIO(_git("archive", commit, "native"))) as archive:
+    with tarfile.open(fileobj=BytesIO(_git("archive", "--end-of-options", commit, "native"))) as archive:
         archive.extractall(scratch, filter="data")
     return scratch / "native"
 
@@ -75,7 +75,7 @@ def _git(*arguments):
         asked = ["git", "-C", ROOT, "rev-parse", "--is-shallow-repository"]
         shallow = subprocess.run(asked, capture_output=True).stdout.strip() == b"true"
         more = "; the clone is shallow, older commits come by: git fetch --unshallow" if shallow else ""
-        raise CheckError(f"git {' '.join(arguments[:2])}: {said[0]}{more}")
+        raise CheckError(f"git {arguments[0]}: {said[0]}{more}")
     return done.stdout
 
 

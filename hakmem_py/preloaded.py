@@ -54,7 +54,9 @@ def run(command, preload="", env=(), timeout_s=600.0):
         return {"status": "timeout", "error": f"{Path(command[0]).name} did not end within {timeout_s:g} s"}
     if child.returncode:
         name, last = Path(command[0]).name, lines[-1] if lines else ""
-        error = f"{name} ended with status {child.returncode}: {last}".rstrip(": ")
+        code = child.returncode
+        how = f"status {code}" if code > 0 else signal.Signals(-code).name
+        error = f"{name} ended with {how}: {last}".rstrip(": ")
         return {"status": "error", "error": error}
     refused = [line for line in lines if "cannot be preloaded" in line] + [refusal("\n".join(lines))]
     if refused[0]:

@@ -358,8 +358,9 @@ def test_a_slot_that_outlives_its_holder_says_so():
         "print(subprocess.Popen(['sleep', '60'], close_fds=False, stdout=subprocess.DEVNULL).pid, flush=True)"
     )
     left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = "which has ended, but not what it ran"
     try:
-        with pytest.raises(slot.SlotError, match="which has ended, but not what it ran"), slot.bench_slot("two"):
+        with pytest.raises(slot.SlotError, match=said), slot.bench_slot("two"):
             pass
     finally:
         os.kill(int(left), signal.SIGKILL)
