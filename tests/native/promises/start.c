@@ -2,6 +2,7 @@
 #include "../serve.h"
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 
 extern char **environ;
 
@@ -15,6 +16,19 @@ PROMISE(it_starts_without_an_environment) {
     const char *library = getenv("LD_PRELOAD");
     strncat(preload, library ? library : "", sizeof preload - 12);
     keep_in_new_process("it_works", NULL, (char *[]){library ? preload : NULL, NULL});
+}
+
+/* Takes the place of libc's for the allocator too, as one of a library preloaded beside it (libfaketime) does. */
+ssize_t getrandom(void *to, size_t bytes, unsigned flags) {
+    void *volatile block = malloc(80);
+    free(block);
+    return syscall(SYS_getrandom, to, bytes, flags);
+}
+
+PROMISE(it_starts_where_getrandom_allocates) {
+    char byte;
+    HOLDS(getrandom(&byte, 1, 0) == 1);
+    serve_every_size(NULL);
 }
 
 static void hide_proc(void) {
