@@ -24,6 +24,8 @@ static COLD void start(void)
     if (!atomic_load(&started)) {
         os_page = (size_t)sysconf(_SC_PAGESIZE);
         run_threads = os_cores();
+        uintptr_t table = align_up((uintptr_t)&owners, os_page), end = align_down((uintptr_t)(&owners + 1), os_page);
+        os_huge((void *)table, end - table, false); /* 16 MiB of which little is touched */
         link_key = LINK_LEAST + (os_random() >> (64 - POINTER_BITS + 1));
         classes_init();
         ace_prepare();

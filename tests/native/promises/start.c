@@ -31,6 +31,21 @@ PROMISE(it_starts_where_getrandom_allocates) {
     serve_every_size(NULL);
 }
 
+/* Whatever transparent_hugepage/enabled says, a small program's tables get no page of 2 MiB. */
+PROMISE(it_starts_without_huge_pages) {
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    char line[512], what[5];
+    unsigned long from, to;
+    int may = 0, writable = 0;
+    if (maps == NULL) UNTRIED("no smaps");
+    while (fgets(line, sizeof line, maps) != NULL) {
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, what) == 3) writable = what[1] == 'w' && to - from >= 4 * MIB;
+        if (writable && strncmp(line, "VmFlags:", 8) == 0) may |= strstr(line, " nh") == NULL;
+    }
+    fclose(maps);
+    HOLDS(!may);
+}
+
 static void hide_proc(void) {
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("none", "/proc", "tmpfs", 0, NULL) != 0)
