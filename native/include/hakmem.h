@@ -104,7 +104,7 @@ typedef struct hak_magazine_t {
     uint32_t heap; /* number of the heap */
     uint32_t block_size;
     uint32_t loaded; /* blocks in the magazine that malloc and free use */
-    uint32_t spare;  /* blocks in the full one behind it */
+    uint32_t spare;  /* blocks in the one behind it */
     uint32_t capacity;
     uint32_t depot; /* full magazines in the shared depot, same for every heap */
 } hak_magazine_t;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/auxv.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -18,6 +19,11 @@
 #include <time.h>
 
 static size_t os_page = 4096; /* bytes; read once at start, the only assumption about pages */
+
+/* What is asked at the start is asked of the kernel, not of libc: a library that has one of these functions for itself,
+ * to fake it or to trace it (libfaketime has getrandom), may allocate there, and who asks holds the lock of the start.
+ */
+static void os_begin(void) { os_page = (size_t)getauxval(AT_PAGESZ); }
 
 static uint64_t os_clock_ns(clockid_t clock)
 {
@@ -32,8 +38,6 @@ static uint64_t os_now_ns(void) { return os_clock_ns(CLOCK_MONOTONIC); }
  * memory. */
 static uint64_t os_tick_ns(void) { return os_clock_ns(CLOCK_MONOTONIC_COARSE); }
 
-/* The system call itself: a library that has a getrandom of its own (libfaketime) allocates in it, and who asks holds the
- * lock of the start. */
 static uint64_t os_random(void)
 {
     uint64_t n = 0;
@@ -194,7 +198,8 @@ static bool os_has_ended(int32_t thread) { return syscall(SYS_tgkill, getpid(), 
 static size_t os_limit(int resource)
 {
     struct rlimit limit;
-    return getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : (size_t)limit.rlim_cur;
+    bool none = syscall(SYS_prlimit64, 0, resource, NULL, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY;
+    return none ? SIZE_MAX : (size_t)limit.rlim_cur;
 }
 
 /* Bytes of address space the process may have, and write to; SIZE_MAX without a limit. */
@@ -204,7 +209,9 @@ static size_t os_address_space(void) { return size_min(os_limit(RLIMIT_AS), os_l
 static uint32_t os_cores(void)
 {
     cpu_set_t cores;
-    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? (uint32_t)CPU_COUNT(&cores) : CPU_SETSIZE;
+    CPU_ZERO(&cores); /* the kernel writes as many as it knows */
+    bool told = syscall(SYS_sched_getaffinity, 0, sizeof cores, &cores) > 0;
+    return told ? (uint32_t)CPU_COUNT(&cores) : CPU_SETSIZE;
 }
 
 extern char **environ;

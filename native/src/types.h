@@ -103,9 +103,10 @@
 #define APART_TIMES 8u  /* ... when so many times as many were freed as there are, ... */
 #define APART_WORTH 16u /* ... whether one of so many slabs became whole */
 #define APART_WAIT 16u  /* magazines given until it is tried again, if not, ... */
-#define APART_VAIN 64u  /* ... and so many times as many as all blocks fill, if it was in vain; or APART_TIMES as many,
-                         * if all is taken again */
-#define NEAR_MANY 8u    /* blocks of longer classes lent to one, until it gets one of its own */
+#define APART_VAIN                                                                                                     \
+    64u              /* ... and so many times as many as all blocks fill, if it was in vain; or APART_TIMES as many,   \
+                      * if all is taken again */
+#define NEAR_MANY 8u /* blocks of longer classes lent to one, until it gets one of its own */
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
 #define HOMES_LEAST ((size_t)3 << 19)   /* bytes in a row, about a core's second cache, from which order counts */
 #define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
@@ -387,7 +388,7 @@ enum heap_state { HEAP_FREE, HEAP_LIVE, HEAP_HELD }; /* held: free, while its pa
 struct heap {
     struct bins bins;
     struct magazine loaded[CLASSES];    /* the slots that bins point into; how many blocks the bin says */
-    struct magazine spare[CLASSES];     /* the magazine behind it: empty, or it was full */
+    struct magazine spare[CLASSES];     /* the magazine behind it: it was full; or freed blocks that are kept apart */
     uintptr_t *slots, *slots_end;       /* mapped for further magazines: behind the heap, then elsewhere */
     uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
     uint8_t lent[CLASSES - WIDE_CLASS]; /* blocks of longer classes in a row, modulo NEAR_MANY */

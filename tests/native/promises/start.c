@@ -2,6 +2,7 @@
 #include "../serve.h"
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 extern char **environ;
@@ -18,16 +19,34 @@ PROMISE(it_starts_without_an_environment) {
     keep_in_new_process("it_works", NULL, (char *[]){library ? preload : NULL, NULL});
 }
 
-/* Takes the place of libc's for the allocator too, as one of a library preloaded beside it (libfaketime) does. */
-ssize_t getrandom(void *to, size_t bytes, unsigned flags) {
+static void allocate(void) {
     void *volatile block = malloc(80);
     free(block);
+}
+
+/* These take the place of libc's for the allocator too, as those of a library preloaded beside it (libfaketime) do. */
+ssize_t getrandom(void *to, size_t bytes, unsigned flags) {
+    allocate();
     return syscall(SYS_getrandom, to, bytes, flags);
 }
 
-PROMISE(it_starts_where_getrandom_allocates) {
+int sched_getaffinity(pid_t process, size_t bytes, cpu_set_t *cores) {
+    allocate();
+    return syscall(SYS_sched_getaffinity, process, bytes, cores) < 0 ? -1 : 0;
+}
+
+int getrlimit(__rlimit_resource_t resource, struct rlimit *limit) {
+    allocate();
+    return (int)syscall(SYS_prlimit64, 0, resource, NULL, limit);
+}
+
+PROMISE(it_starts_where_what_it_asks_allocates) {
     char byte;
+    cpu_set_t cores;
+    struct rlimit limit;
     HOLDS(getrandom(&byte, 1, 0) == 1);
+    HOLDS(sched_getaffinity(0, sizeof cores, &cores) == 0);
+    HOLDS(getrlimit(RLIMIT_AS, &limit) == 0);
     serve_every_size(NULL);
 }
 
