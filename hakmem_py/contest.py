@@ -173,7 +173,7 @@ def _program(arguments, allocator, env, timeout_s):
 
 def add_common(sub):
     """Options of every comparison: how often, how judged, how fast the learner, how much of a workload."""
-    sub.add_argument("--blocks", type=int, default=10, help="of runs, in each of which every side has its turn; default 10")
+    sub.add_argument("--blocks", type=int, default=10, help="of runs, every side in turn; default 10")
     sub.add_argument("--seed", type=int, default=1, help="of the order; default 1")
     sub.add_argument(
         "--metric",
