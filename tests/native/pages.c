@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdint.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,6 +24,13 @@ long sysconf(int name) {
     if (name == _SC_PAGESIZE) return PAGE;
     if (real == NULL) real = (long (*)(int))dlsym(RTLD_NEXT, "sysconf");
     return real(name);
+}
+
+unsigned long getauxval(unsigned long type) {
+    static unsigned long (*real)(unsigned long);
+    if (type == AT_PAGESZ) return PAGE;
+    if (real == NULL) real = (unsigned long (*)(unsigned long))dlsym(RTLD_NEXT, "getauxval");
+    return real(type);
 }
 
 void *mmap(void *hint, size_t bytes, int protection, int flags, int file, off_t offset) {
