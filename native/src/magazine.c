@@ -330,8 +330,8 @@ static void magazine_join(struct heap *heap, unsigned class, size_t wait)
 }
 
 /* Was it worth it, and is it? A thread that only gives tears down what it had. Where blocks come and go in balance
- * slabs become whole until the rest is dense. Where it is dense and none did, what was free was taken again: it comes
- * and goes, or is what magazines hold of a class that is short. */
+ * slabs become whole until the rest is dense. If it is dense though none did, what was free was taken again: it comes
+ * and goes, as waves do. */
 static void magazine_judge(struct heap *heap, unsigned class)
 {
     struct apart *apart = &heap->apart[class];

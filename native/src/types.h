@@ -86,27 +86,25 @@
 #define WINDOW_SPARE (GROWTH_UNITS / 2)      /* units; so many beyond the block go, though it be longer */
 #define WINDOW_HUGE ((size_t)8 << 20)        /* bytes of such a block from which it may get huge pages */
 
+#define SPARSE_LEAST ((size_t)128 << 10) /* bytes of free blocks of a class that are much ... */
+#define SPARSE_SHARE 8u                  /* ... if they are such a part of its slabs; later half of either will do */
+#define APART_LOOK 16u                   /* frees until it is looked whether blocks are taken, too: ... */
+#define APART_TAKEN 8u                   /* ... one for so many frees at least; or, ... */
+#define APART_TIMES 8u                   /* ... when so many times as many were freed as there are, ... */
+#define APART_WORTH 16u                  /* ... whether one of so many slabs became whole */
+#define APART_WAIT 16u /* magazines given, at least, until it is tried again; those that all blocks fill ... */
+#define APART_VAIN 64u /* ... so many times, if it was in vain, and APART_TIMES, if all that was free was taken */
+
 #define BOUND_ROW 255u   /* bits of a unit's bound that say its class: what blocks are apart is above (sizeclass.c) */
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
-#define POLICY_LAST 20             /* row of the policy table (ace/policy.c) */
-#define POLICY_DEFAULT 20          /* ucb-near */
-#define QUARANTINE_MAX 4096        /* freed blocks that hardened holds back at most */
-#define MAGAZINE_BURST 128u        /* with more the exchange of a magazine costs each block hardly less */
-#define GIVEN_MANY 4u              /* units, or shorter magazines, in a row: then the next ones are smaller */
-#define GIVEN_ALL (GIVEN_MANY + 1) /* and much of all classes: then they are smaller still ... */
-#define SPARSE_LEAST                                                                                                   \
-    ((size_t)128 << 10) /* bytes of a class that are free in slabs, and in magazines at first, are much ... */
-#define SPARSE_SHARE 8u /* ... if they are such a part of its slabs; and half of either later */
-#define APART_LOOK 16u  /* frees until it is looked whether blocks are taken, too: ... */
-#define APART_TAKEN 8u  /* ... one for so many frees at least; or, ... */
-#define APART_TIMES 8u  /* ... when so many times as many were freed as there are, ... */
-#define APART_WORTH 16u /* ... whether one of so many slabs became whole */
-#define APART_WAIT 16u  /* magazines given until it is tried again, if not, ... */
-#define APART_VAIN                                                                                                     \
-    64u              /* ... and so many times as many as all blocks fill, if it was in vain; or APART_TIMES as many,   \
-                      * if all is taken again */
-#define NEAR_MANY 8u /* blocks of longer classes lent to one, until it gets one of its own */
+#define POLICY_LAST 20                  /* row of the policy table (ace/policy.c) */
+#define POLICY_DEFAULT 20               /* ucb-near */
+#define QUARANTINE_MAX 4096             /* freed blocks that hardened holds back at most */
+#define MAGAZINE_BURST 128u             /* with more the exchange of a magazine costs each block hardly less */
+#define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */
+#define GIVEN_ALL (GIVEN_MANY + 1)      /* and much of all classes: then they are smaller still ... */
+#define NEAR_MANY 8u                    /* blocks of longer classes lent to one, until it gets one of its own */
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
 #define HOMES_LEAST ((size_t)3 << 19)   /* bytes in a row, about a core's second cache, from which order counts */
 #define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
