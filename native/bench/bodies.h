@@ -340,7 +340,7 @@ BODY frag_grow(enum backend on, struct lane *lane, uint64_t n)
 /* A cache of 8 times the smallest size a slot. Its values grow from 16 times the smallest size to the largest, by the
  * square of the time; the oldest makes room, but for one in four, which is asked for again and stays for another turn.
  * In the end everything is freed. */
-enum { DRIFT_TURNS = 2 }; /* values that come, for each slot */
+enum { DRIFT_TURNS = 32 }; /* values that come, for each slot */
 
 BODY drift(enum backend on, struct lane *lane, uint64_t n)
 {
