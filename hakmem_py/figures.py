@@ -14,7 +14,6 @@ from .style import (
     CASES,
     INK,
     bars,
-    colour,
     finish,
     in_order,
     joined,
@@ -317,6 +316,7 @@ def peaks(samples, title="Peak resident memory"):
         good.groupby(["case", "allocator"], sort=False)[["peak_rss_bytes", "live_peak_bytes"]].median() / 1e6
     )
     fig, names, cases = go.Figure(), in_order(good["allocator"]), good["case"].nunique()
+    look = looks(names)
     for name in names:
         rows = table.xs(name, level="allocator")
         fig.add_bar(
@@ -324,7 +324,7 @@ def peaks(samples, title="Peak resident memory"):
             y=rows.index,
             name=name,
             orientation="h",
-            marker_color=colour(name),
+            marker_color=look[name][0],
             customdata=rows["live_peak_bytes"],
             hovertemplate="%{y}: %{x:.1f} MB for %{customdata:.1f} MB live",
         )

@@ -126,20 +126,16 @@ def _legend_rows(fig):
 
 
 def looks(names):
-    """{name: (colour, symbol)}: the known ones as everywhere, the others distinct within one figure."""
+    """{name: (colour, symbol)}: the known ones as everywhere, the others distinct, if it can be by colour."""
     found = {name: KNOWN[name] for name in names if name in KNOWN}
     for name in names:
         if name not in found:
             start = crc32(str(name).encode())
             ring = [OTHERS[(start + i) % len(OTHERS)] for i in range(len(OTHERS))]
             free = [look for look in ring if look not in found.values()]
-            found[name] = (free or ring)[0]
+            taken = {colour for colour, _ in found.values()}
+            found[name] = ([look for look in free if look[0] not in taken] or free or ring)[0]
     return found
-
-
-def colour(name):
-    """The colour of one name."""
-    return looks([name])[name][0]
 
 
 def marker(look, size=8):
