@@ -73,7 +73,7 @@ class Verdict:
 
 def cv(x):
     """Standard deviation over mean (n - 1 in the variance); nan for fewer than two values."""
-    x = np.asarray(x, float) / np.max(np.abs(x), initial=0.0)  # huge: squares overflow; tiny: they vanish
+    x = np.asarray(x, float) / max(map(abs, x), default=1)  # huge: squares overflow; tiny: they vanish
     return float(np.std(x, ddof=1) / np.mean(x)) if len(x) > 1 else nan
 
 
