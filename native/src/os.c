@@ -21,8 +21,7 @@
 static size_t os_page = 4096; /* bytes; read once at start, the only assumption about pages */
 
 /* What is asked at the start is asked of the kernel, not of libc: a library that has one of these functions for itself,
- * to fake it or to trace it (libfaketime has getrandom), may allocate there, and who asks holds the lock of the start.
- */
+ * to fake it (libfaketime has getrandom), may allocate there, and who asks holds the lock of the start. */
 static void os_begin(void) { os_page = (size_t)getauxval(AT_PAGESZ); }
 
 static uint64_t os_clock_ns(clockid_t clock)

@@ -9,6 +9,12 @@
 
 enum { KIB = 1 << 10, MIB = 1 << 20 };
 
+/* The same numbers in each process. */
+static inline size_t next_random(void) {
+    static uint64_t state = 1;
+    return (state = state * UINT64_C(6364136223846793005) + 1442695040888963407u) >> 33;
+}
+
 /* One block of every size up to 2 MiB, touched, grown, and freed; a little of everything an allocator does. */
 static inline void *serve_every_size(void *unused) {
     (void)unused;

@@ -24,11 +24,6 @@ PROMISE(every_peak_of_20_mib_blocks_goes_back) {
     give_back_after(20 * MIB); /* by now the allocator knows that they are filled */
 }
 
-static size_t next_random(void) {
-    static uint64_t state = 1;
-    return (state = state * UINT64_C(6364136223846793005) + 1442695040888963407u) >> 33;
-}
-
 /* Sizes of all classes, freed in no order: hardly a page of theirs stays with a thread that rests. */
 PROMISE(a_small_peak_of_many_sizes_goes_back) {
     enum { SMALL_PEAK = 48 * MIB };

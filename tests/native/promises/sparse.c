@@ -6,11 +6,6 @@
 enum { COUNT = 300000 };
 static char *blocks[COUNT];
 
-static size_t next_random(void) {
-    static uint64_t state = 1;
-    return (state = state * UINT64_C(6364136223846793005) + 1442695040888963407u) >> 33;
-}
-
 /* Bytes of slabs in which there are blocks. */
 static size_t slab_bytes(void) {
     size_t (*walk)(hak_span_t *, size_t) = (size_t (*)(hak_span_t *, size_t))library("hak_heap_walk");
