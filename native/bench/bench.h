@@ -1,4 +1,5 @@
-/* bench.h: what the files of the bench share: options, lanes (one thread's share of a run), the table of workloads.
+/* bench.h: what the files of the bench share: options, lanes (one thread's share of a run), the table of workloads; and
+ * what each file has for those above it, the lowest first.
  *
  * One executable measures every allocator. A *backend* says who answers the calls: `malloc` is whatever LD_PRELOAD put
  * there, `floor` a bare intrusive list inside this executable, `direct` the inlined fast path of
@@ -16,10 +17,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
-
-#ifdef HAK_BENCH_DIRECT
-#include "hakmem.h"
-#endif
 
 #define UNSET UINT64_MAX
 #define INLINE static inline __attribute__((always_inline))
@@ -154,12 +151,12 @@ struct workload {
     body_fn body[BACKENDS];
 };
 
-/* workloads.c */
-extern const struct workload workloads[];
-extern const size_t workload_count;
-extern const char *const phase_names[];
-uint64_t workload_slots(const struct options *options); /* slots to map for a lane */
-void workload_drain(struct rig *rig);                   /* frees and checks what is still live */
+/* machine.c */
+void die(int status, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
+void *map_zeroed(size_t size);                          /* resident; dies when there is no memory */
+uint64_t proc_bytes(const char *path, const char *key); /* of a "Key:  123 kB" line; 0 where the kernel does not say */
+uint64_t resident_bytes(void);
+void reset_peak(void); /* the high-water mark starts again here, so that setting up does not count */
 
 /* peers.c */
 extern const char *const backend_names[BACKENDS];
@@ -170,6 +167,13 @@ void *floor_malloc(size_t size);
 void floor_free(void *block, size_t size);
 void *floor_realloc(void *block, size_t old_size, size_t size);
 void *floor_calloc(size_t size);
+
+/* workloads.c */
+extern const struct workload workloads[];
+extern const size_t workload_count;
+extern const char *const phase_names[];
+uint64_t workload_slots(const struct options *options); /* slots to map for a lane */
+void workload_drain(struct rig *rig);                   /* frees and checks what is still live */
 
 /* replay.c */
 struct trace_facts {
@@ -183,11 +187,6 @@ const struct trace_facts *trace_load(const char *path, bool partial); /* dies wi
 
 /* run.c */
 const struct result *run(const struct options *options);
-void *map_zeroed(size_t size);    /* resident; dies when there is no memory */
-void watch_peak(struct rig *rig); /* reads peak_rss_bytes */
-
-/* main.c */
-void die(int status, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
 
 INLINE uint64_t clock_ns(clockid_t clock)
 {
@@ -205,67 +204,6 @@ INLINE void relax(unsigned *spins)
     __asm__ volatile("yield");
 #endif
     if (++*spins % 2048 == 0) sched_yield();
-}
-
-/* The four verbs. `on` is a constant wherever they are used, so one direct call or inlined path remains. Sizes go along
- * because the floor's free is sized. */
-INLINE void *take(enum backend on, size_t size)
-{
-    if (on == ON_FLOOR) return floor_malloc(size);
-#ifdef HAK_BENCH_DIRECT
-    if (on == ON_DIRECT) return hak_malloc_inline(size);
-#endif
-    return malloc(size);
-}
-
-INLINE void give(enum backend on, void *block, size_t size)
-{
-    if (on == ON_FLOOR) return floor_free(block, size);
-#ifdef HAK_BENCH_DIRECT
-    if (on == ON_DIRECT) return hak_free_inline(block);
-#endif
-    free(block);
-}
-
-INLINE void *resize(enum backend on, void *block, size_t old_size, size_t size)
-{
-    if (on == ON_FLOOR) return floor_realloc(block, old_size, size);
-#ifdef HAK_BENCH_DIRECT
-    if (on == ON_DIRECT) return hak_realloc(block, size);
-#endif
-    return realloc(block, size);
-}
-
-INLINE void *take_zeroed(enum backend on, size_t size)
-{
-    if (on == ON_FLOOR) return floor_calloc(size);
-#ifdef HAK_BENCH_DIRECT
-    if (on == ON_DIRECT) return hak_calloc(1, size);
-#endif
-    return calloc(1, size);
-}
-
-INLINE void *take_aligned(enum backend on, size_t alignment, size_t size)
-{
-#ifdef HAK_BENCH_DIRECT
-    if (on == ON_DIRECT) return hak_aligned_alloc(alignment, size);
-#endif
-    (void)on;
-    return aligned_alloc(alignment, size);
-}
-
-/* Uses a block as a program would. The store is volatile and memory is declared changed, so neither the calls nor an
- * inlined push and pop around it can be dropped or merged. */
-INLINE void touch(void *block, uint64_t value)
-{
-    *(volatile char *)block = (char)value;
-    __asm__ volatile("" : : "r"(block) : "memory");
-}
-
-/* One byte in every page, each time on another cache line: whole-page strides would fight for one set of L1. */
-INLINE void touch_pages(void *block, size_t size, uint64_t value)
-{
-    for (size_t at = 0; at < size; at += 4096 - CACHE_LINE) touch((char *)block + at, value);
 }
 
 #endif

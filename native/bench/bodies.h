@@ -6,7 +6,7 @@
 #ifndef HAK_BENCH_BODIES_H
 #define HAK_BENCH_BODIES_H
 
-#include "bench.h"
+#include "verbs.h"
 
 #define BODY INLINE uint64_t
 

@@ -3,22 +3,9 @@
 #include "bench.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-void die(int status, const char *format, ...)
-{
-    va_list arguments;
-    fflush(stdout);
-    fputs("bench: ", stderr);
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-    _exit(status);
-}
 
 static void pin(int64_t cpu)
 {

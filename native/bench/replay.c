@@ -5,8 +5,8 @@
  * is used again only by the thread that freed the last object in it. What the program never freed is freed at the end,
  * so a trace can be replayed again and again. */
 #define _GNU_SOURCE
-#include "bench.h"
 #include "trace.h"
+#include "verbs.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,7 +8,6 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,53 +15,6 @@
 #include <unistd.h>
 
 enum { LEAST_PAUSE_MS = 5 };
-
-/* --- the machine -------------------------------------------------------------------------------------------------- */
-
-void *map_zeroed(size_t size)
-{
-    void *memory =
-        mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (memory == MAP_FAILED)
-        die(EXIT_FAILURE, "no memory for %zu bytes of the bench's own arrays: use fewer --slots or --threads", size);
-    return memory;
-}
-
-/* A whole small /proc file, in a buffer of its own; "" where there is none. */
-static const char *read_proc(const char *path)
-{
-    static char text[16384];
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
-    if (file >= 0) close(file);
-    text[length > 0 ? length : 0] = '\0';
-    return text;
-}
-
-/* Bytes of a "Key:  123 kB" line; 0 where the kernel does not say. */
-static uint64_t proc_bytes(const char *path, const char *key)
-{
-    const char *line = strstr(read_proc(path), key);
-    return line ? strtoull(line + strlen(key), NULL, 10) * 1024 : 0;
-}
-
-static uint64_t resident_bytes(void)
-{
-    const char *pages = strchr(read_proc("/proc/self/statm"), ' ');
-    return pages ? strtoull(pages, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
-}
-
-/* The high-water mark starts again here, so that setting up does not count; kernels that refuse leave it as it was. */
-static void reset_peak(void)
-{
-    int file = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-    if (file < 0) return;
-    ssize_t written = write(file, "5", 1);
-    (void)written;
-    close(file);
-}
-
-void watch_peak(struct rig *rig) { rig->peak_rss_bytes = resident_bytes(); }
 
 /* --- lanes -------------------------------------------------------------------------------------------------------- */
 
