@@ -100,6 +100,15 @@ class Build:
         return json.loads((self.folder / "build.json").read_text(encoding="utf-8"))
 
 
+def expect_preloadable():
+    """Raises BuildError where LD_PRELOAD, split at spaces and colons (ld.so(8)), cannot name a build."""
+    if re.search(r"[\s:]", str(BUILDS)):
+        raise BuildError(
+            f"no library in {str(BUILDS)!r} can be preloaded: LD_PRELOAD is split at spaces and colons; "
+            "move the project to a folder without any in its path"
+        )
+
+
 def build(variant="release", native=NATIVE):
     """The Build of a variant, compiled where it is not there yet. native: another tree's native/ folder.
 
@@ -110,6 +119,7 @@ def build(variant="release", native=NATIVE):
 
 def build_all(variants, native=NATIVE):
     """variant -> Build, as `build` makes them, those that are missing side by side."""
+    expect_preloadable()
     builds = {}
     for variant in variants:
         if parse_variant(variant)[0] == "pgo" and "clang" in compiler_version():

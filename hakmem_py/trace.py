@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .build import BUILDS, NATIVE, BuildError, build, compiler, compiler_version
+from .build import BUILDS, NATIVE, BuildError, build, compiler, compiler_version, expect_preloadable
 from .spec import TRACE_SUFFIX
 
 # What the table of workloads would say of a trace; it has as many threads as the program had.
@@ -78,6 +78,7 @@ def find_program(name: str) -> str:
 
 def recorder(native: Path = NATIVE) -> Path:
     """libhaktrace.so, compiled where its sources or the compiler have changed."""
+    expect_preloadable()
     sources = [native / "bench" / name for name in _SOURCES]
     content = repr((_FLAGS, compiler_version())).encode() + b"".join(path.read_bytes() for path in sources)
     library = BUILDS / f"trace-{hashlib.sha256(content).hexdigest()[:12]}" / "libhaktrace.so"

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hakmem_py import build
+from hakmem_py import build, trace
 from hakmem_py.build import BuildError
 
 REPORT = """
@@ -149,6 +149,15 @@ def test_the_compilers_own_words_are_shown(tree, monkeypatch, tmp_path):
         build.build("release", tree)
     left = {path.name.partition("-")[0] for path in (tmp_path / "build").iterdir()}
     assert left <= {".lock", "bench"}  # nothing half made; the bench's own objects are whole
+
+
+@pytest.mark.parametrize("name", ["my lab", "a:b"])
+def test_a_folder_that_ld_preload_would_split_is_named(name, monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "BUILDS", tmp_path / name / "build")
+    with pytest.raises(BuildError, match=rf"{name}/build' can be preloaded.*move the project"):
+        build.build()
+    with pytest.raises(BuildError, match="move the project"):
+        trace.recorder()
 
 
 def test_a_changed_source_is_another_build(tree):
