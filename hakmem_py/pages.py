@@ -1,10 +1,13 @@
 """Executed notebooks as offline HTML pages, and the front page that leads through them.
 
+Each page begins with what it found: a picture and its results, which lead to the figures they are read from.
+
 No request leaves a page: styles, scripts and formulas stand in it, figures are drawn by one plotly.min.js
 beside all pages (or inside the page, where it is to be mailed). Reads notebooks and records only; runs
 nothing.
 """
 
+import hashlib
 import html
 import json
 import re
@@ -39,7 +42,7 @@ TONES = {
     **dict.fromkeys(["NO-GO", "SLOWER", "NOT REPLICATED", "VOID"], "bad"),
     "UNDECIDED": "open",
 }
-FIRST = 4  # verdicts of a notebook that the front page shows unfolded
+FIRST = 4  # results of a notebook that its page and the front page show unfolded
 
 
 def badge(verdict):
@@ -97,7 +100,13 @@ def figure(spec):
     )
     drawing = drawing.replace("<", "\\u003c")  # nothing inside may end the script element
     script = f'<script type="application/json">{drawing}</script>'
-    return f'<figure class="plot">{canvas}{script}<figcaption>{html.escape(alt)}</figcaption></figure>'
+    words = f"<figcaption>{html.escape(alt)}</figcaption>"
+    return f'<figure class="plot" id="{place(alt)}">{canvas}{script}{words}</figure>'
+
+
+def place(alt):
+    """The anchor of the figure with this alt text."""
+    return f"figure-{hashlib.sha256(alt.encode()).hexdigest()[:8]}"
 
 
 def special(data):
@@ -156,6 +165,29 @@ def question(notebook):
     return re.sub(r"</?p>", "", markdown(asked)[0]).strip()
 
 
+def results(notebook, page=""):
+    """What a notebook found: {thumbnail: SVG, at: where it leads, lines: [(badge, text, where)]}, as HTML.
+
+    page: the address of its page, where the results are not to stand on it. The picture is the figure that a
+    headline names, or the first one.
+    """
+    headlines, figures = outputs(notebook, HEADLINE), outputs(notebook, PLOTLY)
+    alts = [figure["layout"]["meta"]["alt"] for figure in figures]
+    named = [line["figure"] for line in headlines if line["figure"] in alts]
+    alt = (named or alts or [""])[0]
+
+    def where(figure):
+        return f"{page}#{place(figure) if figure in alts else 'result'}"
+
+    return {
+        "thumbnail": thumbnail.svg(figures[alts.index(alt)]) if alts else "",
+        "at": where(alt),
+        "lines": [
+            (badge(line["verdict"]), html.escape(line["text"]), where(line["figure"])) for line in headlines
+        ],
+    }
+
+
 def page(executed, self_contained=False):
     """HTML of one executed notebook (path). Its record, put there by the batch, ends the page."""
     notebook = nbformat.read(executed, as_version=4)
@@ -166,6 +198,8 @@ def page(executed, self_contained=False):
             "name": executed.stem,
             "title": title(notebook, executed.stem),
             "outline": outline(notebook),
+            "results": results(notebook),
+            "first": FIRST,
             "code": any(cell.cell_type == "code" for cell in notebook.cells),
             "reference": record.get("parameters", {}).get("reference", False),
             "calibration": record.get("calibration", ""),
@@ -201,20 +235,12 @@ def write_page(executed, folder, self_contained=False):
 # ---------------------------------------------------------------- the front page
 
 
-def _picture(notebook, headlines):
-    """The figure that a headline names, or the first one, as a small SVG."""
-    figures = outputs(notebook, PLOTLY)
-    wanted = {line["figure"] for line in headlines if line["figure"]}
-    chosen = [spec for spec in figures if (spec["layout"].get("meta") or {}).get("alt") in wanted] or figures
-    return thumbnail.svg(chosen[0]) if chosen else ""
-
-
-def _words(notebook, name, headlines):
+def _words(notebook, name):
     """What the search box looks through: every word of name, text, figures' captions and results, once."""
     prose = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     figures = [figure["layout"]["meta"]["alt"] for figure in outputs(notebook, PLOTLY)]
-    results = [f"{line['verdict']} {line['text']}" for line in headlines]
-    text = re.sub(r"<[^>]+>|[*`$#]", "", " ".join([name, *prose, *figures, *results]))
+    found = [f"{line['verdict']} {line['text']}" for line in outputs(notebook, HEADLINE)]
+    text = re.sub(r"<[^>]+>|[*`$#]", "", " ".join([name, *prose, *figures, *found]))
     return html.escape(" ".join(dict.fromkeys(text.lower().split())))
 
 
@@ -230,16 +256,14 @@ def _card(path, record):
         return card | {"failure": damaged}
     notebook = nbformat.read(executed, as_version=4)
     success = notebook.metadata["hakmem"]["record"]
-    headlines = outputs(notebook, HEADLINE)
     return card | {
         "href": f"html/{name}.html",
         "title": title(notebook, name),
         "question": question(notebook),
-        "headlines": [(badge(line["verdict"]), html.escape(line["text"])) for line in headlines],
-        "thumbnail": _picture(notebook, headlines),
+        "results": results(notebook, f"html/{name}.html"),
         "made": made(success),
         "reference": success["parameters"].get("reference", False),
-        "words": _words(notebook, name, headlines),
+        "words": _words(notebook, name),
     }
 
 

@@ -211,7 +211,7 @@ def test_a_page_that_lost_its_plotly_says_so(specimen, browser, tmp_path):
 def test_the_front_page_leads_and_finds(specimen, browser):
     open_page = visit(browser, specimen / "index.html")
     page = open_page.page
-    assert page.inner_text(".verdicts").split("\n") == ["00_specimen", "GO", "It draws & more"]
+    assert page.inner_text(".card .results").split("\n") == ["GO", "It draws & more"]
     assert (
         page.inner_text(".card p >> nth=0") == "Does it draw?"
         and page.locator(".thumb svg polyline").count() == 1
@@ -222,6 +222,19 @@ def test_the_front_page_leads_and_finds(specimen, browser):
     assert page.locator(".card").is_visible()
     page.click(".card h3 a")
     assert page.title().startswith("A specimen") and open_page.complaints == []
+
+
+def test_a_page_begins_with_what_it_found(specimen, browser):
+    """Below its title: a picture and the results, each of which leads to the figure it was read from."""
+    page = visit(browser, specimen / "html" / "00_specimen.html").page
+    assert page.inner_text("h1 + .card .results").split("\n") == ["GO", "It draws & more"]
+    assert page.locator("h1 + .card .thumb svg polyline").count() == 1
+    figure = page.get_attribute("figure.plot", "id")
+    page.click("h1 + .card .results a")
+    assert page.evaluate("location.hash") == f"#{figure}"
+    front = visit(browser, specimen / "index.html").page
+    front.click(".results a")
+    assert front.url.endswith(f"html/00_specimen.html#{figure}")
 
 
 # ---------------------------------------------------------------- the real notebooks
@@ -249,6 +262,8 @@ def test_the_page_of_every_notebook(site, browser, name, scheme, width):
     assert {"question", "prediction", "run", "result", "what-it-does-not-show"} <= set(
         page.eval_on_selector_all("h2", "heads => heads.map(h => h.id)")
     )
+    aims = page.eval_on_selector_all("a[href^='#']", "links => links.map(a => a.hash.slice(1))")
+    assert [aim for aim in aims if page.locator(f"[id='{aim}']").count() != 1] == []
     links = page.eval_on_selector_all("a[href]", "links => links.map(a => a.href.split('#')[0])")
     assert all(link.startswith(f"{site[1].as_uri()}/") for link in links), "a link leaves the reports' folder"
     assert "Reference samples" in page.inner_text(".note")
