@@ -1,11 +1,11 @@
 /* hakmem.h: the public interface of HAKMEM, a memory allocator that learns.
  *
- * A program that only wants a faster malloc needs nothing of this: preload libhakmem.so. The rest is for programs and
+ * A program that only wants a faster malloc needs none of this: preload libhakmem.so. The rest is for programs and
  * notebooks that link it: the hak_ family, its knobs and counters, ACE (the learner), pools of one size, placement.
  *
- * What stands between the two cdef markers is plain C declarations and is read by cffi as it is, so every declaration
- * of the interface exists once. Sizes are bytes unless a name says _pages, _blocks, _ns, _ops. A call that can fail
- * returns NULL or a negative error code and sets errno where POSIX says so; corruption of the heap ends the program
+ * What stands between the two cdef markers is plain C declarations, read by cffi as they are, so every declaration of
+ * the interface exists once. Sizes are bytes unless a name says _pages, _blocks, _ns, _ops. A call that can fail
+ * returns NULL or a negative error code, and sets errno where POSIX says so. Corruption of the heap ends the program
  * with one line on stderr that names the crime and the address. */
 #ifndef HAKMEM_H
 #define HAKMEM_H
@@ -35,10 +35,10 @@ int hak_posix_memalign(void **block, size_t alignment, size_t size);
 size_t hak_usable_size(void *block); /* bytes that belong to the caller, stable while the block lives; NULL: 0 */
 
 /* Returns to the operating system what can be returned now: this thread's cache, the depot, idle slabs and runs.
- * Other threads' caches stay theirs. Result: bytes that the kernel was told to take, resident or not. */
+ * Other threads keep their caches. Result: bytes that the kernel was told to take, resident or not. */
 size_t hak_purge(void);
 
-/* For a thread that will rest: what it caches goes where other threads can get it. */
+/* For a thread that is about to rest: what it caches goes where other threads can get it. */
 void hak_thread_idle(void);
 
 /* --- build -------------------------------------------------------------------------------------------------------- */
@@ -57,12 +57,12 @@ typedef struct hak_knob_t {
     int64_t minimum;  /* inclusive */
     int64_t maximum;  /* inclusive */
     int learnable;    /* 1: ACE has a learner for it */
-    int at_start;     /* 1: read when a process starts, and fixed from then on */
+    int at_start;     /* 1: read when a process starts, fixed from then on */
 } hak_knob_t;
 
 int hak_knob_count(void);
 int hak_knob_read(int row, hak_knob_t *knob); /* 0, or -1: no such row */
-/* 0, -1: no such knob, -2: no such value, -3: is read when a process starts. In force at the next slow path. */
+/* 0, -1: no such knob, -2: no such value, -3: read only when a process starts. In force at the next slow path. */
 int hak_knob_set(const char *name, int64_t value);
 const char *hak_profile(void); /* the profile in force: "default", "lean", "hardened", ... */
 
@@ -84,7 +84,7 @@ enum hak_span_kind {
     HAK_SPAN_FREE,   /* may hold pages */
     HAK_SPAN_SLAB,   /* equal blocks */
     HAK_SPAN_RUN,    /* one mid or large block */
-    HAK_SPAN_WINDOW, /* a large block with address space to grow in place */
+    HAK_SPAN_WINDOW, /* a large block, with address space to grow in place */
     HAK_SPAN_PURGED, /* free, without pages */
 };
 
@@ -115,14 +115,14 @@ size_t hak_magazine_walk(hak_magazine_t *magazines,
 
 /* --- call sites --------------------------------------------------------------------------------------------------- */
 
-/* Rules for allocations above 1 KiB by the address they return to; in force while the knob site_rules is 1. Not for
- * calloc above 32 KiB, which looks for memory that reads zero, nor for what an alignment keeps out of a slab. Who asks
- * by way of another function, as an aligned allocation, or as operator new where the linker binds it at once (-z now),
- * shares that one's site with all others who do. */
+/* Rules for allocations above 1 KiB by the address they return to; in force while the knob site_rules is 1. They do not
+ * apply to calloc above 32 KiB, which looks for memory that reads zero, nor to blocks that their alignment keeps out of
+ * a slab. An allocation made through another function has that function's site, shared with all that come through it:
+ * an aligned allocation, for example, or operator new where the linker binds it at once (-z now). */
 enum {
     HAK_SITE_NONE = 0,  /* by size */
     HAK_SITE_RUN = 1,   /* a run of its own, whatever the size, apart from small blocks */
-    HAK_SITE_FRESH = 2, /* a run from the arena, not from this thread's cache: for what lives long */
+    HAK_SITE_FRESH = 2, /* a run from the arena, not from this thread's cache: for long-lived blocks */
     HAK_SITE_GROWTH = 3 /* address space to grow in place; learned for sites whose blocks grow */
 };
 
@@ -139,10 +139,10 @@ size_t hak_site_read(hak_site_t *rows, size_t capacity); /* returns how many the
 
 /* --- placement ---------------------------------------------------------------------------------------------------- */
 
-/* Which NUMA node serves memory that is mapped from now on: chunks of pools, and the heap's address space, in steps as
- * it is needed. The knobs `placement` and `placement_node` set the policy of the process. A node is asked for at the
- * first touch of a page, so memory that is already resident stays where it is. Where there is one node, or the kernel
- * refuses (no NUMA support, a sandbox), memory is served as if no policy had been chosen and the allocator goes on. */
+/* Which NUMA node serves memory that is mapped from now on: chunks of pools, and the heap's address space, which is
+ * mapped in steps as it is needed. The knobs `placement` and `placement_node` set the policy of the process. The node
+ * is chosen when a page is first touched, so memory that is already resident stays where it is. Where there is only one
+ * node, or the kernel refuses (no NUMA support, a sandbox), memory is served as if no policy had been chosen. */
 enum {
     HAK_PLACE_DEFAULT = 0,    /* no request: the policy of the thread that touches first */
     HAK_PLACE_LOCAL = 1,      /* the node of the thread that touches first, whatever its own policy */
@@ -150,10 +150,10 @@ enum {
     HAK_PLACE_BIND = 3        /* one node, and no other */
 };
 
-int hak_node_count(void);   /* nodes this process may use; 1 where the kernel does not tell */
-int hak_node_current(void); /* node of the processor this thread runs on; 0 where the kernel does not tell */
+int hak_node_count(void);   /* nodes this process may use; 1 where the kernel does not say */
+int hak_node_current(void); /* node of the processor this thread runs on; 0 where the kernel does not say */
 
-/* Applies a policy to whole pages, or to what the calling thread maps from now on. `node` counts for BIND only.
+/* Applies a policy to whole pages, or to what the calling thread maps from now on. `node` matters for BIND only.
  * 0, or a negative errno: -EINVAL (no such policy, node not ours, address not page aligned), -ENOSYS, -EPERM. */
 int hak_place(void *pages, size_t size, int policy, int node);
 int hak_place_thread(int policy, int node);
@@ -168,9 +168,9 @@ int hak_place_read(const void *address, int *policy, int *node);
  *
  * hak_pool_new makes the owner's variant: only the thread that made it may use it (any thread may destroy it), and a
  * hit is inlined into the caller. hak_pool_new_shared makes one that any number of threads may use at once. Every call
- * tells misuse by its code; foreign pointers and double deallocation are told by the checked build only. A thread that
- * begins where the owner ended is taken for it, and a destroyed pool is known until 1024 more were destroyed. The
- * handle is not looked at: it is a pool's, not NULL. */
+ * reports misuse by its code, but foreign pointers and double deallocation are noticed by the checked build only. A new
+ * thread that reuses the place of an owner that has ended is taken for the owner. A destroyed pool is recognised until
+ * 1024 more have been destroyed. The handle itself is not checked: it must be a pool's, and not NULL. */
 typedef struct hak_pool hak_pool_t;
 
 enum {
@@ -188,11 +188,11 @@ enum {
 typedef struct hak_pool_stats_t {
     uint64_t allocations; /* hits + misses */
     uint64_t hits;        /* served by an object that was freed, or made ready by preallocation */
-    uint64_t misses;      /* served by a new object of a pool that had to grow; shared: by batches, counted whole */
+    uint64_t misses;      /* served by a new object of a pool that had to grow; shared: in whole batches */
     uint64_t live;        /* objects handed out now */
-    uint64_t peak;        /* most objects handed out at once; shared: with those that threads keep at hand */
+    uint64_t peak;        /* most objects handed out at once; shared: plus those that threads keep at hand */
     uint64_t capacity;    /* objects that the pool's chunks hold */
-    uint64_t bytes_held;  /* address space of the chunks and the lanes; what was never touched is not resident */
+    uint64_t bytes_held;  /* address space of chunks and lanes; what was never touched is not resident */
     double hit_rate;      /* hits / allocations; 0 before the first */
 } hak_pool_stats_t;
 
@@ -201,10 +201,10 @@ hak_pool_t *hak_pool_new_shared(size_t size, size_t alignment);
 hak_pool_t *hak_pool_with_capacity(size_t size, size_t alignment, size_t objects); /* new, then preallocate */
 void *hak_pool_allocate(hak_pool_t *pool);                                         /* NULL: see hak_pool_error */
 int hak_pool_deallocate(hak_pool_t *pool, void *object);
-int hak_pool_preallocate(hak_pool_t *pool, size_t objects);    /* so many more are mapped and touched ahead */
-int hak_pool_stats(hak_pool_t *pool, hak_pool_stats_t *stats); /* owner's: time for each object freed since the last */
-/* Returns the chunks without a live object to the system; shared: but for those with objects that other living threads
- * keep at hand. */
+int hak_pool_preallocate(hak_pool_t *pool, size_t objects);    /* maps and touches so many more in advance */
+int hak_pool_stats(hak_pool_t *pool, hak_pool_stats_t *stats); /* owner's: takes time for each free since the last */
+/* Returns the chunks without a live object to the system. In a shared pool, chunks with objects that other living
+ * threads keep at hand stay. */
 int hak_pool_shrink(hak_pool_t *pool);
 int hak_pool_destroy(hak_pool_t *pool); /* and all its objects; no other thread may be inside */
 int hak_pool_error(void);               /* code of the calling thread's last failed call */
@@ -212,8 +212,8 @@ const char *hak_pool_message(int code); /* one line: what happened and how to me
 
 /* --- policies ----------------------------------------------------------------------------------------------------- */
 
-/* Bandits: arms and arithmetic only. No clock, no allocation, no libm; a bandit is a plain struct that may be copied,
- * kept anywhere and used by one thread at a time. All its chance comes from its seed. Rewards are larger-is-better;
+/* Bandits: arms and arithmetic only. No clock, no allocation, no libm. A bandit is a plain struct that may be copied,
+ * kept anywhere and used by one thread at a time. All its randomness comes from its seed. A larger reward is better;
  * UCB1, UCB1-tuned, KL-UCB, Exp3 and Thompson (Bernoulli) are made for rewards within [0, 1]. */
 
 enum {
@@ -248,7 +248,7 @@ typedef struct hak_bandit_t {
     double parameter[HAK_BANDIT_PARAMETERS];
     uint64_t random;                 /* state of the generator */
     uint64_t plays;                  /* since the start */
-    uint64_t restarts;               /* detected changes: what follows was then forgotten */
+    uint64_t restarts;               /* detected changes, at each of which what was known of the arms was forgotten */
     uint64_t pulls[HAK_BANDIT_ARMS]; /* since the start, never forgotten */
     uint64_t steps;                  /* t: plays since the last restart */
     uint64_t log_of;                 /* log_ahead is its logarithm */
@@ -263,11 +263,11 @@ typedef struct hak_bandit_t {
     double rise[HAK_BANDIT_ARMS];   /* CUSUM of rewards above the mean, in noise units */
     double fall[HAK_BANDIT_ARMS];   /* and below */
     double last[HAK_BANDIT_ARMS];   /* latest reward of the arm */
-    double price[HAK_BANDIT_ARMS];  /* latest part of its loss that smaller arms could save; below 0: not told */
+    double price[HAK_BANDIT_ARMS];  /* latest part of its loss that smaller arms could save; below 0: unknown */
     double noise_squares;           /* squared differences of successive rewards of one arm */
     double noise_count;             /* how many */
     double previous;                /* reward of the play before (doubling), of the first player (Elo) */
-    double root_factor;             /* of xi ln t / N_i under the root: 1, D-UCB 4 */
+    double root_factor;             /* factor of xi ln t / N_i under the root: 1, in D-UCB 4 */
     int current;                    /* arm a rule stands on; first player of an Elo match */
     int rival;                      /* second player */
     int stage;                      /* doubling: 1 downwards; Elo: which player's turn; halving: pulls owed an arm */
@@ -283,22 +283,23 @@ typedef struct hak_bandit_t {
 int hak_policy_count(void);
 int hak_policy_read(int policy, hak_policy_t *row);                           /* 0, or -1: no such row */
 int hak_policy_find(const char *name);                                        /* row, or -1 */
-int hak_policy_parameter(int policy, int number, hak_parameter_t *parameter); /* 0, or -1: no such one */
+int hak_policy_parameter(int policy, int number, hak_parameter_t *parameter); /* 0, or -1: no such parameter */
 
 int hak_bandit_init(hak_bandit_t *bandit, int policy, int arms, uint64_t seed); /* 0, or -1: no such policy, arms */
-int hak_bandit_set(hak_bandit_t *bandit, const char *parameter, double value);  /* 0, -1: no such one, -2: range */
-int hak_bandit_select(hak_bandit_t *bandit);                                    /* the arm to play now */
-void hak_bandit_update(hak_bandit_t *bandit, int arm, double reward);           /* an arm was played; any arm may */
+int hak_bandit_set(hak_bandit_t *bandit, const char *parameter, double value); /* 0, -1: no such parameter, -2: range */
+int hak_bandit_select(hak_bandit_t *bandit);                                   /* the arm to play now */
+void hak_bandit_update(hak_bandit_t *bandit, int arm, double reward);          /* this arm was played; it may be any */
 
-/* The same for rules that look at the allocator and not at the reward: the share (0 to 1) of visits to the depot in
- * this play that found it busy. hak_bandit_update gives 0. */
+/* The same for rules that look at the allocator instead of the reward. `busy` is the share (0 to 1) of visits to the
+ * depot in this play that found it busy; hak_bandit_update passes 0. */
 void hak_bandit_update_busy(hak_bandit_t *bandit, int arm, double reward, double busy);
 
-/* Before an update, where a larger arm means more of a resource: what the resource costs of the reward. A smaller arm
- * can save no more than that, and a larger one no more than the rest of 1 - reward; ucb-near tries them by that. */
+/* Called before an update, where a larger arm means more of a resource: how much of the reward that resource costs. A
+ * smaller arm can save no more than that, a larger one no more than the rest of 1 - reward; ucb-near decides by that
+ * whether to try them. */
 void hak_bandit_price(hak_bandit_t *bandit, int arm, double price);
 
-double hak_bandit_index(const hak_bandit_t *bandit, int arm); /* what a selection compares; infinite: not yet played */
+double hak_bandit_index(const hak_bandit_t *bandit, int arm); /* what a selection compares; infinite: not played yet */
 double hak_bandit_mean(const hak_bandit_t *bandit, int arm);  /* of the rewards remembered; 0: none */
 double hak_bandit_bonus(const hak_bandit_t *bandit, int arm); /* index - mean where the policy has a bonus, else 0 */
 double hak_bandit_noise(const hak_bandit_t *bandit);          /* standard deviation of rewards within an arm */
@@ -328,31 +329,32 @@ typedef struct hak_outcome_t {
     double *reward;        /* [horizon] likewise, or NULL */
 } hak_outcome_t;
 
-/* Replications first .. first + count - 1 of a run; each has its own streams of chance drawn from the seed, so a run
- * may be cut in any way. `learner` is copied, its seed replaced. 0, or -1: the problem has not the learner's arms. */
+/* Replications first .. first + count - 1 of a run. Each has its own random streams, derived from the seed, so a run
+ * may be split in any way. `learner` is copied and its seed replaced. 0, or -1: the problem and the learner have
+ * different numbers of arms. */
 int hak_simulate(const hak_bandit_t *learner, const hak_problem_t *problem, uint64_t horizon, uint64_t first,
                  uint64_t count, uint64_t seed, hak_outcome_t *outcome);
 
-/* The learner's and the rewards' seed in one replication, for whoever repeats it elsewhere (explorer.js). */
+/* The seed of the learner or of the rewards in one replication, for repeating it elsewhere (explorer.js). */
 uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
 
 /* --- ACE ---------------------------------------------------------------------------------------------------------- */
 
-/* ACE, the Adaptive Cache Engine, plays one bandit a learner. The fast loop has a learner for every size class with
- * traffic (its arms: blocks a magazine holds); the slow loop has one each for the size of superslabs, the purge delay,
- * the threshold of large blocks and the return of idle memory. A setting in force that is no arm takes the nearest
- * one's place. A step observes the window that ends, rewards the arm that was in force, and puts the next arm into
+/* ACE, the Adaptive Cache Engine, plays one bandit per learner. The fast loop has a learner for every size class with
+ * traffic (its arms: blocks a magazine holds). The slow loop has one each for the size of superslabs, the purge delay,
+ * the threshold of large blocks and the return of idle memory. A setting in force that is no arm takes the place of the
+ * nearest arm. A step observes the window that ends, rewards the arm that was in force, and puts the next arm into
  * force; heaps take it up at their next refill or spill.
  *
  * Reward of a window, without unit, at most 1:
  *     1 - (refills r + spills s + swaps w + contentions c + faults f + system calls y + bytes purged z) / CPU time
  *       - price * (bytes cached) / (bytes resident)
- * r, s, w, c, f, y, z are nanoseconds an event, measured on this machine when ACE starts; the price is a knob. An arm
- * counts as in force once those that work have taken it up; until then the reward is the former one's. */
+ * r, s, w, c, f, y, z are nanoseconds per event, measured on this machine when ACE starts; the price is a knob. An arm
+ * counts as in force once the threads at work have taken it up; until then the reward goes to the former arm. */
 
 typedef struct hak_window_t {
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC */
-    uint64_t cpu_ns;           /* CPU time of the process in it, evened out over 20 ms */
+    uint64_t cpu_ns;           /* CPU time of the process in the window, evened out over 20 ms */
     uint64_t refills, spills;  /* of this learner's class, beyond the thread's own magazines; slow learners: all */
     uint64_t swaps;            /* of the thread's two magazines, instead of a refill or spill; slow learners: 0 */
     uint64_t contended;        /* visits to the depot that found it busy */
@@ -362,9 +364,9 @@ typedef struct hak_window_t {
     uint64_t live_bytes;       /* with callers; slow learners: and cached blocks */
 } hak_window_t;
 
-typedef struct hak_ace_costs_t { /* nanoseconds an event, measured at the start */
+typedef struct hak_ace_costs_t { /* nanoseconds per event, measured at the start */
     double refill, spill, swap, contention, fault, syscall;
-    double clear; /* of a byte purged */
+    double clear; /* per byte purged */
 } hak_ace_costs_t;
 
 typedef struct hak_learner_t {
@@ -381,7 +383,7 @@ typedef struct hak_learner_t {
 
 enum { HAK_REASON_POLICY = 0, HAK_REASON_FROZEN = 1, HAK_REASON_OUTSIDE = 2, HAK_REASON_RESTART = 3 };
 
-typedef struct hak_event_t { /* one row a decision */
+typedef struct hak_event_t { /* one row per decision */
     uint64_t number;         /* 1, 2, ... over all learners */
     uint64_t time_ns;        /* CLOCK_MONOTONIC */
     int32_t learner;
@@ -390,12 +392,12 @@ typedef struct hak_event_t { /* one row a decision */
     uint32_t phase;   /* mark set by hak_ace_phase */
     int32_t policy;
     int32_t reason; /* HAK_REASON_... */
-    int32_t arm;    /* that was in force in the window */
+    int32_t arm;    /* in force in the window */
     int32_t next_arm;
     int64_t setting;               /* of the arm */
     uint64_t pulls;                /* of the arm, this window included */
     double reward;                 /* of the window */
-    double told, price;            /* that the policy learned from: the same, but for the placebo (ace_shuffled) */
+    double told, price;            /* what the policy learned from: the same, except in the placebo (ace_shuffled) */
     double mean, bonus;            /* of the arm after the update */
     double index[HAK_BANDIT_ARMS]; /* of every arm after the update */
     hak_window_t window;
@@ -403,12 +405,12 @@ typedef struct hak_event_t { /* one row a decision */
     uint64_t seed;
 } hak_event_t;
 
-int hak_ace_start(void); /* 0; -1: runs already; -2: compiled without ACE */
-/* The knobs say again what they said before, but for those that the program has set meanwhile, which are the program's
- * from then on, and those of learners that are driven from outside. What was learned waits for the next start. */
+int hak_ace_start(void); /* 0; -1: already running; -2: compiled without ACE */
+/* The knobs return to what they were before, with two exceptions: a knob that the program has set meanwhile keeps the
+ * program's value, and that of a learner driven from outside stays. What was learned waits for the next start. */
 void hak_ace_stop(void);
 int hak_ace_running(void);
-int hak_ace_step(uint64_t now_ns);  /* what is due at this time; number of decisions. Needs no thread */
+int hak_ace_step(uint64_t now_ns);  /* does what is due at this time; number of decisions. Needs no thread */
 uint64_t hak_ace_firings(int slow); /* steps of the fast (0) or slow (1) loop so far */
 hak_ace_costs_t hak_ace_costs(void);
 int hak_ace_learner_count(void);
@@ -418,22 +420,22 @@ int hak_ace_observe(int learner, uint64_t now_ns, hak_window_t *window,
 /* Puts an arm into force; from then on whoever chooses also ends the windows, until arm -1 gives the learner back to
  * its own policy. 0, or -1: no such learner or arm. */
 int hak_ace_choose(int learner, int arm);
-int hak_ace_learner_of(uint32_t block_size); /* of its class, made if need be; -1: no class, or one without a choice */
-/* Of every learner's policy, now and later: how many took it, or -1: no policy has it, or not such a value. */
+int hak_ace_learner_of(uint32_t block_size); /* of its class, made if need be; -1: no class, or only one arm */
+/* Sets it in every learner's policy, now and later. How many took it, or -1: no policy has it, or takes that value. */
 int hak_ace_parameter(const char *name, double value);
-void hak_ace_phase(uint32_t mark); /* of what the program does, for the events */
+void hak_ace_phase(uint32_t mark); /* marks what the program is doing, for the events */
 
 size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity,
-                      uint64_t *lost); /* from *cursor on; 0: all. *lost grows by what was overwritten unread */
-int hak_event_write(const char *path); /* appends what is new as CSV: rows, or -1 and errno */
+                      uint64_t *lost); /* from *cursor on, 0: all; *lost grows by what was overwritten unread */
+int hak_event_write(const char *path); /* appends what is new as CSV; number of rows, or -1 and errno */
 
 /* cdef end */
 
 /* --- inline: malloc and free -------------------------------------------------------------------------------------- */
 
-/* For programs that link hakmem: the hit of malloc and free without the call into the library; everything else is that
- * call. The same checks are made. Not part of the stable interface: compile against the header the library came
- * with. */
+/* For programs that link hakmem: a hit of malloc or free without the call into the library, with the same checks;
+ * everything else still makes the call. Not part of the stable interface: compile against the header that the library
+ * came with. */
 
 #ifndef HAK_SLAB_SHIFT
 #define HAK_SLAB_SHIFT 16 /* of the library linked: 14 for the variant slab16 */
@@ -460,8 +462,8 @@ struct hak_front_t {
     struct hak_bin_t *bins;
 };
 
-/* Its name carries the number of this layout and the shift, so a program compiled for others does not start, instead of
- * going astray. */
+/* Its name carries the number of this layout and the shift, so a program compiled for others does not start at all,
+ * instead of going wrong. */
 #define HAK_PASTE(a, b) a##b
 #define HAK_FRONT(shift) HAK_PASTE(hak_front4_, shift)
 #define hak_front HAK_FRONT(HAK_SLAB_SHIFT)
@@ -500,15 +502,16 @@ static inline void hak_free_inline(void *block)
 
 /* --- inline: stack pool ------------------------------------------------------------------------------------------- */
 
-/* What a hit needs. Everything unusual makes `owner` NULL, so one comparison tells the owner from another thread, from
- * a destroyed pool, from a shared pool and from a checked build: all of these go on in the library. */
+/* What a hit needs. Everything unusual makes `owner` NULL, so one comparison tells the owner's hit from all other cases
+ * (another thread, a destroyed pool, a shared pool, a checked build), which go on in the library. */
 struct hak_pool {
     void *owner;          /* __builtin_thread_pointer() of the only thread that may take the path below, or NULL */
     void **top;           /* freed objects; the first word of each links to the next */
     uint64_t allocations; /* one add is all that statistics cost a pair of calls; the rest is derived when read */
 };
 
-/* The whole functions under symbols of their own: an inlined one that called its own would be taken for a loop. */
+/* The whole functions, under symbols of their own: an inlined one that called its own name would be taken for a
+ * recursion. */
 void *hak_pool_allocate_whole(hak_pool_t *pool);
 int hak_pool_deallocate_whole(hak_pool_t *pool, void *object);
 

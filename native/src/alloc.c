@@ -1,6 +1,6 @@
-/* alloc.c: the front door. malloc and free hold the hits: of the heap's magazines, and of the short runs that a thread
- * has in hand. All else is one call: sizes are checked, heaps made, pools asked, refusals turned into NULL and ENOMEM,
- * damage into one fatal line. errno survives a free. */
+/* alloc.c: the front door. malloc and free handle the hits here: those of the heap's magazines, and those of the short
+ * runs that a thread has in hand. Everything else is one call away: there sizes are checked, heaps made and pools
+ * asked; a refusal becomes NULL and ENOMEM, damage becomes one fatal line. errno survives a free. */
 
 #include <malloc.h>
 

@@ -1,8 +1,8 @@
 /* arena.c: ranges of addresses, cut into units, and the free spans in them.
  *
  * Owns the unit descriptors, the free spans, and one lock for all of them. Invariants under the lock:
- *   - the first descriptor of a span says what it is; every other unit of it is inside, as those that were never
- * used are; the last one knows the way back;
+ *   - the first descriptor of a span says what the span is; its other descriptors read "inside", like those of units
+ *   never used; the last one knows the way back;
  *   - free neighbours of one kind (dirty: may hold pages; clean: reads zero) are one span;
  *   - a clean span, and everything beyond `born`, costs no memory.
  * Called by superslab.c and by the pools of runs, on slow paths only. */

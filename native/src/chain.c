@@ -1,6 +1,7 @@
-/* chain.c: how a magazine lies in the depot: in a rack, or in its own blocks, as so many lists, strands, side by side.
- * Each block's first word leads to one further down, under the key, so that reading it back waits for many blocks at a
- * time, not for one after the other. The first word of all, or the rack's, holds the next magazine and the length. */
+/* chain.c: how a magazine lies in the depot: either in a rack, or in its own blocks. Then the blocks form several lists
+ * side by side, the strands: the first word of each block leads, under the key, to a block further down. So reading a
+ * magazine back waits for many blocks at a time instead of for one after the other. The very first word, of the first
+ * block or of the rack, holds the next magazine and the length. */
 
 static struct rack *chain_rack(struct chain chain) { return (struct rack *)(chain.head & ~CHAIN_RACK); }
 

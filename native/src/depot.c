@@ -1,7 +1,8 @@
-/* depot.c: full magazines of one class, which threads trade, and the round in which what lies idle goes home.
+/* depot.c: the full magazines of one class, which threads trade, and the rounds in which idle memory goes back to its
+ * slabs.
  *
- * A depot has parts: a thread gives to its own and takes from it first, so that what it freed comes back to it, its
- * lines still in its core's cache. Blocks that came from another core cost several times as much. */
+ * A depot has parts. A thread gives to its own part and takes from it first, so that what it freed comes back to it
+ * while the lines are still in its core's cache. Blocks that come from another core cost several times as much. */
 
 static struct depot depots[PARTS][CLASSES];
 static _Atomic size_t depots_told; /* bytes in all depots, each part to 256 KiB */

@@ -1,5 +1,6 @@
-/* events.c: the event ring: what ACE saw and did. One writer at a time (who holds ACE's lock), any number of readers,
- * each with a cursor of its own; the oldest rows are overwritten, and a reader is told how many it missed. */
+/* events.c: the event ring: what ACE saw and did. There is one writer at a time (whoever holds ACE's lock) and any
+ * number of readers, each with a cursor of its own. The oldest rows are overwritten; a reader is told how many it
+ * missed. */
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* fork.c: every lock stands still across a fork, and the child begins with what is whole. */
+/* fork.c: every lock is held across a fork, so that the child begins with consistent data. */
 
 static struct lock start_lock; /* of start, in alloc.c */
 

@@ -1,10 +1,10 @@
 /* guard.c: the hardened way of serving, chosen at start (canaries, quarantine; HAKMEM_PROFILE=hardened). No thread
- * caches anything, every call comes here.
+ * caches anything; every call comes here.
  *
- * A guarded block ends in a trailer: its size under the key, and every byte between the caller's last and the trailer
- * holds GUARD. A freed block is filled with TRASH, a run emptied, and waits in a queue; when it leaves, it must still
- * be so. So a write past the end, a second free and a write after the free are found, at the latest when the queue
- * turns over. */
+ * A guarded block ends in a trailer, which holds its size under the key; every byte between the caller's last one and
+ * the trailer holds GUARD. A freed block is filled with TRASH (a run is emptied instead) and waits in a queue; when it
+ * leaves the queue, it must still look like that. So a write past the end, a second free and a write after the free are
+ * found, at the latest when the queue turns over. */
 
 enum { GUARD = 0xC5, TRASH = 0xDE };
 #define TRAILER_FREED UINT64_C(0xF4EEDF4EEDF4EED5)

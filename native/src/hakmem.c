@@ -1,5 +1,5 @@
 /* hakmem.c: the library as one translation unit. The list below, ground floor first, is the architecture: a file uses
- * only what stands above it, internals are static, and there are no forward declarations, so the compiler keeps the
+ * only what stands above it. Internals are static and there are no forward declarations, so the compiler enforces the
  * order (-Werror=implicit-function-declaration). Read it from the top. */
 
 /* clang-format off */

@@ -1,10 +1,10 @@
-/* heap.c: one thread's everything. A heap is made at a thread's first slow path, listed for observers, and emptied when
- * the thread ends: its magazines go to the depot, its slabs to their classes, its runs to the arena; the struct waits
- * for the next thread. Heaps are never unmapped, so an observer may always follow the list.
+/* heap.c: everything that one thread has. A heap is made at a thread's first slow path, listed for observers, and
+ * emptied when the thread ends: its magazines go to the depot, its slabs to their classes, its runs to the arena. The
+ * struct then waits for the next thread. Heaps are never unmapped, so an observer may always follow the list.
  *
- * After its end hook ran, a thread that still frees or allocates (destructors of others) is served without a cache, so
- * nothing can be left behind. Only one that first allocates in the last round of them gets a heap and no hook: that
- * heap is buried later. */
+ * After its end hook has run, a thread may still free or allocate (in the destructors of others). It is then served
+ * without a cache, so nothing can be left behind. The exception is a thread that first allocates in the last round of
+ * destructors: it gets a heap but no hook, and that heap is buried later. */
 
 #include <pthread.h>
 

@@ -1,6 +1,6 @@
-/* helper.c: the one background thread. It tidies while much is free, and calls ACE's steps while ACE is on; otherwise
- * it sleeps in the kernel until somebody pokes it. It blocks all signals, is started late (never from inside a lock),
- * is not inherited by children, and ends itself when the program's last thread has gone. */
+/* helper.c: the one background thread. It tidies while much memory is free, and calls ACE's steps while ACE is on;
+ * otherwise it sleeps in the kernel until somebody pokes it. It blocks all signals, is started late (never from inside
+ * a lock), is not inherited by children, and ends itself when the program's last thread has gone. */
 
 #include <limits.h>
 #include <signal.h>

@@ -1,10 +1,10 @@
-/* kept.c: runs that threads keep. A thread takes from its own lists without a lock or a fence; who needs the memory,
- * the helper when the thread rests or anybody before memory grows, takes it from there all the same.
+/* kept.c: the runs that threads keep. A thread takes from its own lists without a lock or a fence. Others can still
+ * take runs from there: the helper when the thread rests, anybody before memory grows.
  *
- * A thread says while it is at its lists. Who collects says so first, then has the kernel pass a fence through every
- * thread of the process (membarrier), and only then looks whether the thread is busy: if not, it will see, before it
- * touches its lists again, that they are asked for. So who collects pays for the order between the two. Where the
- * kernel cannot do that, nobody collects, and threads keep less. */
+ * A thread marks itself busy while it is at its lists. A collector first says that it is asking, then has the kernel
+ * pass a fence through every thread of the process (membarrier), and only then looks whether the thread is busy. If it
+ * is not, it will see that its lists are asked for before it touches them again. So the collector alone pays for the
+ * ordering. Where the kernel cannot pass such a fence, nobody collects, and threads keep less. */
 
 static struct heap *_Atomic heaps;   /* every one there ever was, newest first */
 static _Atomic size_t run_units_out; /* of runs that threads have or keep */

@@ -1,9 +1,9 @@
 /* knobs.c: THE table of tunables. A row is named here and nowhere else: the environment variable (HAKMEM_ and the name
  * in capitals), the profiles, ACE's actions and the notebooks' tables all derive from it.
  *
- * Order of precedence: default, then profile, then environment, then hak_knob_set, which leaves alone what is read when
- * a process starts. Each read is one relaxed load. Hits up to 1 KiB read none; above, malloc reads site_rules; all the
- * rest is read on slow paths (refill, spill, purge). */
+ * Order of precedence, lowest first: default, profile, environment, hak_knob_set. The last one refuses knobs that are
+ * read only when a process starts. Each read is one relaxed load. Hits up to 1 KiB read no knob; above that, malloc
+ * reads site_rules; all other knobs are read on slow paths (refill, spill, purge). */
 
 #define KIB INT64_C(1024)
 #define MIB (KIB * KIB)
@@ -11,37 +11,37 @@
 /* clang-format off */
 /*   name                   unit     default    minimum  maximum   learn start why */
 #define KNOBS(X)                                                                                                          \
-    X(magazine_blocks,      "blocks", MAGAZINE_MAX, MAGAZINE_MIN, MAGAZINE_MAX, 1, 0, "blocks a magazine holds at most: more saves exchanges, fewer save memory") \
-    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "bytes a magazine holds at most, 16 blocks excepted; up to 32 times as many, for 128 blocks, where a class comes and goes in bursts") \
-    X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, 0, "bytes the shared depot of full magazines keeps before blocks go back to their slabs at once") \
+    X(magazine_blocks,      "blocks", MAGAZINE_MAX, MAGAZINE_MIN, MAGAZINE_MAX, 1, 0, "most blocks that a magazine holds: more save exchanges, fewer save memory") \
+    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "most bytes that a magazine holds, but always 16 blocks; up to 32 times as many, for up to 128 blocks, where a class comes and goes in bursts") \
+    X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, 0, "bytes that the shared depot of full magazines may hold; beyond that, blocks go back to their slabs at once") \
     X(superslab_bytes,      "bytes", SUPERSLAB_LARGE, SUPERSLAB_SMALL, SUPERSLAB_LARGE, 1, 0, "region from which slabs are taken, a power of two: 2 MiB suits huge pages, 1 MiB suits small heaps") \
-    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs a thread may always keep, and three quarters of that of each short length; up to 64 times as many if it used them and the helper can take them while it rests, else 8 times; less where there are more threads than cores") \
-    X(large_threshold,      "bytes", LARGE_THRESHOLD_MAX, 512 * KIB, LARGE_THRESHOLD_MAX, 1, 0, "blocks from here on go back to the kernel when freed, smaller ones are kept; at 32 MiB those that come again soon are kept for the purge delay too") \
+    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs that a thread may always keep, and three quarters as many of each short length besides; up to 64 times as many if it used them and the helper can take them while it rests, else 8 times; less where there are more threads than cores") \
+    X(large_threshold,      "bytes", LARGE_THRESHOLD_MAX, 512 * KIB, LARGE_THRESHOLD_MAX, 1, 0, "blocks of this size or more go back to the kernel when freed, smaller ones are kept; at 32 MiB, such blocks are kept for the purge delay too if they come again soon") \
     X(purge_delay_ms,       "ms",        500,       0,    60000,   1, 0, "how long free memory waits before it goes back to the kernel: longer saves faults") \
     X(purge_batch_bytes,    "bytes",   8 * MIB,     0, 1024 * MIB, 0, 0, "free bytes that must have gathered before a thread purges inline") \
-    X(purge_range_bytes,    "bytes",  64 * KIB, 4 * KIB, 2 * MIB,  0, 0, "shortest range worth an madvise of its own; parts of a slab that is half free may be shorter") \
-    X(idle_return,          "bool",        1,       0,        1,   1, 0, "give everything aged back when the program is idle, from an eighth of the batch on") \
-    X(background,           "bool",        1,       0,        1,   0, 0, "a helper thread may be started once much was taken: purges without waiting for a call") \
-    X(background_bytes,     "bytes",  16 * MIB,     0, 1024 * MIB, 0, 0, "bytes taken from which a helper thread is started, and free bytes that wake it") \
-    X(huge_pages,           "bool",        1,       0,        1,   0, 0, "ask for huge pages once the heap has grown: fewer faults and TLB misses, whole 2 MiB resident") \
-    X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, 0, "bytes in superslabs from which new ones ask for huge pages, if most were touched; from half of it on they do when half of one was; large blocks once some were filled") \
+    X(purge_range_bytes,    "bytes",  64 * KIB, 4 * KIB, 2 * MIB,  0, 0, "shortest range worth an madvise of its own; parts of a half-free slab may be shorter") \
+    X(idle_return,          "bool",        1,       0,        1,   1, 0, "give back everything aged when the program is idle, once an eighth of purge_batch_bytes has gathered") \
+    X(background,           "bool",        1,       0,        1,   0, 0, "a helper thread may be started once much memory was taken: it purges without waiting for a call") \
+    X(background_bytes,     "bytes",  16 * MIB,     0, 1024 * MIB, 0, 0, "bytes taken at which the helper thread is started, and free bytes that wake it") \
+    X(huge_pages,           "bool",        1,       0,        1,   0, 0, "ask for huge pages once the heap has grown: fewer faults and TLB misses, but whole 2 MiB are resident") \
+    X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, 0, "bytes in superslabs at which a new one asks for huge pages, if half of them were touched; at half as many, one asks when half of it is taken and that half was touched; large blocks ask once some were filled") \
     X(growth_windows,       "bool",        1,       0,        1,   0, 0, "a block that grows past 32 KiB gets address space to grow in place") \
     X(placement,            "policy",      0,       0,        3,   0, 0, "node of new memory: 0 no request, 1 local, 2 interleaved, 3 bound to placement_node") \
-    X(placement_node,       "node",        0,       0,     1023,   0, 0, "the node that placement 3 binds to, one that this process may use") \
+    X(placement_node,       "node",        0,       0,     1023,   0, 0, "the node that placement 3 binds to; it must be one that this process may use") \
     X(site_rules,           "bool",        0,       0,        1,   0, 0, "route blocks above 1 KiB by the call site that asks for them") \
-    X(quarantine,           "blocks",      0,       0, QUARANTINE_MAX, 0, 1, "freed blocks held back and checked before reuse; guards every block as canaries does (hardened)") \
+    X(quarantine,           "blocks",      0,       0, QUARANTINE_MAX, 0, 1, "freed blocks held back and checked before reuse; also guards every block, as canaries does (hardened)") \
     X(canaries,             "bool",        0,       0,        1,   0, 1, "guard bytes behind every block, checked when it is freed (hardened)") \
     X(ace_enabled,          "bool",        0,       0,  HAK_ACE,   0, 0, "the learner runs") \
     X(ace_log_level,        "level",       0,       0,        3,   0, 0, "0 silent, 1 start and stop, 2 decisions, 3 windows; on stderr") \
     X(ace_fast_interval_ms, "ms",        500,       1,    60000,   0, 0, "window of the fast loop: magazines") \
     X(ace_slow_interval_ms, "ms",      30000,       1,  3600000,   0, 0, "window of the slow loop: superslabs, purging, the large threshold") \
-    X(ace_policy,           "policy", POLICY_DEFAULT,     0, POLICY_LAST, 0, 0, "row of the policy table for magazines, 20: ucb-near; HAKMEM_ACE_POLICY takes a name") \
-    X(ace_slow_policy,      "policy", POLICY_DEFAULT,     0, POLICY_LAST, 0, 0, "row of the policy table for the slow loop, 20: ucb-near; HAKMEM_ACE_SLOW_POLICY takes a name") \
-    X(ace_arm,              "arm",         5,       0,        5,   0, 0, "highest arm at which magazines begin, from the capacity in force: 0 is 16 blocks, 5 is 512") \
-    X(ace_price_ppm,        "ppm",     10000,       0,  1000000,   0, 0, "what a cached byte per resident byte costs of the reward") \
+    X(ace_policy,           "policy", POLICY_DEFAULT,     0, POLICY_LAST, 0, 0, "row of the policy table for magazines (20 is ucb-near); HAKMEM_ACE_POLICY takes a name") \
+    X(ace_slow_policy,      "policy", POLICY_DEFAULT,     0, POLICY_LAST, 0, 0, "row of the policy table for the slow loop (20 is ucb-near); HAKMEM_ACE_SLOW_POLICY takes a name") \
+    X(ace_arm,              "arm",         5,       0,        5,   0, 0, "highest arm at which a magazine's learner begins (0 is 16 blocks, 5 is 512); it begins at the capacity in force, if that is lower") \
+    X(ace_price_ppm,        "ppm",     10000,       0,  1000000,   0, 0, "what caching costs: this times cached bytes over resident bytes is taken off the reward") \
     X(ace_shuffled,         "bool",        0,       0,        1,   0, 0, "placebo: the policy is told the reward of another window") \
-    X(ace_seed,             "number",      1,       0, INT32_MAX,  0, 0, "seed of the policies that draw") \
-    X(ace_frozen,           "bool",        0,       0,        1,   0, 0, "windows are observed and logged, no arm is moved") \
+    X(ace_seed,             "number",      1,       0, INT32_MAX,  0, 0, "seed of the policies that draw at random") \
+    X(ace_frozen,           "bool",        0,       0,        1,   0, 0, "windows are observed and logged, but no arm is changed") \
     X(ss_os_stats,          "bool",        0,       0,        1,   0, 1, "print the system calls by kind when the program ends") \
     X(force_libc_alloc,     "bool",        0,       0,        1,   0, 1, "serve everything from libc's allocator behind the same entry points")
 /* clang-format on */

@@ -1,5 +1,5 @@
-/* l2.c: blocks above 8 KiB up to 32 KiB, which are pages long: a longer one that lies idle serves where none lies
- * ready. */
+/* l2.c: blocks above 8 KiB, up to 32 KiB. They are pages long, so where no block of a class lies ready, an idle one of
+ * a longer class serves. */
 
 /* Does a block of this wide class serve so many bytes well enough: is it long enough, and longer by half at most? */
 static bool wide_is_near(unsigned class, size_t size)

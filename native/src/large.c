@@ -1,15 +1,17 @@
 /* large.c: blocks of 1 MiB and more, and blocks that grow.
  *
- * Large blocks are runs too. From the threshold on (a knob; twelve values are the arms of ACE's chooser) a freed one
- * goes back to the kernel at once, or, at the highest threshold and where such blocks come again soon, after the purge
- * delay; below it, it is kept like any run.
+ * Large blocks are runs too. From the threshold on (a knob; twelve values are the arms of ACE's chooser), a freed block
+ * goes back to the kernel at once. At the highest threshold, where such blocks come again soon, it goes back after the
+ * purge delay instead. Below the threshold, it is kept like any run.
  *
  * A block that grows past its run is moved into a growth window: address space of 64 MiB of which only the used part
- * costs memory. From then on it grows in place; if it outgrows that it moves once more, into a long one of 4 GiB, in
- * which the next one will grow from the start, and which stays one: of a long window only what its block reached may be
- * written to, in doublings. A freed window keeps its pages for the next block that grows, until they have been
- * idle for the purge delay; so does a live one for the block in it. But what a giant left goes at once, unless giants
- * come again soon. */
+ * costs memory. From then on it grows in place. If it outgrows that, it moves once more, into a long window of 4 GiB. A
+ * long window stays one, and the next block that gets it grows in it from the start; only as much of it as its blocks
+ * have reached may be written to, in doublings.
+ *
+ * A freed window keeps its pages for the next block that grows, until they have been idle for the purge delay. A live
+ * window keeps the pages behind its block in the same way. But what a giant left goes at once, unless giants come again
+ * soon. */
 
 static struct span *windows;           /* free ones, last freed first; under arena_lock */
 static struct span *windows_live;      /* those with a caller; under arena_lock */

@@ -1,14 +1,14 @@
 /* magazine.c: the thread's bounded cache of free blocks of one class.
  *
- * The idea is Bonwick and Adams' (USENIX 2001, section 3): a thread works from its loaded magazine, keeps one full one
- * behind it, and trades whole magazines with a depot, so that nothing is locked, or moves between cores, for a block.
+ * The idea is Bonwick and Adams' (USENIX 2001, section 3): a thread works from its loaded magazine, keeps a full one
+ * behind it, and trades whole magazines with a depot. So no single block costs a lock or moves between cores.
  *
- * A magazine is an array of addresses: where the next block lies is known without looking into this one, so a row of
- * calls does not wait for a chain of loads. The slots of the longest ones are a rack (rack.c), which goes to the depot
- * as it is, and is looked at when it comes back, where that is worth it; others stay with the thread's heap, and what
- * leaves them lies in its own blocks (chain.c).
+ * A magazine is an array of addresses. Where the next block lies is known without looking into this one, so a series of
+ * calls does not wait for a chain of loads. The slots of the longest magazines are a rack (rack.c), which goes to the
+ * depot as it is where that pays, and is checked when it comes back. All other slots stay with the thread's heap, and a
+ * magazine that leaves them is stored in its own blocks (chain.c).
  *
- * A block freed by any thread goes into that thread's magazine: nobody is asked who owned it. */
+ * A block freed by any thread goes into that thread's magazine; it does not matter who allocated it. */
 
 static _Atomic uint16_t class_capacity[CLASSES]; /* blocks; 0: as the knobs say. ACE writes here */
 

@@ -1,6 +1,6 @@
-/* marks.c: which blocks of a slab are returned, where they are more than one word has bits for: a row of words a slab,
- * where no block that overflows reaches. All under arena_lock but for what a row says, which is its slab's. A row that
- * nobody has reads zero, so one that never said anything costs no page. */
+/* marks.c: which blocks of a slab are returned, for slabs of more blocks than one word has bits. Each slab has a row of
+ * words, in a place that no overflowing block reaches. Everything is under arena_lock, except what a row says, which is
+ * its slab's business. An unowned row reads zero, so a row that was never written to costs no page. */
 
 struct marks {
     uint64_t words[MARKS_WORDS];

@@ -1,8 +1,8 @@
-/* mid.c: blocks above 32 KiB: runs of units. A thread keeps some of the runs it frees, pages and all, by length: a
- * few short ones in hand, without accounts; of the others one word shows which lengths there are, so the nearest longer
- * one is found without a search. The rest goes to the arena.
+/* mid.c: blocks above 32 KiB: runs of units. A thread keeps some of the runs it frees, pages and all, by length. A few
+ * short ones are in hand, without accounts. For the others, one word shows which lengths there are, so the nearest
+ * longer one is found without a search. All other runs go to the arena.
  *
- * A run's descriptor lies outside it: neither allocation nor free touches the block itself. */
+ * A run's descriptor lies outside the run: neither allocation nor free touches the block itself. */
 
 /* Units that a block of this size needs, its colour included. Large ones have none: they would need one more huge
  * page. */
@@ -41,7 +41,7 @@ static ALWAYS_INLINE bool run_is_near(size_t length, size_t units)
 /* The lengths of short runs, by the units that a block needs, as the offset of their bin in the row of them:
  * descriptors have it as it is, so nothing is multiplied on the way. There is none of 5 or 7 units: where there are
  * fewer lengths, one of the right length is in hand more often, and a call that finds none takes a branch that no core
- * foretells. What a run is too long nobody touches. The last bin is always empty. */
+ * foretells. The surplus of a longer run is never touched. The last bin is always empty. */
 #define SHORT_BIN(length) ((length) * sizeof(struct run_bin))
 static const uint8_t short_bins[RUN_SHORT + 2] = {SHORT_BIN(0), SHORT_BIN(1), SHORT_BIN(2), SHORT_BIN(3), SHORT_BIN(4),
                                                   SHORT_BIN(6), SHORT_BIN(6), SHORT_BIN(8), SHORT_BIN(8), SHORT_BIN(9)};

@@ -1,8 +1,8 @@
 /* numa.c: which memory node serves new pages. Owns the translation from our policies to the kernel's.
  *
- * Raw system calls, so nothing is linked for it. Placement is a request, made once per region on the slowest path, and
- * memory that could not be placed is as good as any. Called by arena.c and
- * poolchunk.c for what they map, and by programs through hak_place. */
+ * It makes raw system calls, so that nothing need be linked for it. Placement is a request, made once per region on the
+ * slowest path; memory that could not be placed serves all the same. Called by arena.c and poolchunk.c for what they
+ * map, and by programs through hak_place. */
 
 #include <linux/mempolicy.h>
 #include <sched.h>

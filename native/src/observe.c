@@ -1,5 +1,5 @@
-/* observe.c: the heap read from outside: levels derived, counters folded, spans and magazines listed. Nothing here is
- * called by an allocation; other threads' magazines are read as they stand, without stopping them. */
+/* observe.c: the heap read from outside: levels derived, counters folded, spans and magazines listed. No allocation
+ * calls anything here. Other threads' magazines are read as they stand, without stopping the threads. */
 
 /* Calls visit(span) for every span below the frontiers. Under arena_lock, so that spans keep their shape. */
 static void spans_visit(void (*visit)(const struct span *span, const struct arena *arena, void *to), void *to)

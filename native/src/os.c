@@ -1,7 +1,7 @@
-/* os.c: the kernel. Its system calls stand here once, those for memory counted; but for placement (numa.c) and
- * what is printed (line.c) nothing else asks it for memory or files.
+/* os.c: the kernel. Each system call stands here once, and those for memory are counted. Except for placement (numa.c)
+ * and printing (line.c), nothing else asks the kernel for memory or files.
  *
- * Errors: a refusal is a NULL or a false, never a message; errno of the caller is kept by alloc.c. */
+ * Errors: a refusal is a NULL or a false, never a message; alloc.c preserves the caller's errno. */
 
 #include <fcntl.h>
 #include <linux/futex.h>

@@ -1,8 +1,9 @@
 /* poolchunk.c: the memory of stack pools. Owns what a chunk is: a header, then objects one stride apart, carved
  * upwards.
  *
- * An object is fresh (never handed out), live, or idle. A chunk is in one of two lists of its pool, with fresh objects
- * or carved out, and is released only when every carved object of it is idle. Called by poollane.c and stackpool.c. */
+ * An object is fresh (never handed out), live, or idle. A chunk is in one of its pool's two lists: those with fresh
+ * objects and those carved out. It is released only when every carved object in it is idle. Called by poollane.c and
+ * stackpool.c. */
 
 /* Bytes of memory in this machine: what a pool may not go beyond. Asked once; threads that ask together read the
  * same. */

@@ -1,8 +1,8 @@
 /* poollane.c: how threads share a pool. Owns the thread's number, its lanes, and the depot of each shared pool.
  *
- * A lane is two lists of idle objects that no other thread touches; whole batches go to and come from the depot, under
- * the one lock of all pools. A thread's number is unique among living threads, and a successor inherits the lanes as
- * they are: nothing is flushed when a thread ends. Called by stackpool.c. */
+ * A lane is two lists of idle objects that no other thread touches. Whole batches go to the depot and come from it,
+ * under the one lock of all pools. A thread's number is unique among living threads, and its successor inherits the
+ * lanes as they are: nothing is flushed when a thread ends. Called by stackpool.c. */
 
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
-/* preload.c: the malloc family under its own names, for LD_PRELOAD. Includes the library and forwards; binds a
- * program's calls of malloc and free, and of C++'s operators. */
+/* preload.c: the malloc family under its own names, for LD_PRELOAD. Includes the library and forwards to it; binds the
+ * program's calls of malloc and free, and of C++'s operators new and delete. */
 
 #include "hakmem.c"
 

@@ -1,5 +1,5 @@
-/* process.c: a process's life. The library begins before main, or with the first call; the end is told to who has
- * something to say. */
+/* process.c: the life of a process. The library begins before main, or with the first call; at its end, whoever has
+ * something to report is called. */
 
 __attribute__((constructor)) static void constructor(void)
 {

@@ -1,6 +1,6 @@
-/* rack.c: slots of the longest magazines, which travel through the depot with what they hold. They lie in boxes, and
- * these in mappings of their own, where no block that overflows reaches. When memory is tidied, pages go back of boxes
- * of which nobody has a rack. */
+/* rack.c: racks, the slots of the longest magazines, which travel through the depot together with the blocks they hold.
+ * Racks lie in boxes, and boxes in mappings of their own, which no overflowing block reaches. When memory is tidied,
+ * the pages of boxes whose racks are all free go back. */
 
 static struct lock racks_lock;
 static struct rack *racks_free;                  /* linked by their seals */

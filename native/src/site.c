@@ -1,9 +1,10 @@
-/* site.c: call-site rules. A site is the return address of an allocation above 1 KiB; its rule routes what it asks for
- * straight to a pool. Off by default, and then one load on that path; on, one look-up in a table without a search.
+/* site.c: call-site rules. A site is the return address of an allocation above 1 KiB; its rule sends the request
+ * straight to a pool. Off by default, and then it costs that path one load; on, it costs one table look-up without a
+ * search.
  *
- * Learned: a run that is watched remembers the site that asked for it, and a site most of whose watched runs grow is
- * routed to growth windows, so that its next block never moves. Watched are a site's first runs and then one in so
- * many, for a watched one goes the long way. Set by hand: any rule for any address. */
+ * Learned rules: a watched run remembers the site that asked for it. A site most of whose watched runs grow is routed
+ * to growth windows, so that its next block never moves. A site's first runs are watched, and then one in so many,
+ * because a watched run goes the long way. Set by hand: any rule for any address. */
 
 enum { SITES = 1024, SITE_TRIAL = 16, SITE_AGAIN = 64 }; /* so many runs are watched first, then one in so many */
 

@@ -1,14 +1,14 @@
 /* sizeclass.c: size -> class for tiny (one class a granule) and L2 (a table, no branch); runs go by units.
  *
- * Class numbers: 1 ... 64 tiny, 65 ... 104 L2; sixteen times the number is the offset of the class's bin, and of a tiny
- * one the size. A class's blocks start at its slab's first byte and lie `size` apart, so `offset mod size == 0` tells a
- * block's start; that is tested without a division: with m = ceil(2^64 / size), offset * m mod 2^64 < m exactly then,
- * where offset * size < 2^64 (Lemire, Kaser, Kurz 2019, section 3.2).
+ * Class numbers: 1 ... 64 are tiny, 65 ... 104 are L2. Sixteen times the number is the offset of the class's bin and,
+ * for a tiny class, its size. A class's blocks start at the slab's first byte and lie `size` apart, so an offset is a
+ * block's start where `offset mod size == 0`. That is tested without a division: with m = ceil(2^64 / size), it holds
+ * exactly when offset * m mod 2^64 < m, as long as offset * size < 2^64 (Lemire, Kaser, Kurz 2019, section 3.2).
  *
- * In a slab 32 bits are enough, with a larger m: then the product of block k is k * e, e = m * size - 2^32, that of all
- * else is m at least, and a bound that lies above (carved - 1) * e, and not above carved * e, tells blocks that were
- * carved from those that were not, too. With e above BOUND_ROW one such bound has any lowest byte, and while all blocks
- * together have less than m none is above it. */
+ * Within a slab 32 bits are enough, with a larger m. Then the product of block k is k * e, where e = m * size - 2^32,
+ * and the product of any other offset is at least m. A bound above (carved - 1) * e and not above carved * e therefore
+ * also tells carved blocks from uncarved ones. With e above BOUND_ROW, one such bound has any wanted lowest byte; and
+ * as long as all blocks together stay below m, no bound is above it. */
 
 static struct size_class classes[CLASSES];
 static struct owners owners;                   /* slab.c says which unit is whose */

@@ -1,10 +1,12 @@
 /* slab.c: a slab is one unit or a few, cut into equal blocks of one class.
  *
- * carved = handed out + in magazines + in the depot + returned. A heap carves its current slab without a lock; blocks
+ * carved = handed out + in magazines + in the depot + returned. A heap carves its current slab without a lock. Blocks
  * come back in any order from any thread, under the class lock, into `returned`. A slab that nobody carves and whose
- * blocks are all returned goes back to its superslab. Returned blocks are bits: which are lowest is known without
- * looking into one, so they are taken in the order in which they lie, as blocks of a new slab are, whatever the order
- * in which they were freed; and a block that is given back twice shows. */
+ * blocks are all returned goes back to its superslab.
+ *
+ * Returned blocks are bits. The lowest ones are known without looking into any block, so blocks are taken in the order
+ * of their addresses, as from a new slab, whatever the order in which they were freed. And a block that is given back
+ * twice is noticed. */
 
 /* Added to every link and to the depot's addresses: random, once the heap is there, but for its top bits. A word that
  * is less, as signed numbers go, is no link: of all words one in 2^16 may be one. */

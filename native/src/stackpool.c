@@ -2,11 +2,13 @@
  *
  *   owner's variant: carved = live + on the stack + counted
  *   shared variant:  carved = live + idle in lanes + idle in the depot
- * Fresh objects are carved only when nothing is idle, so the most that were ever carved is the peak and costs nothing
- * to keep. How many are live is not kept: reading the statistics walks what was freed since the last reading and sets
- * it aside, counted; it comes back in small steps when the stack runs dry. So nobody pays who never reads, and readers
- * pay a constant for each call since. A control block is never unmapped and is reused late, so a stale handle finds a
- * closed pool. */
+ *
+ * Fresh objects are carved only when nothing is idle, so the number ever carved is the peak, and costs nothing to keep.
+ * The number of live objects is not kept. Instead, reading the statistics walks what was freed since the last reading
+ * and sets it aside as counted; it comes back in small steps when the stack runs dry. So a program that never reads
+ * them pays nothing, and one that does pays a constant for each call since.
+ *
+ * A control block is never unmapped, and is reused late, so a stale handle finds a closed pool. */
 
 static THREAD_LOCAL int pool_code; /* of the last failure */
 

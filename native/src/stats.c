@@ -1,7 +1,8 @@
 /* stats.c: THE table of counters.
  *
  * Counters of a heap are written by its thread alone (a relaxed load and store, no atomic add) and folded over all
- * heaps when somebody reads; counters that any thread may raise are atomic adds on slow paths. None is on a hit. */
+ * heaps when somebody reads them. Counters that any thread may raise are atomic adds on slow paths. None is on a
+ * hit. */
 
 /* clang-format off */
 /*   name               unit      meaning */

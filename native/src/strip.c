@@ -1,6 +1,6 @@
-/* strip.c: pages go back of slabs in use: of their parts, a sixteenth or a page, in which no block is with a caller or
- * in a magazine. A slab is looked into when none of its blocks came or went for some rounds. What a part without pages
- * means to those who take and give blocks, slab.c says. */
+/* strip.c: gives back pages of slabs in use: of those parts (a sixteenth of the slab, or a page) in which no block is
+ * with a caller or in a magazine. A slab is looked into when none of its blocks has come or gone for some rounds. What
+ * a part without pages means to those who take and give blocks is told in slab.c. */
 
 static bool bit_of(const uint64_t *bits, size_t i) { return (bits[i / 64] >> i % 64 & 1) != 0; }
 

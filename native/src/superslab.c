@@ -1,7 +1,7 @@
 /* superslab.c: regions of 1 or 2 MiB from which slabs are taken.
  *
- * A superslab lies aligned to its size, so that a huge page can back it. Free units remember whether they may hold
- * pages; a superslab that is free as a whole goes back to the arena. Everything is under arena_lock. */
+ * A superslab is aligned to its size, so that a huge page can back it. Free units remember whether they may hold pages.
+ * A superslab that is entirely free goes back to the arena. Everything is under arena_lock. */
 
 static struct superslab *superslabs_free; /* those with a free unit; read without the lock as a hint */
 static struct superslab *superslabs_last; /* of them: of these the kernel kept pages when it was last asked */

@@ -1,15 +1,15 @@
-/* tiny.c: blocks up to 1 KiB, one class every 16 bytes, as long as a bin: so a size rounded up is its bin's offset.
- * Owns the thread's front, by which malloc and free get at the heap's bins; its hits are the hits of both. A free need
- * not ask which pool a block is of: the bins of L2 are the next ones.
+/* tiny.c: blocks up to 1 KiB, one class every 16 bytes. A bin is 16 bytes long too, so a size rounded up is its bin's
+ * offset. Owns the thread's front, through which malloc and free reach the heap's bins. Its hits are the hits of malloc
+ * and of free. A free need not ask which pool a block belongs to: the bins of L2 follow directly.
  *
  * A hit is thread-local: no lock, no atomic, no knob, no counter but the magazine's own top. Safety costs it seven
- * instructions a pair: a block must know its slot (slab.c) before it is handed out, so one that was overwritten, or is
- * in two places, is noticed; and a freed pointer must be the start of a block of its slab. No block's address lies in
- * another block while both are in a magazine, so none is to be had by overwriting one. Nothing is written to a block
- * that is handed out: a row of calls waits for nothing but the room in which a core keeps its stores.
+ * instructions a pair. A block must know its slot (slab.c) before it is handed out, so one that was overwritten, or is
+ * in two places, is noticed; and a freed pointer must be the start of a block of its slab. No block holds the address
+ * of another while both are in a magazine, so none can be had by overwriting one. Nothing is written to a block that is
+ * handed out: a series of calls waits for nothing but room in the core's store buffer.
  *
- * The compiler would spend several instructions more on a bin's top, so on x86-64 some are written down; everywhere
- * else, and where a sanitizer watches, the same code is plain C. */
+ * The compiler would spend several more instructions on a bin's top, so on x86-64 some are written by hand. Everywhere
+ * else, and under a sanitizer, the same code is plain C. */
 
 static const uintptr_t no_run[1];
 #define NO_RUN ((uintptr_t *)no_run + 1) /* top and limit of a bin that is empty and full */

@@ -2,12 +2,12 @@
  *
  * The nouns, from small to large:
  *   block      what malloc hands out
- *   magazine   a bounded stack of free blocks' addresses, of one class, private to a thread; two a class: loaded and
- *              spare
+ *   magazine   a bounded stack of free blocks' addresses, of one class, private to a thread; two per class: loaded
+ *              and spare
  *   depot      full magazines of one class, shared by all threads
  *   slab       a unit (or a few) of address space cut into equal blocks
  *   superslab  1 or 2 MiB from which slabs are taken
- *   run        a row of units that serves one block above 32 KiB
+ *   run        adjacent units that serve one block above 32 KiB
  *   arena      a range of addresses, cut into units; every unit has a descriptor outside it
  *
  * Accounting, true whenever no lock is held and no thread is inside a call:

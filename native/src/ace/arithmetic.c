@@ -2,8 +2,9 @@
  *
  * The preloaded library depends on libc alone, so the handful of functions that a bandit needs stand here. They use
  * only + - * / and square root, which IEEE 754 rounds exactly: one seed gives one history on every machine, and the
- * bandit explorer repeats it in JavaScript. Errors, checked by tests/native/policy.c against libm: natural_log and
- * exponential stay below 1 unit in the last place or two (relative error < 4e-16). No state but the caller's seed. */
+ * bandit explorer repeats it in JavaScript. Their errors are checked against libm by tests/native/policy.c: natural_log
+ * and exponential stay within a unit in the last place or two (relative error < 4e-16). The only state is the caller's
+ * seed. */
 
 #if defined(__SSE2__)
 #include <emmintrin.h>

@@ -1,17 +1,18 @@
-/* bandit.c: what a bandit remembers, and how it forgets. Parameters, the arms' weights and means, the noise, changes.
+/* bandit.c: what a bandit remembers, and how it forgets: parameters, the arms' weights and means, the noise, changes.
  *
- * Memory of an arm is N_i (weight), S_i (sum) and the mean, over all plays, a sliding window (tau) or discounted
- * (gamma). Accounting: plays = sum of pulls; without tau, gamma and restarts, weight = pulls and steps = plays.
+ * What is remembered of an arm is N_i (weight), S_i (sum) and the mean, over all plays, over a sliding window (tau) or
+ * discounted (gamma). Accounting: plays = sum of pulls; without tau, gamma and restarts, weight = pulls and steps =
+ * plays.
  *
- * A learner may restart on a detected change: a two-sided CUSUM (Page, Biometrika 1954) of the played arm's rewards
- * against its mean, in units of the noise; above the threshold `restart` all is forgotten but the noise (Liu, Lee,
- * Shroff, AAAI 2018, run the same per arm). The noise is taken from differences of successive rewards of one arm (von
- * Neumann 1941), which a change of level hardly disturbs.
+ * A learner may restart when it detects a change. The detector is a two-sided CUSUM (Page, Biometrika 1954) of the
+ * played arm's rewards against its mean, in units of the noise. Above the threshold `restart`, everything but the noise
+ * is forgotten (Liu, Lee, Shroff, AAAI 2018, run the same per arm). The noise is estimated from differences of
+ * successive rewards of one arm (von Neumann 1941), which a change of level hardly disturbs.
  *
- * Programs repeat their phases. With `recall`, what was known when a change is seen is put on a shelf, and the arm is
+ * Programs repeat their phases. With `recall`, what is known when a change is seen is put on a shelf, and the arm is
  * played once more: the window of the alarm may lie half in each phase, the next one does not. That reward decides. If
- * it fits what a shelf knows of the arm, the regime on it goes on where it stopped, the last one included, for an alarm
- * may be false; else a new regime begins. */
+ * it fits what a shelf knows of the arm, the regime on that shelf goes on where it stopped; this may be the regime just
+ * left, because an alarm can be false. Otherwise a new regime begins. */
 
 /* ORDER PARAMETER: rows of `bandit_parameters` */
 enum parameter {

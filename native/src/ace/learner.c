@@ -1,5 +1,5 @@
-/* learner.c: ACE's life: started and stopped at run time, stepped by the helper thread, its history written before the
- * ring of events overruns it and when the program ends. */
+/* learner.c: ACE's life. It is started and stopped at run time and stepped by the helper thread; its history is written
+ * before the ring of events can overrun it, and when the program ends. */
 
 static _Atomic bool ace_on;
 static char ace_history[4096]; /* HAKMEM_ACE_EVENTS: where the events go; %p becomes the process number. "": nowhere */

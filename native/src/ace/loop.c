@@ -1,5 +1,5 @@
-/* loop.c: one step of the fast and of the slow loop. Time is an argument and every decision is an event, so a notebook
- * can replay what happened: the same rewards into the same policy with the same seed choose the same arms. */
+/* loop.c: one step of the fast loop or of the slow one. Time is an argument and every decision is an event, so a
+ * notebook can replay what happened: the same rewards into the same policy with the same seed choose the same arms. */
 
 struct learner {
     enum knob knob, rule; /* that it learns; that says its policy */

@@ -1,5 +1,5 @@
-/* metrics.c: two snapshots -> one window -> one reward. Reads counters that slow paths keep and levels that are
- * derived; the program's threads are read through the registry and never stopped. */
+/* metrics.c: from two snapshots to one window to one reward. Reads the counters that slow paths keep, and derived
+ * levels. The program's threads are read through the registry and never stopped. */
 
 /* One class, all heaps together. */
 struct class_counts {

@@ -3,8 +3,8 @@
  * what ships.
  *
  * One table, `policies`, names every policy, its rule, its source and its parameters with their presets. Ties always go
- * to the lowest index. An arm without weight has an infinite index, so where the highest of all is played, each arm is
- * once first. */
+ * to the lowest index. An arm without weight has an infinite index, so a policy that plays the highest index first
+ * plays each arm once. */
 
 struct policy {
     hak_policy_t row;

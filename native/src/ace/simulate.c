@@ -1,8 +1,9 @@
 /* simulate.c: a bandit against a problem whose means are known, many times, without leaving C.
  *
- * Only the loop: environments are three lines, policies are policy.c's own, statistics are Python's. Replication r
- * draws its rewards from stream 2r of the run's seed and the learner's chance from stream 2r + 1, so results do not
- * depend on how replications are shared out, and every policy meets rewards made of the same random numbers. */
+ * Only the loop is here: environments are three lines, policies are policy.c's own, statistics are Python's.
+ * Replication r draws its rewards from stream 2r of the run's seed and the learner's chance from stream 2r + 1. So
+ * results do not depend on how replications are shared out, and every policy meets rewards made of the same random
+ * numbers. */
 
 static uint64_t replication_seed(uint64_t seed, uint64_t replication, bool rewards)
 {
