@@ -1,7 +1,7 @@
 """A/B on a workload of the bench or on any program: ACE off, on, any policy, any fixed arm, placebos, peers.
 
-Every block runs every side once, in random order, one process a run; a side is compared with the baseline by
-paired log ratios. What a side is stands in `sides`, how it runs in `contest`, what is said in `standings`.
+Every block runs every side once, in random order, one process per run; a side is compared with the baseline
+by paired log ratios. What a side is stands in `sides`, how it runs in `contest`, what is said in `standings`.
 """
 
 import random

@@ -1,8 +1,8 @@
 """ACE from Python: what it saw and did as tables, and the live allocator driven by a policy of your own.
 
-ACE plays one bandit a *learner*: one for each size class with traffic (arms: blocks a magazine holds), and
-four for the whole allocator. A learner's *window* ends, its arm is rewarded, the next arm is put into force:
-one row of `events`. Ten lines drive the allocator of this process:
+ACE plays one bandit per *learner*: one learner for each size class with traffic (arms: blocks a magazine
+holds), and four for the whole allocator. Each time a learner's *window* ends, its arm is rewarded and the
+next arm is put into force: one row of `events`. Ten lines drive the allocator of this process:
 
     class Greedy:
         def __init__(self, arms):

@@ -1,4 +1,4 @@
-"""A live heap as tables: a small program to look into, and the way of one block through the allocator."""
+"""A live heap as tables: a small program to look into, and the path of one block through the allocator."""
 
 import random
 import threading

@@ -1,8 +1,9 @@
 """Bandit policies in simulated environments: the C policies that ship, against means that are known.
 
-A policy picks one of `arms` arms a play and is told its reward. Where the means are known, so is the
+A policy picks one of `arms` arms per play and is told its reward. Where the means are known, so is the
 *pseudo-regret*: the sum over the plays of the best mean at that time minus the mean of the arm played (Auer,
-Cesa-Bianchi, Fischer, Machine Learning 47, 2002). Arms count from 0; curves are read after that many plays.
+Cesa-Bianchi, Fischer, Machine Learning 47, 2002). Arms count from 0; the point n of a
+curve is what holds after n plays.
 
     simulate("ucb1", [.1, .2, .3, .4, .5, .6], rewards="bernoulli", horizon=10_000, replications=1000)
     contest(["ucb1", "ucb-scaled", "round-robin"], [.90, .94, .97, 1.0, .98, .95], rewards="gaussian:0.02")

@@ -1,7 +1,7 @@
 """Running notebooks: papermill in a process of its own for each, failures told apart, finished work kept.
 
-An executed notebook stands under its final name only when it succeeded; a record (JSON) beside it says how
-its last run ended. What measures runs alone and one after another, so that no batch disturbs its own
+An executed notebook gets its final name only when it has succeeded; a record (JSON) beside it says how its
+last run ended. Notebooks that measure run alone, one after another, so that no batch disturbs its own
 figures.
 """
 

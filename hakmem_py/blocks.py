@@ -1,4 +1,4 @@
-"""The blocks of a comparison as they come; one that the user stops is judged by those that are whole."""
+"""The blocks of a comparison as they come; one that the user stops is judged by its complete blocks."""
 
 from collections import Counter
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Builds: native library, cffi module and bench, in one folder for each content of sources, flags, compiler.
+"""Builds: native library, cffi module and bench, in one folder per hash of sources, flags and compiler.
 
 A variant is named NAME, NAME:SPEC for a profile-guided build trained by that experiment, NAME@K for the same
 code in another layout (K steps of padding in front of it). The library and the module come from the same

@@ -1,8 +1,9 @@
 """How far this machine's verdicts can be trusted: error rates of the ruler, and of naive rules, on real runs.
 
-Input: the samples of experiment 01_ruler, in each block the same allocator twice ("same", "again") and once
-with an exact slow-down ("slow"). Disjoint groups of consecutive blocks are comparisons of their own, so one
-long series holds hundreds of them, with the drift and the bursts that this machine really has.
+Input: the samples of experiment 01_ruler, each block of which holds the same allocator twice ("same",
+"again") and once with an exact slow-down ("slow"). Disjoint groups of consecutive blocks are comparisons of
+their own, so one long series holds hundreds of them, with the drift and the bursts that this machine really
+has.
 """
 
 import json

@@ -1,9 +1,9 @@
 """The same experiments on many machines: a dask cluster measures, this process keeps the samples.
 
 A task is one block on one machine. It measures only what that machine's own store does not hold yet, so a
-task that is repeated after its worker died goes on where it stopped; and it waits for the machine's bench
-slot, so two workers on one machine take turns. Pairs never cross machines: the host is a block of the
-statistics.
+task that is repeated after its worker died goes on where it stopped. It also waits for the machine's bench
+slot, so two workers on one machine take turns. Pairs never cross machines: the statistics treat the host as
+a block.
 """
 
 import contextlib

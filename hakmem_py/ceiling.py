@@ -1,4 +1,4 @@
-"""What there is to win: the cost of every phase under every fixed arm, the oracle, memory after a peak."""
+"""What can be won: the cost of every phase under every fixed arm, the oracle, memory after a peak."""
 
 import json
 

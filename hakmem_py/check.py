@@ -1,8 +1,8 @@
 """The gate for contributors: this working tree against a commit, by instructions and by interleaved time.
 
 Instructions are counted by callgrind and repeat to 0.01 %, so the smallest addition to the hot path shows.
-Time is measured in randomised blocks, both sides in the same bench, in several layouts of the same code, for
-a moved function can be worth more than the change: the build is the unit of the verdict.
+Time is measured in randomised blocks, both sides in the same bench, in several layouts of the same code,
+because moving a function can matter more than the change itself. So the build is the unit of the verdict.
 """
 
 import subprocess

@@ -1,7 +1,8 @@
 """What was published before, and what is left of it here.
 
-published.csv holds every figure of five reports, one row each; claims.toml says of which pair each figure is
-one side, and which experiment repeats that pair: figures of another machine cannot be repeated, ratios can.
+published.csv holds every figure of five reports, one row each. claims.toml says which pair each figure
+belongs to, and which experiment repeats that pair: another machine's figures cannot be repeated, its ratios
+can.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The command line: each subcommand lives beside what it drives, as `add_NAME(subparsers)`."""
+"""The command line: each subcommand is defined beside what it drives, as `add_NAME(subparsers)`."""
 
 import argparse
 import os

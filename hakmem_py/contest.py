@@ -1,7 +1,7 @@
-"""How one run of a comparison goes: a workload of the bench, or any program, as a side has it run.
+"""One run of a comparison: a workload of the bench, or any program, run as a side wants it.
 
-How runs are arranged is for others: `ab` in blocks of processes, `turns` within each process. What takes part
-stands in `sides`, what is said of all runs in `standings`.
+How runs are arranged is decided elsewhere: by `ab` in blocks of processes, by `turns` within each process.
+What takes part stands in `sides`, what is said of all runs in `standings`.
 """
 
 import json

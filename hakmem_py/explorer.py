@@ -1,10 +1,10 @@
-"""The bandit explorer for notebooks and pages: explorer.js with what it is to show.
+"""The bandit explorer for notebooks and pages: explorer.js together with what it is to show.
 
     explorer()                                   # UCB1 on ACE's rewards, against the noise-scaled one
     explorer(policy="ucb-scaled", drift=1)
     explorer(rows=decisions(events))             # a recorded ACE run, decision by decision
 
-Live in JupyterLab it is an anywidget; in an exported page the same module stands inline with its data, and
+Live in JupyterLab it is an anywidget; in an exported page the same module is inlined with its data, and
 needs neither kernel nor network.
 """
 

@@ -1,4 +1,4 @@
-"""Figures, one function each: tables come in, plotly figures go out, with a text of what is to be seen."""
+"""Figures, one function each: tables go in, plotly figures come out, with a text that says what they show."""
 
 from math import ceil
 

@@ -1,6 +1,6 @@
-"""Instructions per operation, counted by callgrind: the companion of every time, which noise cannot touch.
+"""Instructions per operation, counted by callgrind: the noise-free companion of every time.
 
-The count of one run holds start-up and tear-down; the difference of two runs that differ only in their
+The count of one run includes start-up and tear-down; the difference of two runs that differ only in their
 iterations does not. It repeats to about 0.01 % under any load (callgrind: Weidendorfer et al., ICCS 2004).
 """
 

@@ -1,4 +1,4 @@
-"""Tables that a notebook makes, and that are no samples of an experiment: kept, or read by reference."""
+"""Tables that a notebook makes, other than samples of an experiment: kept, or read from the reference."""
 
 from . import provenance, store
 

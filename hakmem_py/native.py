@@ -1,6 +1,6 @@
 """A build of the library inside this process: its knobs, counters and memory as DataFrames.
 
-One build a process: the library's thread-local memory comes from a small reserve that all libraries share.
+One build per process: the library's thread-local memory comes from a small reserve that all libraries share.
 """
 
 import errno

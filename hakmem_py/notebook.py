@@ -1,4 +1,4 @@
-"""A notebook as a file, and the results that it hands to the front page."""
+"""A notebook as a file, and the results that it passes to the front page."""
 
 import html
 import json

@@ -1,8 +1,8 @@
 """Your own numbers judged: a CSV file of costs, in pairs, through the same estimates and verdicts as ours.
 
-Two forms. Wide: columns a and b, one pair a row. Long: columns block, variant, value, one measurement a row,
-each block holding each variant once. Values are costs (time, bytes: smaller is better), other columns are
-ignored.
+The file has one of two forms. Wide: columns a and b, one pair per row. Long: columns block, variant, value,
+one measurement per row, each block holding each variant once. Values are costs (time, bytes: smaller is
+better); other columns are ignored.
 """
 
 import argparse

@@ -2,9 +2,8 @@
 
 Each page begins with what it found: a picture and its results, which lead to the figures they are read from.
 
-No request leaves a page: styles, scripts and formulas stand in it, figures are drawn by one plotly.min.js
-beside all pages (or inside the page, where it is to be mailed). Reads notebooks and records only; runs
-nothing.
+A page makes no request: styles, scripts and formulas are in it, figures are drawn by one plotly.min.js that
+all pages share (or inside the page, if it is to be mailed). Reads notebooks and records only; runs nothing.
 """
 
 import hashlib

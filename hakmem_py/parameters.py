@@ -1,13 +1,13 @@
 """What a notebook's `parameters` cell declares, and the check of a value against it.
 
-The declaration is the cell itself, one line a parameter:
+The declaration is the cell itself, one line per parameter:
 
     blocks: int = 6        # 1..1000; randomised blocks
     policy: str = "ucb1"   # one of ucb1 | thompson | fixed; who chooses the arm
     sizes: list[int] = [16, 32]  # 8..1024; block sizes in bytes
 
-A comment may open with a range ("0 or 6..1000": also with a number beside it) or with the allowed words or
-numbers; in a list they hold for each element, and a list may be empty where it is so by default.
+A comment may open with a range (with an extra number beside it: "0 or 6..1000"), or with the allowed words
+or numbers. For a list they apply to each element; a list may be empty if its default is.
 """
 
 import ast

@@ -1,6 +1,6 @@
-"""The other allocators: where their libraries are, which version, how to get one that is not there.
+"""The other allocators: where their libraries are, which version, how to get a missing one.
 
-Looked for in the conda environment, on the system, and in data/peers, where `fetch` unpacks the
+They are looked for in the conda environment, on the system, and in data/peers, where `fetch` unpacks the
 distribution's packages without root.
 """
 

@@ -1,7 +1,7 @@
-"""What became of the predictions that notebooks make before they measure: a row each, told by the samples.
+"""What became of the predictions that notebooks make before measuring: one row each, judged by the samples.
 
 Every function returns a DataFrame of prediction, found, held (yes, no, or open where the interval does not
-tell); a prediction of which nothing was measured has no row.
+decide); a prediction for which nothing was measured has no row.
 """
 
 import numpy as np

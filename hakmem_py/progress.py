@@ -1,4 +1,4 @@
-"""How far a long work is, on stderr."""
+"""How far a long job has come, on stderr."""
 
 import sys
 import time

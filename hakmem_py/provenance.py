@@ -1,7 +1,7 @@
 """Where numbers come from: a registry of facts about machine, system, compiler, repository.
 
-A fact is a function without arguments that returns one value; adding one is adding a function. What is known
-only where runs are made (builds, peers, the spec) is handed in by the runner.
+A fact is a function without arguments that returns one value; adding one is adding a function. What only the
+runner knows (builds, peers, the spec) is passed in by it.
 """
 
 import functools

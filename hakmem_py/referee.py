@@ -1,7 +1,7 @@
 """The referee's list: ten faults of the published reports, each shown by their own figures or by our samples.
 
-Every function returns (fault, what was published, what can be seen). Rates are found by drawing again from
-what was published or measured, with a fixed seed.
+Every function returns (fault, what was published, what can be seen). Rates are found by resampling what was
+published or measured, with a fixed seed.
 """
 
 import re

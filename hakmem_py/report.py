@@ -1,7 +1,7 @@
 """Reports: which notebooks, with which parameters, and the pages made of them.
 
-Every fault of a command line is found before anything starts. A notebook says in its metadata (`hakmem`)
-whether it `measures` and whether it `calibrates`, which decide when it runs (batch.py), and to which `part`
+Every fault in a command line is found before anything starts. A notebook's metadata (`hakmem`) say
+whether it `measures` and whether it `calibrates`, which decides when it runs (batch.py), and to which `part`
 of the front page it belongs.
 """
 

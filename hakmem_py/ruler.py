@@ -1,4 +1,4 @@
-"""Measuring for a judgement: an experiment with as few blocks as it takes, a machine's calibration."""
+"""Measuring until there is a verdict: an experiment in as few blocks as it takes, a machine's calibration."""
 
 import json
 

@@ -1,8 +1,9 @@
-"""Experiments made: what is missing is measured in randomised blocks, one process a sample, and kept at once.
+"""Runs experiments: measures what is missing, in randomised blocks, one process per sample, kept at once.
 
-A run's identity is the content of what defines it: the bits that ran (build or library), those of its rivals
-in the same case, case, block, seed, knobs, scale, host. So a killed campaign goes on where it stopped, a
-changed build or peer is measured anew together with its rivals, and a pair always comes from one sitting.
+A run is identified by a hash of all that defines it: the bits that ran (build or library), those of its
+rivals in the same case, and case, block, seed, knobs, scale, host. So a killed campaign goes on where it
+stopped, a changed build or peer is measured anew together with its rivals, and the two runs of a pair always
+come from the same sitting.
 """
 
 import functools

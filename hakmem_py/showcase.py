@@ -1,4 +1,4 @@
-"""What someone sees who only browses the repository: reference samples, and the README's drawings and table.
+"""For those who only browse the repository: reference samples, and the README's drawings and table.
 
 `hakmem freeze NAME ...` makes samples, simulations or kept tables the reference; `hakmem readme` redraws the
 drawings from them, writes the table of knobs from the build and names the machines of the reference.
@@ -110,7 +110,7 @@ def _name_machines():
     """data/reference/README.md: on which machines the reference was measured."""
     text = f"""# Reference samples
 
-A `provenance-*.json` a build beside them, or a `facts.json`, says at which commit.
+Beside the samples, one `provenance-*.json` per build or a `facts.json` names the commit.
 
 | {" | ".join(MACHINE_FACTS)} | measured there |
 {"|---" * (len(MACHINE_FACTS) + 1)}|

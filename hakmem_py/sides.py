@@ -1,6 +1,6 @@
 """What takes part in a comparison: ACE off, on, any policy, any fixed arm, placebos, any settings, peers.
 
-And by what they are compared, which runs and standings share.
+Also the measures by which they are compared, which runs and standings share.
 """
 
 from dataclasses import dataclass, field

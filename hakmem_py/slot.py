@@ -1,4 +1,4 @@
-"""The machine's one bench slot: whoever measures holds it, so that no two measure each other."""
+"""The machine's one bench slot: whoever measures holds it, so that no two measurements disturb each other."""
 
 import contextlib
 import fcntl

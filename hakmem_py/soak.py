@@ -1,8 +1,8 @@
 """A long run beside a reference: does the allocator drift in memory, faults or speed while a program lives?
 
 Two processes of the bench live through the whole soak, pinned to one core. They take turns: one is stopped
-while the other works, so that both meet the same machine and neither its other load nor its clock can look
-like a drift. Times are CPU times, which do not run while a process is stopped.
+while the other works. So both meet the same machine, and neither its other load nor its clock can look like
+drift. Times are CPU times, which do not run while a process is stopped.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""What is said of the runs of a comparison: which ones tell nothing, who is faster, by how much, how surely.
+"""What is said of the runs of a comparison: which tell nothing, who is faster, by how much, how surely.
 
-A side that learns must have learned: its decisions are counted from its history (HAKMEM_ACE_EVENTS), and
-below 100 of them in a run there is no result unless one is asked for.
+A side that learns must have learned something: its decisions are counted in its history
+(HAKMEM_ACE_EVENTS), and with fewer than 100 in a run there is no result unless one is asked for.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Tables of samples judged: comparisons, geometric means, rates, verdicts on published claims.
 
-Knows nothing of how the samples were made. The arithmetic of one comparison is in `estimates` and offered
-here too, so that a notebook needs the one name `stats`.
+Knows nothing of how the samples were made. The arithmetic of one comparison is in `estimates`, and available
+here too, so that a notebook needs only the name `stats`.
 """
 
 from dataclasses import replace

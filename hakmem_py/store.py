@@ -1,9 +1,9 @@
 """Samples on disk: the schema, atomic append, loading. Nothing else.
 
-A folder of samples holds parquet files that are only ever added, each written under a hidden name, synced
-and renamed, so that a kill at any moment costs at most what was being written. `compact` joins small files
+Files are only ever added to a folder of samples. Each is parquet, written under a hidden name, synced and
+renamed, so that a kill at any moment costs at most what was being written. `compact` joins small files
 (part-*, samples-*) into one (samples-*) that names them in its metadata: a file that a kill left behind is
-known as joined and not read twice.
+recognised as joined and not read twice.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""The one style of all figures: colours and symbols of names, axes of ratios, the last step of each.
+"""The one style of all figures: colours and symbols of names, axes of ratios, the finishing step of each.
 
 The same name has the same colour and symbol everywhere, and never a colour alone (palette after Okabe & Ito
-2008, darkened where it was too faint on white). Paper is transparent and text has no colour of its own, so
-that a page can be light or dark.
+2008, darkened where it was too faint on white). The background is transparent and text has no colour of
+its own, so that a page can be light or dark.
 """
 
 from math import ceil

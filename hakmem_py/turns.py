@@ -2,11 +2,11 @@
 
 Two processes differ by 5 to 25 %, whatever their settings: by their pages, their place in the caches, the
 minute in which they ran. Neighbouring chunks of one process differ by 1 to 2 %. So each process runs chunks
-of both values, in random order two by two (bench/run.c, --toggle), and its sample is the median ratio of
+of both values, in pairs of random order (bench/run.c, --toggle), and its sample is the median ratio of
 neighbours. The process stays the unit of statistics: what differs between processes is in the interval.
 
-What one value leaves behind the other finds: how far the heap has grown, where its blocks lie. A setting that
-works through these shows in processes of its own (`ab`), not in turns.
+What one value leaves behind, the other finds: how far the heap has grown, where its blocks lie. The effect of
+a setting that works through these shows in processes of its own (`ab`), not in turns.
 """
 
 import json

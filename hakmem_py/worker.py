@@ -3,9 +3,9 @@
 The bench is spawned directly, never through Python, in an environment of its own: what the user's shell sets
 (MALLOC_ARENA_MAX, LD_PRELOAD, HAKMEM_...) does not reach it. LD_PRELOAD is set for this child alone.
 
-Bench and libraries are copied anew for every process. Where the kernel put a file in memory may decide a
-case's speed; then processes of one file share one draw of many, and their interval says too little. What a
-killed run leaves, build.py sweeps up.
+Bench and libraries are copied anew for every process. Where the kernel puts a file in memory may decide a
+case's speed; processes of one file would then share a single draw out of many, and their interval would be
+too narrow. What a killed run leaves behind is removed by build.py.
 """
 
 import contextlib
