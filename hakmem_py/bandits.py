@@ -281,7 +281,7 @@ class Lab:
         missing = [entry for entry, key in zip(entries, keys, strict=True) if key not in self.kept]
         if missing:
             asked = f"{missing[0][0]} over {settings.get('horizon', 1000)} plays of this problem"
-            raise BanditError(f"{self.file} has no simulation of {asked}; simulate it by reference = False")
+            raise BanditError(f"{self.file} has no simulation of {asked}; simulate it with reference = False")
         return [self.kept[key] for key in keys]
 
     def replay(self):
@@ -304,7 +304,7 @@ class Lab:
 def _read(file):
     """{key: Outcome} of a reference file."""
     if not file.exists():
-        raise BanditError(f"there is no reference in {file}: simulate by reference = False")
+        raise BanditError(f"there is no reference in {file}: simulate with reference = False")
     return {row["key"]: from_row(row) for row in pd.read_parquet(file).to_dict("records")}
 
 

@@ -137,7 +137,7 @@ def failing(table):
     """The rules of `rules` that certainly raise more false alarms than they promise, in words."""
     bad = table[table["low"] > ALPHA]
     said = [f"{row.rule}, {bracketed(row.rate, row.low, row.high, '.1%')}" for row in bad.itertuples()]
-    return "; ".join(said) or f"no rule, in so few comparisons ({table['trials'].min()} and more)"
+    return "; ".join(said) or f"no rule, in so few comparisons ({table['trials'].min()} or more each)"
 
 
 def rules(samples, metric="cpu_ns_per_op"):
@@ -188,10 +188,10 @@ MEANINGS = {
     "run_ms": "median length of a run, ms",
     "load": "median one-minute load of the machine",
     "cv": "CV of single runs",
-    "robust_cv": "the same from medians: how a usual run behaves",
+    "robust_cv": "the same, from medians: how a typical run behaves",
     "noise_sd": "standard deviation of the paired log ratio",
-    "robust_noise_sd": "the same from medians",
-    "autocorrelation": "of neighbour pairs: 0 where blocks do not remember each other",
+    "robust_noise_sd": "the same, from medians",
+    "autocorrelation": "of neighbouring pairs: 0 where a block does not depend on the one before",
     "slow_ratio": "measured ratio of the side with exactly 1 % more work",
 }
 
@@ -286,7 +286,7 @@ def _said(x):
     wrong, inside, power = x["false_positives"], x["coverage"], x["power"]["1%"]
     noise = x["robust_noise_sd"]
     if power["planned_n"] is None:
-        found = "how many pairs an injected 1 % takes, so few and noisy ones do not tell"
+        found = "comparisons too few and noisy to tell how many pairs an injected 1 % takes"
     else:
         rate = "not shown" if power["trials"] < LEAST_TRIALS else f"{power['rate']:.2f}"
         found = f"power for an injected 1 % at the planned n = {power['planned_n']}: {rate}"

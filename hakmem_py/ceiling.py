@@ -77,9 +77,12 @@ def share_won(samples, side, free, metric="cpu_ns_per_op"):
 def share_said(won):
     """What `share_won` found, in words."""
     if np.isnan(won["low"]):
-        return "how much of what the lifted bound saves is open: a time is not told apart from the baseline's"
+        return (
+            "it is open how much ACE saves of what lifting the limit saves: "
+            "a time cannot be told from the baseline's"
+        )
     saved = stats.bracketed(won["share"], won["low"], won["high"], ".0%")
-    return f"ACE saves {saved} of what the lifted bound saves"
+    return f"ACE saves {saved} of what lifting the limit saves"
 
 
 def placebos(rivals, sides):
@@ -93,8 +96,8 @@ def placebos(rivals, sides):
     if found.empty:
         return "no placebo ran beside it, so learning is not shown", "NOT SHOWN"
     beaten = len(found) == len(sides) and (found["low"] > 1).all()
-    end = "each takes longer" if beaten else "not all are told apart from it, so learning is not shown"
-    return f"over ACE's time placebos take {', '.join(times)}: {end}", "LEARNED" if beaten else "NOT SHOWN"
+    end = "each takes longer" if beaten else "not all can be told from ACE, so learning is not shown"
+    return f"the placebos' times over ACE's: {', '.join(times)}; {end}", "LEARNED" if beaten else "NOT SHOWN"
 
 
 def regret(history):

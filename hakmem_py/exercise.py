@@ -24,7 +24,7 @@ def check(prediction, answer, hint="", tolerance=0.0):
     """
     if prediction is None:
         return Checked(
-            None, "No prediction yet: replace None in the cell above by yours, then run both cells again."
+            None, "No prediction yet: replace None in the cell above with yours, then run both cells again."
         )
     try:
         right = _matches(prediction, answer, tolerance)

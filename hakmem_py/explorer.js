@@ -390,7 +390,7 @@ const CHOICES = { // name in the list -> rule and parameters
   "successive halving": ["halving", {}],
   "round-robin": ["round-robin", {}],
 };
-const DRIFTS = ["none", "best arm changes at half", "best arm moves on, four times", "two phases alternate, twelve times"];
+const DRIFTS = ["none", "best arm changes half-way", "best arm moves on, four times", "two phases alternate, twelve times"];
 const PIECES = [1, 2, 5, 12]; // of constant means, by drift
 
 const spread = (low, high, arms) => Array.from({ length: arms }, (_, i) => low + (high - low) * i / (arms - 1));

@@ -36,7 +36,7 @@ CHOICES = {  # policy -> its name in the explorer's list
 }
 DRIFTS = (
     "none",
-    "best arm changes at half",
+    "best arm changes half-way",
     "best arm moves on, four times",
     "two phases alternate, twelve times",
 )

@@ -37,7 +37,7 @@ def absent(table):
     """What was not measured and why, as a sentence; "" where all was."""
     missing = table[table["status"] != "ok"].drop_duplicates("allocator")
     said = [f"{row.allocator} ({row.error or row.status})" for row in missing.itertuples()]
-    return f" Not wholly measured: {'; '.join(said)}." if said else ""
+    return f" Measured in part or not at all: {'; '.join(said)}." if said else ""
 
 
 def succeeded(samples):
@@ -274,10 +274,10 @@ def curves(table, x, y, by, low=None, high=None, title="", x_title="", y_title="
             customdata=rows[[low, high]] if low else None,
             hovertemplate="%{y:.4g}" + (" [%{customdata[0]:.4g}, %{customdata[1]:.4g}]" if low else ""),
         )
-    said = listed(table.groupby(by, sort=False)[y].last(), "{:.3g}")
+    said, shown = listed(table.groupby(by, sort=False)[y].last(), "{:.3g}"), y_title or y
     return finish(
         fig,
-        f"Lines of {y_title or y} over {x_title or x}. At the end: {said}.",
+        f"{shown[:1].upper()}{shown[1:]}, over {x_title or x}. At the end: {said}.",
         title,
         380,
         xaxis={"title_text": x_title or x} | (log_axis(table[x]) if x_log else {}),
@@ -330,7 +330,7 @@ def peaks(samples, title="Peak resident memory"):
         )
     least = table["peak_rss_bytes"].groupby("case").idxmin().map(lambda key: key[1]).value_counts()
     first = table["peak_rss_bytes"].groupby("allocator").median().reindex(names)
-    alt = f"Median peak in MB: {listed(first, '{:.1f}')}. Cases of least memory: {listed(least, '{}')}."
+    alt = f"Median peak in MB: {listed(first, '{:.1f}')}. Cases with the least memory: {listed(least, '{}')}."
     height = 110 + cases * (14 + ROW * len(names))
     return finish(fig, alt, title, height, xaxis={"title_text": "MB"}, barmode="group", yaxis=CASES)
 
@@ -386,6 +386,6 @@ def claims(table, title="Published and measured"):
     counts = listed(table["verdict"].value_counts(), "{}")
     axis = ratio_axis([*table["claimed"], *table["ratio"], *table["low"], *table["high"]])
     alt = f"{len(table)} published ratios and what was measured here: {counts}."
-    axis |= {"title_text": "right of 1: does more work"}
+    axis |= {"title_text": "right of 1: the first-named does more work"}
     places = CASES | {"minallowed": -0.7, "maxallowed": table["claim"].nunique() - 0.3}  # no room to spare
     return finish(fig, alt, title, 120 + 24 * len(table), xaxis=axis, yaxis=places)

@@ -41,7 +41,7 @@ class Tables:
     def _read(self, name):
         path = self.folder / f"{name}.parquet"
         if not path.exists():
-            raise FileNotFoundError(f"there is no reference in {path}: make it by reference = False")
+            raise FileNotFoundError(f"there is no reference in {path}: make it with reference = False")
         return store.read_table(path)
 
     def _keep(self, name, table):

@@ -70,11 +70,11 @@ def _layer(fig, cells, value, rows, scale, hover):
     fig.add_heatmap(z=z, customdata=data, hoverongaps=False, hovertemplate=hover, **look)
 
 
-def slab_occupancy(spans, title="Blocks out, of those a slab holds"):
+def slab_occupancy(spans, title="Blocks out, as a share of those a slab holds"):
     """One point a slab: block size across, share of its blocks that are out up; taken: some thread's own."""
     slabs = spans[spans["kind"] == "slab"].assign(share=lambda t: t["used"] / t["blocks"])
     fig = go.Figure()
-    kinds = ((True, "a thread takes from it", OTHERS[0]), (False, "no thread does", OTHERS[1]))
+    kinds = ((True, "a thread takes from it", OTHERS[0]), (False, "no thread takes from it", OTHERS[1]))
     for owned, name, look in kinds:
         some = slabs[(slabs["heap"] > 0) == owned]
         hover = "%{x} B: %{y:.0%} out"
@@ -100,7 +100,7 @@ def magazines(table, title="Blocks at hand in the magazines"):
     return finish(fig, alt, title, 360, barmode="stack", **axes)
 
 
-def journey(table, title="Where the blocks of a class are, step by step"):
+def journey(table, title="Where the free blocks of a class are, step by step"):
     """Stacked bars of `anatomy.journey`: blocks loaded, spare and in the depot after each step.
 
     Of the depot only its magazines are known, which may be shorter: it is drawn as if they were full.

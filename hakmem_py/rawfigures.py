@@ -24,7 +24,7 @@ def raw_samples(samples, metric="cpu_ns_per_op", title="Every sample"):
     said = listed(good.groupby("allocator")[metric].median().reindex(names), "{:.3g}")
     return finish(
         fig,
-        f"{len(good)} samples, one point a process. Medians in ns: {said}.",
+        f"{len(good)} samples, one point per process. Medians in ns: {said}.",
         title,
         90 + 60 * len(names),
         xaxis=log_axis(good[metric]) | {"title_text": "ns per operation"},
@@ -54,7 +54,7 @@ def variation(samples, metric="cpu_ns_per_op", title="Spread from run to run"):
     return finish(fig, alt, title, height, xaxis={"title_text": "CV, %", "rangemode": "tozero"}, yaxis=CASES)
 
 
-def timeline(samples, metric="cpu_ns_per_op", title="Runs over their median, block by block"):
+def timeline(samples, metric="cpu_ns_per_op", title="Each run over the median of its series, block by block"):
     """Each run over the median of its own series, block by block: drift and disturbances of the machine."""
     good = samples[samples["status"] == "ok"]
     relative = good[metric] / good.groupby(["case", "allocator"])[metric].transform("median")

@@ -77,10 +77,10 @@ def _tables(name, quick):
     origin = store.SAMPLES / name
     made = {path: store.demand_json(kept.facts_file(path)) for path in sorted(origin.glob("*.parquet"))}
     if not made:
-        raise FileNotFoundError(f"there are no tables in {origin}: run the notebook by reference = False")
+        raise FileNotFoundError(f"there are no tables in {origin}: run the notebook with reference = False")
     rough = [path.stem for path, facts in made.items() if facts.get("quick")]
     if rough and not quick:
-        raise ValueError(f"{', '.join(rough)}: made in the quick mode; run the notebook by quick = False")
+        raise ValueError(f"{', '.join(rough)}: made in the quick mode; run the notebook with quick = False")
     return made
 
 

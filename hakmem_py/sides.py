@@ -64,7 +64,7 @@ def learner(name, reference=False):
     reference: the runs that are kept are of `on`; to know it takes no compiler.
     """
     if reference and name != "on":
-        raise AbError(f"the reference holds no runs of {name!r}, only of 'on': run it by reference = False")
+        raise AbError(f"the reference holds no runs of {name!r}, only of 'on': run it with reference = False")
     known = ("on",) if reference else ("on", *native.policy_names())
     if name not in known:
         raise AbError(f"{name!r} is no policy; allowed: {', '.join(known)}")

@@ -54,15 +54,15 @@ def test_what_was_not_made_anew_stays_the_reference():
 
 def test_tables_of_the_quick_mode_become_the_reference_only_when_asked_for():
     kept.Tables("mine", quick=True)("contest", contest)
-    with pytest.raises(ValueError, match=r"contest: made in the quick mode; run .* by quick = False"):
+    with pytest.raises(ValueError, match=r"contest: made in the quick mode; run .* with quick = False"):
         showcase.freeze_tables("mine_runs")
     assert showcase.freeze_tables("mine_runs", quick=True) == 1
 
 
 def test_a_table_that_is_not_there_is_named():
-    with pytest.raises(FileNotFoundError, match=r"contest\.parquet: make it by reference = False"):
+    with pytest.raises(FileNotFoundError, match=r"contest\.parquet: make it with reference = False"):
         kept.Tables("mine", reference=True)("contest", nothing)
-    with pytest.raises(FileNotFoundError, match="run the notebook by reference = False"):
+    with pytest.raises(FileNotFoundError, match="run the notebook with reference = False"):
         showcase.freeze_tables("mine_runs")
 
 
