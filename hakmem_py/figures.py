@@ -209,7 +209,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
         )
     )
     wins = listed(times.dropna(how="all").idxmin(axis=1).value_counts(), "{}")  # nobody holds an empty row
-    alt = f"{what} over the least of each of {len(factor)} cases. Records held: {wins}. "
+    alt = f"{what} over the least in each of {len(factor)} cases. Records held: {wins}. "
     alt += f"Worst case: {listed(factor.max(), '{:.2f}×')}."
     return finish(
         fig,
