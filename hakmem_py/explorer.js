@@ -631,7 +631,7 @@ export function mount(host, options) {
       ...(run.restarts.length ? [element("span", {}, `┊ ${run.pieces ? "change detected" : "change of phase"}, below`)] : []));
     curveTitle.replaceChildren(...(run.pieces
       ? ["Regret: ", name(settings.policy, MEAN), " ", name(`${settings.rival} (dashed)`, OTHER)]
-      : ["Reward, mean of the decisions around"]));
+      : ["Reward, averaged over neighbouring decisions"]));
     go(settings.time);
   }
 
