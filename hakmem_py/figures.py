@@ -386,6 +386,6 @@ def claims(table, title="Published and measured"):
     counts = listed(table["verdict"].value_counts(), "{}")
     axis = ratio_axis([*table["claimed"], *table["ratio"], *table["low"], *table["high"]])
     alt = f"{len(table)} published ratios and what was measured here: {counts}."
-    axis |= {"title_text": "right of 1: the first-named does more work"}
+    axis |= {"title_text": "right of 1: the claim's side does more work"}
     places = CASES | {"minallowed": -0.7, "maxallowed": table["claim"].nunique() - 0.3}  # no room to spare
     return finish(fig, alt, title, 120 + 24 * len(table), xaxis=axis, yaxis=places)
