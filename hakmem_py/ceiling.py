@@ -16,7 +16,7 @@ def oracle(costs):
 
     costs: CPU ns per operation, one row a case, phase and block, one column an arm (`turns.sweep`); of each
     arm and phase the median over the blocks counts. Phases count alike, however many operations each did.
-    gain: cost of the best fixed arm / cost of the oracle, 1 where one arm is the best of every phase; biased
+    ratio: cost of the best fixed arm / cost of the oracle, 1 where one arm is the best of every phase; biased
     upwards, for the oracle also picks the luckiest measurement of each phase. held_out is not: arms are
     chosen on one random half of the blocks and paid for on the other; median over the splits, low and high
     their 2.5 and 97.5 % quantiles, nan below 4 blocks.
@@ -33,22 +33,22 @@ def oracle(costs):
         fixed, free = middle[:, best].mean(), middle.min(axis=1).mean()
         held = _held_out(cube, np.random.default_rng(1))
         rows.append({"case": case, "best_fixed": costs.columns[best], "fixed_ns": fixed, "oracle_ns": free})
-        rows[-1] |= {"gain": fixed / free, **held, "oracle": chosen}
+        rows[-1] |= {"ratio": fixed / free, **held, "oracle": chosen}
     return pd.DataFrame(rows)
 
 
 def _held_out(cube, chance):
-    """Quantiles of the gain, on one half of the blocks, of arms chosen on the other; phase, arm, block."""
+    """Quantiles of that ratio, on one half of the blocks, of arms chosen on the other; phase, arm, block."""
     phases, _, blocks = cube.shape
     if blocks < 4:
         return dict.fromkeys(("held_out", "low", "high"), np.nan)
-    gains = []
+    ratios = []
     for _ in range(SPLITS):
         order = chance.permutation(blocks)
         seen, paid = (np.median(cube[:, :, half], axis=2) for half in np.array_split(order, 2))
         best, own = seen.mean(axis=0).argmin(), seen.argmin(axis=1)
-        gains.append(paid[:, best].mean() / paid[np.arange(phases), own].mean())
-    return dict(zip(("held_out", "low", "high"), np.quantile(gains, (0.5, 0.025, 0.975)), strict=True))
+        ratios.append(paid[:, best].mean() / paid[np.arange(phases), own].mean())
+    return dict(zip(("held_out", "low", "high"), np.quantile(ratios, (0.5, 0.025, 0.975)), strict=True))
 
 
 def share_won(samples, side, free, metric="cpu_ns_per_op"):

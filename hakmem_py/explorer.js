@@ -529,9 +529,12 @@ function drawCurves(svg, curves, t, horizon, low) {
 function sentence(run, t, { noun, labels }) {
   const arm = run.arm[t], k = t * run.arms, bonus = run.bonus[k + arm], name = `${noun} ${labels[arm]}`;
   const got = run.reward[t] === null ? "" : ` It gives ${digits(run.reward[t])}.`;
-  const head = `Play ${t + 1} of ${run.horizon}: `, is = run.pieces ? "is chosen" : "is in force";
+  const [unit, is, unknown] = run.pieces
+    ? ["Play", "is chosen", "has not been played yet, so it is its turn"]
+    : ["Window", "is in force", "is in force; nothing was known of it yet"];
+  const head = `${unit} ${t + 1} of ${run.horizon}: `;
   if (run.probation?.[t]) return `${head}${name} is played again: the rewards seem to have changed.${got}`;
-  if (!Number.isFinite(bonus)) return `${head}${name} has not been played yet, so it is its turn.${got}`;
+  if (!Number.isFinite(bonus)) return `${head}${name} ${unknown}.${got}`;
   const index = (i) => run.mean[k + i] + run.bonus[k + i];
   const running = run.among[t], rest = running.length < run.arms ? ` of the ${running.length} in the running` : "";
   const top = running.every((i) => index(i) <= index(arm)), word = run.shows || (bonus === 0 ? "mean" : "index");

@@ -116,6 +116,7 @@ def journey(table, title="Where the free blocks of a class are, step by step"):
         f"magazines in the depot, at the end {table['slab_used'].iloc[-1]} blocks of the slab are out."
     )
     axes = {"xaxis": {"title_text": "blocks"}, "yaxis": {"autorange": "reversed", "type": "category"}}
+    fig.update_layout(legend_traceorder="normal")  # else last on top
     return finish(fig, alt, title, 120 + 34 * len(table), barmode="stack", **axes)
 
 

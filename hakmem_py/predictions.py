@@ -112,6 +112,7 @@ def profile(builds, table):
     found = f"gain in percent: {listed(gains, '{:+z.1f}')}; a gain is certain in {gained} of {len(known)}"
     not_tens = _all_inside(known, 1 / 1.1, np.inf)  # times of plain
     nothing = (known["low"] > 1 / (1 + stats.MARGIN)).all()  # certainly no gain of one percent anywhere
+    found += "; nowhere as much as one percent" if nothing else ""
     held = False if nothing or not_tens is False else not_tens if gained else None
     rows = [("a few percent, not tens", found, held)]
     layouts = table[table["allocator"].str.startswith("plain, layout")].dropna(subset="ratio")

@@ -158,7 +158,9 @@ def footer(samples=None, *others, facts=None, further=(), **parameters):
     rows = [("parameters", _shown(parameters))] if parameters else []
     if samples is not None:
         rows += list(_summary(samples))
-    rows += [(f"beside: {_name(other)}", ", ".join(text for _, text in _summary(other))) for other in others]
+    rows += [
+        (f"beside: {_name(other)}", ", ".join(" ".join(fact) for fact in _summary(other))) for other in others
+    ]
     first, *different = [*(known or [facts or collect()]), *further]
     rows += [(name, _shown(value)) for name, value in first.items()]
     for other in different:
@@ -194,7 +196,7 @@ def _summary(samples):
     if "started_at" in samples:
         began = samples["started_at"]
         yield "measured", f"{began.min():%Y-%m-%d %H:%M} to {began.max():%H:%M} UTC"
-    yield "load", f"load {samples['load1'].median():.1f} (median of the one-minute load when a run began)"
+    yield "load", f"{samples['load1'].median():.1f} (median of the one-minute load when a run began)"
 
 
 def _shown(value):

@@ -278,7 +278,7 @@ def test_phases_that_take_turns_are_compared_phase_by_phase():
     assert set(table.index) == {(phase, arm) for phase in ("bursts", "prodcons") for arm in (16, 32)}
     assert table.loc[("bursts", 16), "ratio"] > 1.1
     best = ceiling.oracle(costs).iloc[0]
-    assert best["best_fixed"] != "16" and best["gain"] >= 1
+    assert best["best_fixed"] != "16" and best["ratio"] >= 1
     assert best["low"] <= best["held_out"] <= best["high"]
 
 

@@ -47,7 +47,7 @@ def costs(arms, block=0):
 def test_the_oracle_takes_the_best_of_each_phase():
     row = ceiling.oracle(costs({"16": {"a": 4, "b": 10}, "512": {"a": 8, "b": 2}})).iloc[0]
     assert row["best_fixed"] == "512" and row["fixed_ns"] == 5
-    assert row["oracle_ns"] == 3 and row["gain"] == 5 / 3 and row["oracle"] == "a: 16, b: 512"
+    assert row["oracle_ns"] == 3 and row["ratio"] == 5 / 3 and row["oracle"] == "a: 16, b: 512"
 
 
 def test_what_noise_seems_to_gain_is_not_there_on_other_blocks():
@@ -62,7 +62,7 @@ def test_what_noise_seems_to_gain_is_not_there_on_other_blocks():
         return ceiling.oracle(pd.concat(blocks)).iloc[0]
 
     alike = measured({str(arm): {"a": 10, "b": 20} for arm in range(6)})
-    assert alike["gain"] > 1 and alike["held_out"] < alike["gain"] and alike["low"] < 1 < alike["high"]
+    assert alike["ratio"] > 1 and alike["held_out"] < alike["ratio"] and alike["low"] < 1 < alike["high"]
     real = measured({"16": {"a": 4, "b": 10}, "512": {"a": 8, "b": 2}})
     assert 1.4 < real["low"] < real["held_out"] < real["high"] < 1.9
 

@@ -211,9 +211,12 @@ def test_it_can_be_stepped_played_scrubbed_and_changed(shown):
 def test_a_recorded_run_is_stepped_through_in_the_same_way(shown):
     page = shown(rows=explorer.decisions(recorded()), labels=["16", "32"])
     page.get_by_role("button", name="one play on").click()
-    assert "Play 2 of 4: capacity 32 has not been played yet" in page.locator(".said").inner_text()
+    assert (
+        "Window 2 of 4: capacity 32 is in force; nothing was known of it yet"
+        in page.locator(".said").inner_text()
+    )
     page.get_by_role("button", name="one play on").click()
     words = page.locator(".said").inner_text()
-    assert "Play 3 of 4: capacity 32 is in force" in words
+    assert "Window 3 of 4: capacity 32 is in force" in words
     assert "Phase 0" in words
     assert page.locator(".knobs").count() == 0
