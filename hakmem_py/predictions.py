@@ -7,13 +7,19 @@ decide); a prediction for which nothing was measured has no row.
 import numpy as np
 import pandas as pd
 
-from . import stats
+from . import calibration, stats
 from .style import listed
 
-BY_FACTORS = 1.5  # slowest over fastest, from which on orders differ by factors and not by tenths
+BY_FACTORS = 1.5  # times, from which on something is a matter of factors and not of tenths
 SIZE_MATTERS = 1.2  # times
 LAYOUT_MOVES = 1.03  # times at most: a percent or two
 DRAWS = 200  # of whole blocks
+FEW_PERCENT = 1.05  # times at most
+NEARLY_A_COIN = (0.3, 0.7)  # share of the cases
+NEARLY_ALL = 0.8  # of the windows ...
+FEW_TRIES = 10  # ... after so many
+NOTHING = 0.02  # of the time: capacities that differ by less are as good as each other
+NO_COST = 1e-3  # of the instructions: less is the set-up's
 CALLED = ("hakmem", "mimalloc", "tcmalloc", "jemalloc")  # whose cache is said to hold a hundred blocks
 
 
@@ -34,6 +40,11 @@ def _all_inside(table, least, most):
     """The same of every row of low and high: False where one lies outside for certain."""
     told = [_inside(low, high, least, most) for low, high in table[["low", "high"]].to_numpy(float)]
     return False if False in told else None if None in told else True
+
+
+def _certainly(yes, no):
+    """True, False or, where neither is certain, None."""
+    return True if yes else False if no else None
 
 
 def _redrawn(samples, told, seed=1):
@@ -59,6 +70,82 @@ def _growth(times):
     wide = times.unstack("size_bytes")
     growth = wide[wide.columns.max()] / wide[wide.columns.min()]
     return growth.dropna().groupby("allocator", sort=False).median()
+
+
+def rules(table):
+    """Of 01_ruler. table: `calibration.rules`."""
+    rate = table.set_index("rule")[["rate", "low", "high"]]
+
+    def said(rule):
+        return stats.bracketed(*rate.loc[rule], ".1%")
+
+    def above(rule):
+        return True if rate.loc[rule, "low"] > calibration.ALPHA else None
+
+    ten, thirty = (f"{n} of A, then {n} of B: " for n in (calibration.TEN, 3 * calibration.TEN))
+    t, t30, go = f"{ten}Welch t", f"{thirty}Welch t", f"{ten}GO if the mean gains 1 %"
+    worse = rate.loc[t30, "low"] > rate.loc[t, "high"], rate.loc[t30, "high"] < rate.loc[t, "low"]
+    chunks, ours = "chunks of one process as samples: Welch t", calibration.OURS
+    low, high = rate.loc[ours, ["low", "high"]]
+    rows = [
+        ("runs in a row raise more false alarms than 5 %", said(t), above(t)),
+        ("more runs per side make it worse", f"{said(t)}, then {said(t30)}", _certainly(*worse)),
+        (
+            "the mean of ten is nearly a coin",
+            said(go),
+            _inside(*rate.loc[go, ["low", "high"]], *NEARLY_A_COIN),
+        ),
+        ("parts of one process are no samples", said(chunks), above(chunks)),
+        (
+            "randomised pairs: 5 % or a little less",
+            said(ours),
+            _certainly(high <= calibration.WORST_RATE, low > calibration.ALPHA),
+        ),
+    ]
+    return _table(rows)
+
+
+def heap(spans, steps):
+    """Of 02_anatomy. spans: `native.spans`; steps: `anatomy.journey`."""
+    slabs = spans[spans["kind"] == "slab"]
+    first = slabs[slabs["superslab"] == slabs["superslab"].iloc[0]]
+    empty, back = int((slabs["used"] == 0).sum()), steps["same_address"].dropna()
+    used = steps["slab_used"]
+    rows = [
+        (
+            "thirty-two slabs of as many sizes in a superslab",
+            f"{len(first)} slabs of {first['block_size'].nunique()} sizes in the first",
+            len(first) == first["block_size"].nunique() == 32,
+        ),
+        ("hardly any slab becomes empty", f"{empty} of {len(slabs)} are", empty <= 0.05 * len(slabs)),
+        ("a freed block is the next one returned", "yes" if back.all() else "another came", bool(back.all())),
+        (
+            "a block goes home only when somebody tidies up",
+            f"out of its slab: {used.iloc[0]} until the last step, then {used.iloc[-1]}",
+            bool((used.iloc[:-1] == used.iloc[0]).all() and used.iloc[-1] < used.iloc[0]),
+        ),
+    ]
+    return _table(rows)
+
+
+def scenarios(samples):
+    """Of 03_scenarios. An allocator gives pages back where it faults once a block or more."""
+    good = samples[samples["status"] == "ok"]
+    faults = (good["minor_faults"] / good["ops"]).groupby([good["case"], good["allocator"]]).median()
+    table = stats.compare(samples, baseline="hakmem-baseline").dropna(subset="ratio")
+    table = table.set_index(["case", "allocator"])
+    gives = table[(faults.reindex(table.index) >= 1).to_numpy()]
+    rows = []
+    if len(gives):
+        said = [f"{who} on {case} {row['ratio']:.1f}" for (case, who), row in gives.iterrows()]
+        certain = _certainly((gives["low"] > BY_FACTORS).all(), (gives["high"] < BY_FACTORS).any())
+        rows.append(("who gives pages back early loses by factors", "times: " + ", ".join(said), certain))
+    learned = table[table.index.get_level_values("allocator") == "hakmem-evolving"].droplevel("allocator")
+    found = f"evolving over baseline: {listed(learned['ratio'], '{:.2f}')}"
+    rows.append(
+        ("learning costs a few percent at most", found, _all_inside(learned, 1 / FEW_PERCENT, FEW_PERCENT))
+    )
+    return _table(rows)
 
 
 def patterns(samples):
@@ -104,6 +191,37 @@ def random_mixed(table):
     return _table(rows)
 
 
+def pools(table, size, walk, warm, cold, call_ns):
+    """Of 06_pools. table: `stats.compare` with the pool as baseline. Estimates of time over time: size, ten
+    cycles in the largest pool over the smallest; walk, a pair where all objects are used, likewise; warm, ten
+    cycles without preallocation over with; cold, the first pass likewise. call_ns: the quickest call."""
+    cycle = table[table["case"] == "pool_cycle"].dropna(subset="ratio").set_index("allocator")
+    floor, others = cycle[cycle.index == "floor"], cycle.drop("floor", errors="ignore")
+    rows = []
+    if len(floor):
+        close = stats.bracketed(*(1 / floor.iloc[0][["ratio", "high", "low"]].astype(float)))
+        found = f"a cycle takes {close} of the floor's time"
+        rows.append(("a pool comes close to the floor", found, _all_inside(floor, 1 / BY_FACTORS, np.inf)))
+    if len(others):
+        found = f"times of the pool's: {listed(others['ratio'], '{:.1f}')}"
+        held = _all_inside(others, BY_FACTORS, np.inf)
+        rows.append(("it leaves every allocator behind by a factor", found, held))
+    rows += [
+        ("as published, size cannot matter", *_within(size, 1 / SIZE_MATTERS, SIZE_MATTERS)),
+        ("where all objects are used, it does", *_within(walk, SIZE_MATTERS, np.inf)),
+        ("preallocation cannot help a warm pool", *_within(warm, 1 / FEW_PERCENT, FEW_PERCENT)),
+        ("and must help a cold one", *_within(cold, 1, np.inf)),
+        ("no system call fits into 267 ps", f"the quickest takes {call_ns:.3g} ns", call_ns > 0.267),
+    ]
+    return _table(rows)
+
+
+def _within(estimate, least, most):
+    """(found, held) of an Estimate."""
+    found = f"time over time {stats.bracketed(estimate.value, estimate.low, estimate.high)}"
+    return found, _inside(estimate.low, estimate.high, least, most)
+
+
 def profile(builds, table):
     """Of 07_pgo. builds: `stats.compare_builds`; table: `stats.compare`, both with plain as baseline."""
     known = builds.set_index("case").dropna(subset="ratio")
@@ -134,6 +252,51 @@ def profile(builds, table):
 def _certain(table, one_side):
     """Rows on this side of 1 for certain, with all that were asked taken together."""
     return int((one_side & (table["p_adjusted"] <= 1 - stats.CONFIDENCE)).sum())
+
+
+def learner(won, raced, history, overhead, rested):
+    """Of 09_ace. won: `ceiling.oracle`; raced: the watched side's rows of `ab.judge`; history: decisions of
+    one learner; overhead: `ab.overhead`, None where nothing was counted; rested: `ceiling.returned`."""
+    best = history.groupby("setting")["reward"].mean().idxmax()
+    share = (history["setting"] == best).iloc[FEW_TRIES:].mean()
+    said = stats.bracketed(*won.iloc[0][["held_out", "low", "high"]].astype(float), ".3f")
+    times = raced.apply("{case} {ratio:.2f} [{low:.2f}, {high:.2f}]".format_map, axis=1)
+    ours = rested[rested["label"] == "hakmem"].iloc[0]
+    rows = [
+        (
+            "nothing to win by the number of blocks alone",
+            f"fixed over oracle, held out: {said}",
+            _all_inside(won, 0, 1 + NOTHING),
+        ),
+        ("something to win by their bytes", "ACE over fixed: " + ", ".join(times), _all_inside(raced, 0, 1)),
+        (
+            "the best capacity holds almost all windows",
+            f"{best} blocks: {share:.0%} of them after {FEW_TRIES}",
+            bool(share >= NEARLY_ALL),
+        ),
+    ]
+    if overhead is not None:
+        most = overhead["ratio"].max()
+        rows.append(
+            ("a hit costs nothing", f"instructions: at most {most:.5f} times", bool(most < 1 + NO_COST))
+        )
+    found = f"{ours['share']:.1%} of it resident after 2 s"
+    rows.append(("a peak goes back while the program rests", found, bool(ours["share"] < 0.1)))
+    return _table(rows)
+
+
+def thresholds(table, sizes):
+    """Of 11_elo_sites. table: `stats.compare` with a column `mb`; sizes: MB of a block, by case."""
+    table = table.dropna(subset="ratio")
+    low, rows = table["mb"] <= table["case"].map(sizes), []
+    for prediction, chosen, least, most in (
+        ("at or below the block's size a threshold is a disaster", table[low], BY_FACTORS, np.inf),
+        ("above it all thresholds are alike", table[~low], 1 / FEW_PERCENT, FEW_PERCENT),
+    ):
+        if len(chosen):
+            found = f"times of the highest's: {chosen['ratio'].min():.2f} to {chosen['ratio'].max():.2f}"
+            rows.append((prediction, found, _all_inside(chosen, least, most)))
+    return _table(rows)
 
 
 def published(verdicts):

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from hakmem_py import predictions
+from hakmem_py import predictions, stats
 
 
 def samples(times):
@@ -64,3 +64,85 @@ def test_published_claims_are_counted_by_kind():
     found = predictions.published(verdicts)
     assert found["found"].tolist() == ["1 of 1 replicated", "0 of 1 replicated", "1 of 1 replicated"]
     assert found["held"].tolist() == ["yes", "yes", "no"]
+
+
+def rated(**rates):
+    """A table of rules: (rate, low, high) of each."""
+    names = {
+        "ten": "10 of A, then 10 of B: Welch t",
+        "thirty": "30 of A, then 30 of B: Welch t",
+        "mean": "10 of A, then 10 of B: GO if the mean gains 1 %",
+        "chunks": "chunks of one process as samples: Welch t",
+        "ours": "8 randomised pairs: signed rank",
+    }
+    usual = {
+        "ten": (0.2, 0.1, 0.3),
+        "thirty": (0.4, 0.35, 0.5),
+        "mean": (0.45, 0.4, 0.5),
+        "chunks": (0.3, 0.2, 0.4),
+    }
+    rows = [(names[name], *rate) for name, rate in (usual | {"ours": (0.04, 0.02, 0.07)} | rates).items()]
+    return pd.DataFrame(rows, columns=["rule", "rate", "low", "high"])
+
+
+def test_rules_are_judged_by_the_intervals_of_their_rates():
+    assert predictions.rules(rated())["held"].tolist() == ["yes"] * 5
+    few = rated(ten=(0.1, 0.02, 0.4), thirty=(0.2, 0.1, 0.5), mean=(0.4, 0.1, 0.8), ours=(0.0, 0.0, 0.2))
+    assert predictions.rules(few)["held"].tolist() == ["open", "open", "open", "yes", "open"]
+    wrong = predictions.rules(rated(thirty=(0.05, 0.02, 0.08), mean=(0.1, 0.05, 0.2), ours=(0.1, 0.08, 0.2)))
+    assert wrong["held"].tolist() == ["yes", "no", "no", "yes", "no"]
+
+
+def test_a_heap_is_judged_as_it_was_seen():
+    slabs = {"kind": "slab", "superslab": 1, "block_size": range(16, 16 * 33, 16), "used": 1}
+    steps = pd.DataFrame({"slab_used": [7, 7, 7, 0], "same_address": [None, True, None, None]})
+    assert predictions.heap(pd.DataFrame(slabs), steps)["held"].tolist() == ["yes"] * 4
+    early = steps.assign(slab_used=[7, 6, 6, 0], same_address=[None, False, None, None])
+    empty = pd.DataFrame(slabs).assign(used=0, block_size=16)
+    held = predictions.heap(empty, early)["held"]
+    assert held.tolist() == ["no"] * 4
+
+
+def test_scenarios_are_judged_by_who_faults():
+    """By one allocator that faults at every block, and one that learns."""
+    times = {"hakmem-baseline": 1.0, "hakmem-evolving": 1.02, "gives": 9.0, "keeps": 9.0}
+    runs = pd.concat([samples({(who, 64): {"json": ns}}) for who, ns in times.items()])
+    runs = runs.assign(ops=100, minor_faults=(runs["allocator"] == "gives") * 1600)
+    found = predictions.scenarios(runs)
+    assert found["held"].tolist() == ["yes", "yes"] and "gives on json-64 9.0" in found["found"].iloc[0]
+    dear = runs["allocator"].map({"gives": 1.1, "hakmem-evolving": 2.0}).fillna(1.0)
+    assert predictions.scenarios(runs.assign(cpu_ns_per_op=dear))["held"].tolist() == ["no", "no"]
+    kept = predictions.scenarios(runs.assign(minor_faults=0))
+    assert kept["prediction"].tolist() == ["learning costs a few percent at most"]
+
+
+def test_a_pool_is_judged_beside_its_floor_and_the_allocators():
+    same, twice = stats.ratio([1.0, 1.001] * 8, [1.0] * 16), stats.ratio([2.0, 2.001] * 8, [1.0] * 16)
+    table = pd.DataFrame({"case": "pool_cycle", "allocator": ["floor", "system"], "ratio": [0.8, 4.0]})
+    table = table.assign(low=table["ratio"] * 0.99, high=table["ratio"] * 1.01)
+    held = predictions.pools(table, same, twice, same, twice, 500.0)["held"]
+    assert held.tolist() == ["yes"] * 7
+    held = predictions.pools(table.assign(low=0.4, high=0.5), twice, same, twice, same, 0.1)["held"]
+    assert held.tolist() == ["no", "no", "no", "no", "no", "open", "no"]
+
+
+def test_the_learner_is_judged_by_the_oracle_the_contest_and_its_windows():
+    won = pd.DataFrame({"held_out": [1.0], "low": [0.99], "high": [1.005]})
+    raced = pd.DataFrame({"case": ["phases"], "ratio": [0.8], "low": [0.7], "high": [0.9]})
+    history = pd.DataFrame({"setting": ["16"] * 5 + ["512"] * 45, "reward": [0.1] * 5 + [0.9] * 45})
+    overhead = pd.DataFrame({"ratio": [1.0, 1.00001]})
+    rested = pd.DataFrame({"label": ["hakmem"], "share": [0.01]})
+    found = predictions.learner(won, raced, history, overhead, rested)
+    assert found["held"].tolist() == ["yes"] * 5 and "512 blocks: 100%" in found["found"].iloc[2]
+    more = won.assign(held_out=1.1, low=1.05, high=1.2), raced.assign(low=1.1, ratio=1.2, high=1.3)
+    restless = history.assign(setting=["16", "512"] * 25)
+    found = predictions.learner(*more, restless, None, rested.assign(share=0.5))
+    assert found["held"].tolist() == ["no"] * 4
+
+
+def test_thresholds_are_judged_on_both_sides_of_the_block():
+    table = pd.DataFrame({"case": "vm", "mb": [1.0, 2.0, 4.0], "ratio": [40.0, 40.0, 1.0]})
+    table = table.assign(low=table["ratio"] * 0.99, high=table["ratio"] * 1.01)
+    assert predictions.thresholds(table, {"vm": 2.0})["held"].tolist() == ["yes", "yes"]
+    assert predictions.thresholds(table, {"vm": 1.0})["held"].tolist() == ["yes", "no"]
+    assert predictions.thresholds(table, {"vm": 0.25})["held"].tolist() == ["no"]
