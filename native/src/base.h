@@ -1,4 +1,4 @@
-/* base.h: compiler and machine words. Ground floor: knows nothing of memory management. */
+/* base.h: words for compiler and machine. The ground floor: knows nothing of memory management. */
 #ifndef HAK_BASE_H
 #define HAK_BASE_H
 
@@ -20,8 +20,8 @@
 #define NOINLINE __attribute__((noinline))
 #define COLD __attribute__((cold, noinline))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-#define HIT __attribute__((aligned(CACHE_LINE))) /* its hit lies in one line or two, wherever it is linked */
-#define ACE_ONLY __attribute__((unused))         /* in a build without ACE nobody calls it */
+#define HIT __attribute__((aligned(CACHE_LINE))) /* so the hit spans one or two cache lines wherever it is linked */
+#define ACE_ONLY __attribute__((unused))         /* nothing calls it in a build without ACE */
 #define THREAD_LOCAL __thread __attribute__((tls_model("initial-exec")))
 #define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 #define CACHE_LINE 64u  /* bytes; also the padding that keeps two threads' words apart */
@@ -35,7 +35,7 @@ static ALWAYS_INLINE unsigned lowest_bit(uint64_t n) { return (unsigned)__builti
 static ALWAYS_INLINE size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
 static ALWAYS_INLINE size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
 
-/* A word that others may read at any time, without order: plain instructions, and no race. */
+/* Access to a word that others may read or write at any time, without order: plain instructions, but no data race. */
 #define PEEK(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
 #define POKE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_RELAXED)
 

@@ -1,6 +1,6 @@
-/* events.c: the event ring: what ACE saw and did. There is one writer at a time (whoever holds ACE's lock) and any
- * number of readers, each with a cursor of its own. The oldest rows are overwritten; a reader is told how many it
- * missed. */
+/* events.c: the ring of events, ACE's record of what it saw and did. There is one writer at a time (whoever holds ACE's
+ * lock) and any number of readers, each with a cursor of its own. The oldest rows are overwritten; a reader is told how
+ * many it missed. */
 
 #include <pthread.h>
 #include <stdio.h>
@@ -9,8 +9,9 @@ enum { EVENT_ROWS = 4096 };
 static hak_event_t *event_rows;     /* mapped when the first event comes */
 static _Atomic uint64_t event_last; /* number of the newest complete row */
 
-/* Rows are copied word by word: a store is ordered after the number's withdrawal, a load before the second look at it,
- * so a row that is being written is never taken for a whole one. */
+/* Rows are copied word by word. The writer sets a row's number to 0 before it stores the other words, and to its new
+ * value after them; a reader looks at the number before and after its copy. So a row that is being written is never
+ * taken for a complete one. */
 typedef uint64_t __attribute__((may_alias)) event_word;
 enum { EVENT_WORDS = sizeof(hak_event_t) / sizeof(event_word) };
 _Static_assert(offsetof(hak_event_t, number) == 0 && sizeof(hak_event_t) % sizeof(event_word) == 0,
@@ -50,16 +51,16 @@ size_t hak_event_read(uint64_t *cursor, hak_event_t *rows, size_t capacity, uint
 /* --- the history on disk ------------------------------------------------------------------------------------------ */
 
 static struct lock event_writing;
-static uint64_t event_written;   /* cursor of the file */
-static uint64_t event_unwritten; /* lost to the file */
+static uint64_t event_written;   /* number of the last row written to the file */
+static uint64_t event_unwritten; /* rows overwritten before they were written to it */
 
 static ACE_ONLY uint64_t event_pending(void)
 {
     return atomic_load_explicit(&event_last, memory_order_acquire) - PEEK(event_written);
 }
 
-/* In a child: what its parent saw is written by its parent, which may have been at it. A fork does not wait for that: a
- * file can block. */
+/* In a forked child: events from before the fork are the parent's to write. A fork does not wait for this lock, whose
+ * holder may be blocked on a file, so the child resets it. */
 static ACE_ONLY void event_skip(void)
 {
     lock_reset(&event_writing);
@@ -78,7 +79,8 @@ static int event_header(char *text, size_t room)
                     "live_bytes,rss_bytes,seed,lost\n");
 }
 
-/* A value and a comma, the point a point: snprintf writes the one of the program's locale, of a byte or more. */
+/* A value and a comma, with a decimal point: snprintf writes the separator of the program's locale, of a byte or
+ * more. */
 static int event_value(char *text, size_t room, int digits, double value)
 {
     int n = snprintf(text, room, "%.*g", digits, value), to = 0;
@@ -116,15 +118,15 @@ int hak_event_write(const char *path)
     hak_event_t event;
     int rows = 0, cancel, file = os_open_append(path);
     if (file < 0) return -1;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* the lock would stay taken */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* a cancelled thread would leave the lock taken */
     lock_take(&event_writing);
     bool good = !os_file_is_empty(file) || os_append(file, text, (size_t)event_header(text, sizeof text));
     uint64_t cursor = event_written;
     while (good && cursor != atomic_load_explicit(&event_last, memory_order_acquire)) {
-        if (hak_event_read(&cursor, &event, 1, &event_unwritten) == 0) continue; /* overrun meanwhile */
+        if (hak_event_read(&cursor, &event, 1, &event_unwritten) == 0) continue; /* overwritten, and counted as lost */
         good = os_append(file, text, (size_t)event_row(text, sizeof text, &event));
         if (good) rows++;
-        else cursor--; /* this row is the next one */
+        else cursor--; /* to be written next time */
     }
     POKE(event_written, cursor);
     lock_drop(&event_writing);

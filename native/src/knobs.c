@@ -95,7 +95,8 @@ static ALWAYS_INLINE void knob_write(enum knob row, int64_t value)
     atomic_store_explicit(&knob_values[row], value, memory_order_relaxed);
 }
 
-/* The same by who knows what it said, and not where the program has set it meanwhile. */
+/* Writes a knob only if it still holds *said, and then sets *said to the new value: what the program has set meanwhile
+ * stays. */
 static ACE_ONLY void knob_exchange(enum knob row, int64_t *said, int64_t value)
 {
     int64_t was = *said;
@@ -117,7 +118,8 @@ static bool knob_is_variable(enum knob row, const char *variable, size_t length)
     return name[length] == 0;
 }
 
-/* Decimal, with K, M or G behind it; false where it is not a number. */
+/* Parses a decimal number, with an optional K, M or G (powers of 1024) behind it. False, with *value unchanged, if it
+ * is anything else or too large. */
 static bool knob_parse(const char *text, int64_t *value)
 {
     int64_t n = 0;
@@ -134,7 +136,7 @@ static bool knob_parse(const char *text, int64_t *value)
     return true;
 }
 
-/* One line on stderr for a setting that cannot be taken; the program goes on with what was in force. */
+/* Prints one line about a setting that is refused; the value that was in force stays. */
 static COLD void knob_complain(const char *variable, size_t length, const char *value, enum knob row)
 {
     struct line line = {0};
@@ -154,7 +156,8 @@ static COLD void knob_complain(const char *variable, size_t length, const char *
     line_end(&line);
 }
 
-/* Its name as it stands here: some programs write over their environment. NULL: there is none. */
+/* The profile of this name, as this file's own string, because some programs overwrite their environment. NULL: there
+ * is no such profile. */
 static const char *knob_profile(const char *name)
 {
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
@@ -189,11 +192,12 @@ static void knob_take_profile(const char *name)
         if (strcmp(presets[i].profile, name) == 0) knob_write(presets[i].knob, presets[i].value);
 }
 
-/* Names of policies are known to ace/policy.c, further down the list: it leaves its translator here. */
+/* Hooks, set by files further down the list in hakmem.c, which this file cannot call. The first two turn the name of a
+ * policy into its row and report an unknown name. */
 static int (*knob_policy_of_name)(const char *name);
 static void (*knob_policy_complain)(const char *variable, size_t length, const char *name);
-static void (*knob_ace_switch)(bool on); /* set by ACE: its knob starts and stops it at run time too */
-static void (*knob_told)(void);          /* set at start, once every knob was read: a knob changed at run time */
+static void (*knob_ace_switch)(bool on); /* set by ACE: starts and stops it when ace_enabled changes */
+static void (*knob_told)(void);          /* set at start, after all knobs were read; called when one changes */
 
 static void knob_take_variable(const char *variable, size_t length, const char *text)
 {
@@ -213,7 +217,8 @@ static void knob_take_variable(const char *variable, size_t length, const char *
     }
 }
 
-/* Once, before the first thread has a heap. Unknown HAKMEM_ names are left alone: they may be another version's. */
+/* Runs once, before the first thread has a heap: the profile first, then single knobs. Unknown HAKMEM_ names are left
+ * alone: they may be another version's. */
 static void knobs_init(char **environment)
 {
     static const char prefix[] = "HAKMEM_", profile[] = "PROFILE=";

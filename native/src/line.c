@@ -1,4 +1,4 @@
-/* line.c: the one place that prints: lines of text, without stdio, which would allocate. */
+/* line.c: the one place that prints. It builds a line of text and writes it without stdio, which would allocate. */
 
 #include <signal.h>
 #include <sys/syscall.h>
@@ -19,7 +19,7 @@ static void line_bytes(struct line *line, const char *text, size_t length)
 
 static void line_text(struct line *line, const char *text) { line_bytes(line, text, strlen(text)); }
 
-/* What somebody else wrote: its beginning, on one line. */
+/* Appends text from outside, such as the value of a setting: its first 100 bytes, with '?' for control characters. */
 static void line_quote(struct line *line, const char *text)
 {
     const size_t shown = 100;
@@ -48,8 +48,9 @@ static void line_address(struct line *line, uintptr_t address)
     line_digits(line, address, 16);
 }
 
-/* A stderr that is closed, or that nobody reads any more, is nobody's fault, and this is no place for a thread to be
- * cancelled: it may hold a lock. So the signal of a broken pipe is kept from the program, but one of its own. */
+/* Writes the line. That a file is closed, or that nobody reads it any more, must not end the program: SIGPIPE is
+ * blocked, and taken back unless one was pending before. The raw system calls are no cancellation points, as the thread
+ * may hold a lock. */
 static void line_write(struct line *line, int file)
 {
     const struct timespec now = {0};

@@ -1,6 +1,6 @@
 /* numa.c: which memory node serves new pages. Owns the translation from our policies to the kernel's.
  *
- * It makes raw system calls, so that nothing need be linked for it. Placement is a request, made once per region on the
+ * It makes raw system calls, so that no further library is needed. Placement is a request, made once per region on the
  * slowest path; memory that could not be placed serves all the same. Called by arena.c and poolchunk.c for what they
  * map, and by programs through hak_place. */
 
@@ -28,7 +28,8 @@ static bool numa_has(const struct nodes *nodes, int node)
     return node >= 0 && node < (int)NODE_BITS && (nodes->mask[node / 64] >> (node % 64) & 1) != 0;
 }
 
-/* The kernel's mode and nodes of one of our policies; a negative mode where there is none. */
+/* Translates one of our policies into the kernel's mode and nodes. -EINVAL: no such policy, or no such node for this
+ * process. */
 static int numa_mode(int policy, int node, struct nodes *nodes)
 {
     *nodes = (struct nodes){0};
@@ -44,8 +45,8 @@ static int numa_mode(int policy, int node, struct nodes *nodes)
     return MPOL_BIND;
 }
 
-/* Both requests with the bookkeeping they share; DEFAULT and LOCAL take no nodes. The kernel reads one bit less than
- * told. */
+/* Asks for a policy for these pages or, where they are NULL, for the calling thread. DEFAULT and LOCAL take no nodes.
+ * The count of bits is one too high, because the kernel reads one less than it is told. 0 or a negative errno. */
 static int numa_request(void *pages, size_t size, int policy, int node)
 {
     struct nodes nodes;
@@ -60,8 +61,8 @@ static int numa_request(void *pages, size_t size, int policy, int node)
     return refused ? -errno : 0;
 }
 
-/* For a region just mapped: the policy that the knobs choose, none by default. A node that is not there is named once;
- * a kernel that places nothing is not worth a line. */
+/* Applies the policy that the knobs choose to a region just mapped. A placement_node that this process may not use is
+ * reported, once; that the kernel places nothing is not. */
 static void numa_place(void *pages, size_t size)
 {
     static _Atomic bool said;

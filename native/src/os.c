@@ -18,10 +18,10 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-static size_t os_page = 4096; /* bytes; read once at start, the only assumption about pages */
+static size_t os_page = 4096; /* bytes; read once at start, nothing else is assumed about pages */
 
-/* What is asked at the start is asked of the kernel, not of libc: a library that has one of these functions for itself,
- * to fake it (libfaketime has getrandom), may allocate there, and who asks holds the lock of the start. */
+/* Start gets what it needs from the kernel (the auxiliary vector, raw system calls). A library that interposes libc's
+ * function for it (libfaketime has its own getrandom) may allocate in there, and start holds its lock. */
 static void os_begin(void) { os_page = (size_t)getauxval(AT_PAGESZ); }
 
 static uint64_t os_clock_ns(clockid_t clock)
@@ -33,8 +33,8 @@ static uint64_t os_clock_ns(clockid_t clock)
 
 static uint64_t os_now_ns(void) { return os_clock_ns(CLOCK_MONOTONIC); }
 
-/* The same as of the kernel's last tick, a few milliseconds ago, for a fifth of the time: good enough for the age of
- * memory. */
+/* The same clock as of the kernel's last tick, a few milliseconds ago. It takes a fifth of the time and is good enough
+ * for the age of memory. */
 static uint64_t os_tick_ns(void) { return os_clock_ns(CLOCK_MONOTONIC_COARSE); }
 
 static uint64_t os_random(void)
@@ -53,8 +53,9 @@ static void os_huge(void *p, size_t bytes, bool wanted)
     madvise(p, bytes, wanted ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
-/* Without huge pages, whatever the system does for all (transparent_hugepage/enabled may say "always"): where they are
- * worth it the allocator asks for them, and elsewhere only what is touched becomes resident. */
+/* Maps without huge pages, even where the system gives them to all (transparent_hugepage/enabled says "always"): the
+ * allocator asks for them where they are worth it, and elsewhere only what is touched becomes resident. NULL where the
+ * kernel refuses. */
 static void *os_mmap(void *hint, size_t bytes, int protection)
 {
     stat_shared(STAT_sys_mmap, 1);
@@ -64,7 +65,7 @@ static void *os_mmap(void *hint, size_t bytes, int protection)
     return p;
 }
 
-/* Pages that may be used at once, zeroed; for the allocator's own tables and small chunks of pools. */
+/* Zeroed pages, ready for use; for the allocator's own tables and small chunks of pools. */
 static void *os_map(size_t bytes) { return os_mmap(NULL, bytes, PROT_READ | PROT_WRITE); }
 
 static void os_unmap(void *p, size_t bytes)
@@ -73,9 +74,9 @@ static void os_unmap(void *p, size_t bytes)
     munmap(p, bytes);
 }
 
-/* Such pages at a place of ours, one mapping with what lies before it. False where the kernel refuses, with EEXIST
- * where somebody else has the place. A hint is enough: every kernel follows it where it can, and what came elsewhere
- * goes. */
+/* Such pages at a given address, where they join the mapping that lies before. The address is only a hint, which is
+ * enough: every kernel follows it where it can, and a mapping that came out elsewhere is removed. False where the
+ * kernel refuses, with EEXIST where the place is taken. */
 static bool os_map_at(void *place, size_t bytes)
 {
     void *p = os_mmap(place, bytes, PROT_READ | PROT_WRITE);
@@ -86,7 +87,7 @@ static bool os_map_at(void *place, size_t bytes)
     return false;
 }
 
-/* Has nobody anything there? True where the kernel does not tell. */
+/* Is nothing mapped in this range? Finds out by mapping it for a moment; true where the kernel refuses that. */
 static bool os_is_bare(void *place, size_t bytes)
 {
     void *p = os_mmap(place, bytes, PROT_NONE);
@@ -94,7 +95,7 @@ static bool os_is_bare(void *place, size_t bytes)
     return p == NULL || p == place;
 }
 
-/* Where the kernel maps what is asked for next; 0 where it refuses. */
+/* The address that the kernel would give the next small mapping; 0 where it refuses. */
 static uintptr_t os_next_place(void)
 {
     void *p = os_mmap(NULL, os_page, PROT_NONE);
@@ -102,7 +103,7 @@ static uintptr_t os_next_place(void)
     return (uintptr_t)p;
 }
 
-/* Address space without memory, aligned. NULL where there is none. */
+/* Reserves aligned address space, without access to it. NULL where there is none. */
 static void *os_reserve(size_t bytes, size_t alignment)
 {
     char *p = os_mmap(NULL, bytes + alignment, PROT_NONE);
@@ -113,22 +114,24 @@ static void *os_reserve(size_t bytes, size_t alignment)
     return start;
 }
 
-/* Reserved space becomes writable; false where the kernel refuses. */
+/* Makes reserved space readable and writable; false where the kernel refuses. */
 static bool os_commit(void *p, size_t bytes)
 {
     stat_shared(STAT_sys_mprotect, 1);
     return mprotect(p, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
-/* Nothing may be written there until it is committed: so it counts as little, and no lock of all memory fills it. */
+/* Takes access away until os_commit returns it. Space without access does not count as data (RLIMIT_DATA), and mlockall
+ * does not fill it. */
 static void os_forbid(void *p, size_t bytes)
 {
     stat_shared(STAT_sys_mprotect, 1);
     mprotect(p, bytes, PROT_NONE);
 }
 
-/* The pages go back; the range reads zero when it is next touched. False, and nothing is done, where the kernel refuses
- * (locked memory) or the range is not of whole pages, for the kernel would take the rest of the last one too. */
+/* Gives the pages back to the kernel; the range reads zero when it is next touched. False, with nothing done, where the
+ * kernel refuses (locked memory) or the range is not whole pages: the kernel would round its end up and take what lies
+ * beyond. */
 static bool os_purge(void *p, size_t bytes)
 {
     if ((((uintptr_t)p | bytes) & (os_page - 1)) != 0) return false;
@@ -139,8 +142,8 @@ static bool os_purge(void *p, size_t bytes)
     return true;
 }
 
-/* Are so many sixteenths of the range's pages resident? Looks at all of them up to 16 MiB, at as many in sixteen places
- * beyond. */
+/* Are at least so many sixteenths of the range's pages resident? Looks at all pages of a range up to 16 MiB, and at 256
+ * pages in each of sixteen places of a longer one. False where the kernel does not tell. */
 static bool os_dense(void *p, size_t bytes, size_t sixteenths)
 {
     unsigned char resident[256];
@@ -163,8 +166,9 @@ static bool os_is_resident(void *page)
     return mincore(page, os_page, &resident) == 0 && (resident & 1) != 0;
 }
 
-/* Is memory resident as soon as it is mapped, as mlockall wants it? `fresh` is a page that nobody has touched. What
- * nobody may touch never is, but to kernels that call everything resident. */
+/* Does memory become resident as soon as it is mapped, as mlockall can demand? `fresh` is a page that nobody has
+ * touched. A page without access serves as a control: it is never resident, except to kernels that call every page
+ * so. */
 static bool os_is_filled(void *fresh)
 {
     void *bare = os_is_resident(fresh) ? os_mmap(NULL, os_page, PROT_NONE) : NULL;
@@ -178,8 +182,8 @@ static bool os_is_filled(void *fresh)
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-/* Moves resident pages into huge ones at once, and fills these; false where the kernel cannot, or may not: they must
- * have been asked for. */
+/* Moves the range's resident pages into huge pages now, and fills the rest of these. False where the kernel cannot, or
+ * huge pages were not asked for there first (os_huge). Keeps errno. */
 static bool os_collapse(void *p, size_t bytes)
 {
     stat_shared(STAT_sys_madvise, 1);
@@ -191,7 +195,7 @@ static bool os_collapse(void *p, size_t bytes)
 
 static int32_t os_thread(void) { return (int32_t)syscall(SYS_gettid); }
 
-/* Has the thread ended? Another may have its number by now. */
+/* Has the thread of this number ended? No, if a later one has the number by now. */
 static bool os_has_ended(int32_t thread) { return syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH; }
 
 static size_t os_limit(int resource)
@@ -201,14 +205,14 @@ static size_t os_limit(int resource)
     return none ? SIZE_MAX : (size_t)limit.rlim_cur;
 }
 
-/* Bytes of address space the process may have, and write to; SIZE_MAX without a limit. */
+/* The lower of the process's limits on address space and on data, in bytes; SIZE_MAX without one. */
 static size_t os_address_space(void) { return size_min(os_limit(RLIMIT_AS), os_limit(RLIMIT_DATA)); }
 
-/* Cores that the process may run on. */
+/* Cores that the calling thread may run on; CPU_SETSIZE where the kernel does not tell. */
 static uint32_t os_cores(void)
 {
     cpu_set_t cores;
-    CPU_ZERO(&cores); /* the kernel writes as many as it knows */
+    CPU_ZERO(&cores); /* the kernel writes only as many bits as it knows cores */
     bool told = syscall(SYS_sched_getaffinity, 0, sizeof cores, &cores) > 0;
     return told ? (uint32_t)CPU_COUNT(&cores) : CPU_SETSIZE;
 }
@@ -217,8 +221,8 @@ extern char **environ;
 
 extern void *__libc_stack_end __attribute__((weak));
 
-/* The environment, also before libc has set it: the loader asks for memory long before constructors run, and knows
- * where the kernel left argc, argv and the environment. */
+/* The environment, even before libc has set `environ`: the loader asks for memory long before constructors run. At
+ * __libc_stack_end the kernel left argc, argv and the environment. */
 static char **environment(void)
 {
     if (environ != NULL || &__libc_stack_end == NULL || __libc_stack_end == NULL) return environ;
@@ -227,10 +231,10 @@ static char **environment(void)
     return arguments + 1;
 }
 
-/* The settings in it; NULL where they do not count: a set-uid program does nothing for its caller. */
+/* The environment as a source of settings; NULL in a set-uid program, which does not obey its caller. */
 static char **os_settings(void) { return getauxval(AT_SECURE) == 0 ? environment() : NULL; }
 
-/* What it says of a variable; NULL where it says nothing, or may not. */
+/* The value of one of these settings; NULL where it is not set, or settings do not count. */
 static ACE_ONLY const char *os_variable(const char *name)
 {
     size_t length = strlen(name);
@@ -249,8 +253,8 @@ static ACE_ONLY uint64_t os_faults(void)
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_minflt : 0;
 }
 
-/* Resident bytes; 0 where /proc does not say. A thread that is cancelled would leave ACE's lock behind, so these are
- * the system calls themselves, at which none is. */
+/* Resident bytes; 0 where /proc does not say. Raw system calls, because libc's are cancellation points: a thread
+ * cancelled here would leave ACE's lock taken. */
 static ACE_ONLY uint64_t os_rss(void)
 {
     char text[64];
@@ -263,13 +267,14 @@ static ACE_ONLY uint64_t os_rss(void)
     return at != NULL ? strtoull(at, NULL, 10) * os_page : 0;
 }
 
-/* The program's folder, and the length of its name; 0 where the room is too small or there is none. */
+/* Writes the name of the working directory. Result: its length; 0 where there is none or the room is too small. */
 static ACE_ONLY size_t os_folder(char *name, size_t room) { return getcwd(name, room) != NULL ? strlen(name) : 0; }
 
 static int os_open_append(const char *path) { return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666); }
 static bool os_file_is_empty(int file) { return lseek(file, 0, SEEK_END) == 0; }
 
-/* Appends all of the text or, where that fails and nobody else has written behind it, nothing. */
+/* Appends the whole text. Where that fails, false: what was written is cut off again, unless somebody else has written
+ * behind it. */
 static bool os_append(int file, const char *text, size_t length)
 {
     off_t end = lseek(file, 0, SEEK_END);
@@ -283,7 +288,7 @@ static bool os_append(int file, const char *text, size_t length)
 
 static void os_close(int file) { close(file); }
 
-/* What tells a file from others, whatever its descriptor; of a closed one nothing. */
+/* Identifies a file, whatever its descriptor; zeros for a descriptor that is closed. */
 struct file_id {
     dev_t device;
     ino_t number;
@@ -295,7 +300,8 @@ static struct file_id os_file_id(int file)
     return fstat(file, &is) == 0 ? (struct file_id){is.st_dev, is.st_ino} : (struct file_id){0, 0};
 }
 
-/* A number under which the file stays open, out of the way of the program's own and closed by exec. */
+/* Another descriptor of the file, closed by exec, with a number out of the way of the program's own. Where there is
+ * none left, the same one. */
 static int os_keep_open(int file)
 {
     const int far = 200;
@@ -305,7 +311,8 @@ static int os_keep_open(int file)
 
 /* --- fences in other threads -------------------------------------------------------------------------------------- */
 
-/* From now on os_fence_all can be; false where the kernel has no such thing, or a filter forbids it. Keeps errno. */
+/* Registers the process for os_fence_all. False where the kernel has no such call, or a filter forbids it. Keeps
+ * errno. */
 static bool os_fences_begin(void)
 {
     int saved = errno;
@@ -314,7 +321,8 @@ static bool os_fences_begin(void)
     return there;
 }
 
-/* Every thread of the process passes a full fence before this returns. Keeps errno. */
+/* Makes every thread of the process pass a full fence before it returns; false where the kernel refuses. Keeps
+ * errno. */
 static bool os_fence_all(void)
 {
     int saved = errno;
@@ -330,17 +338,18 @@ static void os_futex_wake(_Atomic uint32_t *word, int threads)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, 0, 0, 0);
 }
 
-/* Sleeps while *word == seen, at most `ns` (0: without end). Wakes early at times; callers look again. */
+/* Sleeps while *word == seen, for at most `ns` (0: no limit). May wake early, so callers look again. */
 static void os_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
 {
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    int saved = errno; /* a lock may be waited for within free */
+    int saved = errno; /* free may wait for a lock, and keeps errno */
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, ns != 0 ? &t : NULL, 0, 0);
     errno = saved;
 }
 
-/* Why this thread waits for no lock and drops none: it forks and holds them all, and handlers of others that run
- * meanwhile may allocate; or it dies, and may hold some for ever. */
+/* While this is not LOCKS_COUNT, the thread waits for no lock and drops none. LOCKS_FORKING: it forks and holds all of
+ * them, and other libraries' fork handlers, which run meanwhile, may allocate. LOCKS_DYING: it dies, and those it holds
+ * may stay taken for ever. */
 static THREAD_LOCAL enum { LOCKS_COUNT, LOCKS_FORKING, LOCKS_DYING } lock_passing;
 
 static ALWAYS_INLINE bool lock_try(struct lock *lock)
@@ -354,7 +363,7 @@ static ALWAYS_INLINE bool lock_is_taken(struct lock *lock)
     return atomic_load_explicit(&lock->state, memory_order_relaxed) != 0;
 }
 
-/* Looks a few times, then sleeps in the kernel: no yielding, no back-off sleeps. */
+/* Spins a few times, then sleeps in the kernel: no yielding, no back-off. */
 static NOINLINE void lock_wait(struct lock *lock)
 {
     if (lock_passing) return;
@@ -380,17 +389,17 @@ static void lock_reset(struct lock *lock) { atomic_store_explicit(&lock->state, 
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
-static void (*fatal_leave)(void); /* set at start: the calling thread leaves its caches */
-static _Atomic pid_t fatal_said;  /* the process that said its line: a child may say its own */
+static void (*fatal_leave)(void); /* set at start: takes the calling thread's caches away */
+static _Atomic pid_t fatal_said;  /* the process that printed its line: a forked child may print one too */
 
 static ALWAYS_INLINE bool is_dying(void) { return lock_passing == LOCKS_DYING; }
 
-/* Some thread dies, so there may be blocks of libc's. */
+/* Has some thread begun to die? Then there may be blocks from libc's allocator. */
 static ALWAYS_INLINE bool is_some_dying(void) { return atomic_load_explicit(&fatal_said, memory_order_relaxed) != 0; }
 
-/* The heap is damaged: one line, then the end. The program's handler of SIGABRT may run before that and allocate: its
- * thread is served without this heap from here on (alloc.c), and a crime in there ends the program at once. Other
- * threads that find damage wait for the end, but not for ever: the handler may wait for them. */
+/* The heap is damaged: prints one line and ends the program. A SIGABRT handler of the program's may run before that and
+ * allocate: from here on libc's allocator serves this thread (alloc.c), and damage found inside the handler ends the
+ * program at once. Other threads that find damage wait for the end, but not for ever: the handler may wait for them. */
 static COLD __attribute__((noreturn)) void fatal(const char *crime, uintptr_t address)
 {
     pid_t self = getpid();
@@ -411,8 +420,8 @@ static COLD __attribute__((noreturn)) void fatal(const char *crime, uintptr_t ad
     abort();
 }
 
-/* What holds while nothing is damaged and no code is wrong. The checked build looks, and ends the program where it does
- * not. */
+/* States what holds unless memory is damaged or the code is wrong. The checked build tests it, and ends the program
+ * where it does not hold. */
 #define MUST(condition, address)                                                                                       \
     do {                                                                                                               \
         if (HAK_CHECKED && UNLIKELY(!(condition))) fatal("must hold: " #condition ",", (uintptr_t)(address));          \

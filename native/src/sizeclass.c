@@ -1,23 +1,25 @@
-/* sizeclass.c: size -> class for tiny (one class a granule) and L2 (a table, no branch); runs go by units.
+/* sizeclass.c: from a size to its class, for tiny blocks (one class a granule) and L2 (by a table, without a branch);
+ * and from a run's length in units to its bin.
  *
  * Class numbers: 1 ... 64 are tiny, 65 ... 104 are L2. Sixteen times the number is the offset of the class's bin and,
  * for a tiny class, its size. A class's blocks start at the slab's first byte and lie `size` apart, so an offset is a
  * block's start where `offset mod size == 0`. That is tested without a division: with m = ceil(2^64 / size), it holds
  * exactly when offset * m mod 2^64 < m, as long as offset * size < 2^64 (Lemire, Kaser, Kurz 2019, section 3.2).
  *
- * Within a slab 32 bits are enough, with a larger m. Then the product of block k is k * e, where e = m * size - 2^32,
- * and the product of any other offset is at least m. A bound above (carved - 1) * e and not above carved * e therefore
- * also tells carved blocks from uncarved ones. With e above BOUND_ROW, one such bound has any wanted lowest byte; and
- * as long as all blocks together stay below m, no bound is above it. */
+ * Within a slab 32 bits are enough, with a larger m. Then block k has the product k * e, where e = m * size - 2^32, and
+ * the product of every offset that is no block's start is at least m. So one comparison with a bound that lies above
+ * (carved - 1) * e, and not above carved * e, also tells carved blocks from uncarved ones. As e is above BOUND_ROW,
+ * there is such a bound with any wanted lowest byte; and as e times the number of blocks is below m, so is every
+ * bound. */
 
 static struct size_class classes[CLASSES];
-static struct owners owners;                   /* slab.c says which unit is whose */
+static struct owners owners;                   /* slab.c writes the bound of each unit */
 static uint16_t l2_bins[L2_MAX / L2_STEP + 1]; /* size / 128, rounded up -> offset of the bin */
 
 static ALWAYS_INLINE size_t tiny_round(size_t size)
 {
 #ifdef HAK_TINY_PUBLISHED8
-    return (size_t)2 << log2_floor((size - 1) | (GRANULE - 1)); /* 0 where it has no class, as below */
+    return (size_t)2 << log2_floor((size - 1) | (GRANULE - 1)); /* 0 for a size without a class, as below */
 #else
     return (size + GRANULE - 1) & ~(size_t)(GRANULE - 1); /* wraps to 0 for absurd sizes: the empty class */
 #endif
@@ -30,7 +32,7 @@ static ALWAYS_INLINE unsigned small_class(size_t size) /* size in 1 ... L2_MAX *
     return (unsigned)((size <= TINY_MAX ? tiny_round(size) : l2_bin(size)) / sizeof(struct bin));
 }
 
-/* What the products of neighbouring blocks are apart. */
+/* The e of the text above: how far the products of neighbouring blocks are apart. */
 static uint32_t class_apart(unsigned class) { return owners.layout[class].start * classes[class].size; }
 
 static void class_define(unsigned class, size_t size, size_t slab_bytes)
@@ -57,14 +59,15 @@ static void classes_init(void)
     }
 }
 
-/* The bound of the units of a slab of the class with so many blocks carved, one at least. */
+/* The bound for the units of a slab of the class of which so many blocks are carved, at least one. Its lowest byte is
+ * twice the class. */
 static uint32_t class_bound(unsigned class, uint32_t carved)
 {
     uint32_t last = (carved - 1) * class_apart(class), bound = (last & ~BOUND_ROW) | 2 * class;
     return bound > last ? bound : bound + BOUND_ROW + 1;
 }
 
-/* Is this offset in a slab of the class the start of a block? Then `index` says of which. */
+/* Does a block of the class start at this offset of its slab? If so, `index` says which. */
 static ALWAYS_INLINE bool class_is_start(unsigned class, size_t offset, size_t *index)
 {
     uint64_t start = classes[class].start;
@@ -75,7 +78,7 @@ static ALWAYS_INLINE bool class_is_start(unsigned class, size_t offset, size_t *
 
 /* --- runs --------------------------------------------------------------------------------------------------------- */
 
-/* Bin of the runs that have at least this many units, rounding down; beyond the last bin everything is in it. */
+/* The bin of a run of this many units. All runs too long for the others are in the last one. */
 static ALWAYS_INLINE unsigned run_bin_floor(size_t units)
 {
     if (units <= RUN_EXACT) return (unsigned)units - 1;
@@ -84,7 +87,7 @@ static ALWAYS_INLINE unsigned run_bin_floor(size_t units)
     return bin < RUN_BINS ? bin : RUN_BINS - 1;
 }
 
-/* Length that the bin's runs have at least: run_bin_units(run_bin_floor(n)) <= n. */
+/* The least length of a run in the bin: run_bin_units(run_bin_floor(n)) <= n. */
 static ALWAYS_INLINE size_t run_bin_units(unsigned bin)
 {
     if (bin < RUN_EXACT) return bin + 1;

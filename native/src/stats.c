@@ -1,8 +1,8 @@
 /* stats.c: THE table of counters.
  *
- * Counters of a heap are written by its thread alone (a relaxed load and store, no atomic add) and folded over all
- * heaps when somebody reads them. Counters that any thread may raise are atomic adds on slow paths. None is on a
- * hit. */
+ * Counters of a heap are written by its thread alone (a relaxed load and store, no atomic add) and summed over all
+ * heaps when somebody reads them. Counters that any thread may raise are atomic adds on slow paths. A hit touches
+ * none. */
 
 /* clang-format off */
 /*   name               unit      meaning */
@@ -35,7 +35,7 @@
     X(threads_seen,     "threads", "threads that got a heap")                                              \
     X(pools,            "pools",  "stack pools made")
 
-/* Derived when read: levels, and what each depot counts for itself. */
+/* Derived when they are read: levels, and sums of what each depot counts. */
 #define LEVEL_STATS(X)                                                                                      \
     X(depot_pushes,     "calls",  "magazines given to the depot")                                          \
     X(depot_pops,       "calls",  "magazines taken from the depot")                                        \
