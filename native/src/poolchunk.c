@@ -1,12 +1,12 @@
 /* poolchunk.c: the memory of stack pools. Owns what a chunk is: a header, then objects one stride apart, carved
  * upwards.
  *
- * An object is fresh (never handed out), live, or idle. A chunk is in one of its pool's two lists: those with fresh
- * objects and those carved out. It is released only when every carved object in it is idle. Called by poollane.c and
- * stackpool.c. */
+ * An object is fresh (never handed out), live, or idle. A chunk is in one of its pool's two lists: `carving`, those
+ * with fresh objects, or `carved_out`. It is released only when every carved object in it is idle. Called by poollane.c
+ * and stackpool.c. */
 
-/* Bytes of memory in this machine: what a pool may not go beyond. Asked once; threads that ask together read the
- * same. */
+/* Bytes of memory in this machine: more is never asked for at a time. Read once; threads that race to be the first
+ * store the same value. */
 static size_t pool_memory(void)
 {
     static _Atomic size_t bytes;
@@ -14,7 +14,7 @@ static size_t pool_memory(void)
     return bytes;
 }
 
-/* Offset of the first of `objects`. */
+/* Offset of the first object in a chunk of so many: behind the header and, in the checked build, the live bits. */
 static size_t pool_header(const struct pool *pool, size_t objects)
 {
     size_t bits = HAK_CHECKED ? align_up(objects, 64) / 8 : 0;
@@ -36,7 +36,7 @@ static void *pool_map(const struct pool *pool, size_t bytes)
     return base;
 }
 
-/* A chunk of at least so many objects, in no list yet. */
+/* A chunk of at least so many objects, in no list yet; NULL when there is no memory. */
 static struct pool_chunk *pool_chunk_new(const struct pool *pool, size_t objects)
 {
     if (objects > PTRDIFF_MAX / 2 / pool->stride) return NULL;
@@ -71,7 +71,7 @@ static void pool_adopt(struct pool *pool, struct pool_chunk *chunk)
     pool->capacity += (size_t)(chunk->end - chunk->first) / pool->stride;
 }
 
-/* As many bytes as the pool has, within bounds. */
+/* Adds a chunk of as many bytes as the pool has already, within bounds. False: no memory. */
 static bool pool_grow(struct pool *pool)
 {
     size_t bytes = size_min(size_max(pool->bytes, POOL_CHUNK_MIN), POOL_CHUNK_MAX), header = pool_header(pool, 1);
@@ -105,7 +105,8 @@ static struct pool_chunk *pool_chunk_of(struct pool_chunk *list, const char *obj
     return list;
 }
 
-/* Checked build: turns the object's live bit; a code where it is not an object, or is in that state already. */
+/* Checked build: sets the object's live bit to `live`. HAK_POOL_FOREIGN where it is no object of this pool,
+ * HAK_POOL_DOUBLE where the bit has that value already. */
 static int pool_turn(struct pool *pool, const char *object, bool live)
 {
     struct pool_chunk *chunk = pool_chunk_of(pool->carving, object);
@@ -118,7 +119,7 @@ static int pool_turn(struct pool *pool, const char *object, bool live)
 }
 
 struct chunk_table {
-    struct pool_chunk **row; /* by address */
+    struct pool_chunk **row; /* sorted by address */
     size_t rows;
 };
 

@@ -1,13 +1,13 @@
 /* poollane.c: how threads share a pool. Owns the thread's number, its lanes, and the depot of each shared pool.
  *
- * A lane is two lists of idle objects that no other thread touches. Whole batches go to the depot and come from it,
- * under the one lock of all pools. A thread's number is unique among living threads, and its successor inherits the
- * lanes as they are: nothing is flushed when a thread ends. Called by stackpool.c. */
+ * A lane is two lists of idle objects that no other thread touches. Whole batches move between lanes and the depot,
+ * under the one lock of all pools. A thread's number is unique among living threads, and the next thread with that
+ * number inherits the lanes as they are: nothing is flushed when a thread ends. Called by stackpool.c. */
 
 #include <pthread.h>
 
 static struct {
-    struct lock lock; /* guards the rest, and of shared pools everything but the lanes of other threads */
+    struct lock lock; /* guards the rest, and of shared pools everything but the lanes that threads own */
     char *control, *control_end;
     struct pool *closed, **closed_end;
     uint32_t closed_count;
@@ -15,18 +15,18 @@ static struct {
 
 static _Atomic uint64_t lanes_taken = 1;  /* bit n: lane n has a living thread; lane 0 is nobody's */
 static THREAD_LOCAL unsigned lane_number; /* of this thread; 0: none yet */
-static THREAD_LOCAL bool lane_left;       /* it had one, and ends */
+static THREAD_LOCAL bool lane_left;       /* this thread had a lane, and is ending */
 static pthread_key_t lane_key;            /* its destructor frees the number */
 static bool lane_key_made;
 
 static void lane_leave(void *number)
 {
     lane_number = 0;
-    lane_left = true; /* another number would be freed by nobody, in the last round of destructors */
+    lane_left = true; /* a number taken in the last round of destructors would never be freed */
     atomic_fetch_and_explicit(&lanes_taken, ~(UINT64_C(1) << (uintptr_t)number), memory_order_release);
 }
 
-/* Takes the lowest number; 0 when all are taken, or none would be freed. */
+/* Takes the lowest free number. 0 when all are taken, or when nothing would free it at the thread's end. */
 static NOINLINE unsigned lane_enter(void)
 {
     uint64_t taken = atomic_load_explicit(&lanes_taken, memory_order_relaxed);
@@ -44,11 +44,11 @@ static NOINLINE unsigned lane_enter(void)
     return lane_number = number;
 }
 
-/* Lanes that no living thread has, held until they are let go: who enters meanwhile finds all taken. */
+/* Takes all lanes that no living thread has, until they are let go; a thread that enters meanwhile finds none free. */
 static uint64_t lanes_hold(void) { return ~atomic_fetch_or_explicit(&lanes_taken, UINT64_MAX, memory_order_acquire); }
 static void lanes_let_go(uint64_t held) { atomic_fetch_and_explicit(&lanes_taken, ~held, memory_order_release); }
 
-/* The child has one thread; lanes of the others are inherited by threads to come. */
+/* In a forked child only the calling thread is left; threads to come inherit the other lanes. */
 static void lanes_child(void)
 {
     atomic_store_explicit(&lanes_taken, UINT64_C(1) | UINT64_C(1) << lane_number, memory_order_relaxed);
@@ -56,13 +56,14 @@ static void lanes_child(void)
 
 static void lanes_init(void) { lane_key_made = pthread_key_create(&lane_key, lane_leave) == 0; }
 
-/* Released: who reads that an object was deallocated reads, thereafter, that it was allocated. */
+/* Raises a counter of the lane's own. The store is a release, so that a reader who has seen an object's deallocation
+ * then sees its allocation too. */
 static void lane_count(_Atomic uint64_t *counter)
 {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_release);
 }
 
-/* A batch of fresh objects, linked; the lock is held. */
+/* A batch of fresh objects, linked; shorter, or NULL, when memory ends. The lock is held. */
 static void **pool_carve_batch(struct pool *pool)
 {
     void **batch = NULL, **object;
@@ -95,8 +96,9 @@ static void lane_empty(struct pool *pool, struct pool_lane *lane)
     lane->count = 0;
 }
 
-/* `alone`: the lane is the thread's own, so the lock is not held yet. A fork may come between any two stores to a lane,
- * and the child's threads inherit it as it is: so a batch is in one place at most, and what is in none is lost. */
+/* `alone`: the lane is the thread's own, and the lock is not held; else it is lane 0, under the lock. A fork may come
+ * between any two stores to a lane, and the child's threads inherit it as it is then. So the stores are ordered: a
+ * batch is never in two places, and one that is in none at that moment is lost to the child. */
 static NOINLINE void lane_refill(struct pool *pool, struct pool_lane *lane, bool alone)
 {
     void **batch = lane->spare;

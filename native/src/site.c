@@ -1,12 +1,12 @@
-/* site.c: call-site rules. A site is the return address of an allocation above 1 KiB; its rule sends the request
- * straight to a pool. Off by default, and then it costs that path one load; on, it costs one table look-up without a
- * search.
+/* site.c: call-site rules. A site is the return address of an allocation above 1 KiB; its rule says how such requests
+ * are served, whatever their size. Off by default, and then it costs that path one load; on, it costs one table look-up
+ * without a search.
  *
  * Learned rules: a watched run remembers the site that asked for it. A site most of whose watched runs grow is routed
- * to growth windows, so that its next block never moves. A site's first runs are watched, and then one in so many,
- * because a watched run goes the long way. Set by hand: any rule for any address. */
+ * to growth windows, so that its next block never moves. Only a site's first runs are watched, and then one in so many,
+ * because a watched run takes the slow path. Set by hand: any rule for any address. */
 
-enum { SITES = 1024, SITE_TRIAL = 16, SITE_AGAIN = 64 }; /* so many runs are watched first, then one in so many */
+enum { SITES = 1024, SITE_TRIAL = 16, SITE_AGAIN = 64 }; /* runs watched: SITE_TRIAL first, then 1 in SITE_AGAIN */
 
 struct site {
     _Atomic uintptr_t address; /* 0: free */
@@ -17,8 +17,8 @@ struct site {
 
 static struct site sites[SITES];
 
-/* The site's row; another site in its place gives way unless its rule was set by hand. Losing a count to a race is
- * harmless: rules are advice. */
+/* The site's row. Another site that has it gives way, unless its rule was set by hand: then NULL. Losing a count to a
+ * race is harmless: rules are advice. */
 static struct site *site_row(uintptr_t address)
 {
     struct site *site = &sites[(address * UINT64_C(0x9E3779B97F4A7C15)) >> 54];
@@ -31,7 +31,7 @@ static struct site *site_row(uintptr_t address)
     return site;
 }
 
-/* One allocation of the site; its rule, and whether the allocation is watched. */
+/* Counts one allocation of the site. Result: its rule; *watched: is this allocation to be watched? */
 static uint32_t site_visit(uintptr_t address, bool *watched)
 {
     struct site *site = site_row(address);
@@ -42,7 +42,8 @@ static uint32_t site_visit(uintptr_t address, bool *watched)
     return atomic_load_explicit(&site->rule, memory_order_relaxed);
 }
 
-/* A block of the site had to move to grow. */
+/* A block of site `number` (0: unknown) had to move to grow. Where most of its watched blocks do, GROWTH becomes its
+ * rule. */
 static void site_grew(uint32_t number)
 {
     if (number == 0) return;

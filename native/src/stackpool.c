@@ -6,11 +6,11 @@
  * Fresh objects are carved only when nothing is idle, so the number ever carved is the peak, and costs nothing to keep.
  * The number of live objects is not kept. Instead, reading the statistics walks what was freed since the last reading
  * and sets it aside as counted; it comes back in small steps when the stack runs dry. So a program that never reads
- * them pays nothing, and one that does pays a constant for each call since.
+ * them pays nothing, and one that does pays a constant for each free since.
  *
- * A control block is never unmapped, and is reused late, so a stale handle finds a closed pool. */
+ * A control block is never unmapped, and not reused before many others, so a stale handle finds a closed pool. */
 
-static THREAD_LOCAL int pool_code; /* of the last failure */
+static THREAD_LOCAL int pool_code; /* of this thread's last failure */
 
 static COLD int pool_fail(int code)
 {
@@ -48,8 +48,8 @@ static int pool_check(struct pool *pool, const void *object, bool live)
 
 /* --- the owner's stack -------------------------------------------------------------------------------------------- */
 
-/* Moves the stack to the counted list; the order stays. A stack longer than what was carved is a circle made by a
- * double deallocation. */
+/* Moves the stack onto the counted list, in the same order, and counts it. No more steps than objects were carved: a
+ * longer stack is a circle, made by a double deallocation. */
 static void owner_count(struct pool *pool)
 {
     void **object = pool->hit.top, **last = NULL;
@@ -64,7 +64,7 @@ static void owner_count(struct pool *pool)
     pool->hit.top = NULL;
 }
 
-/* The stack is empty: the upper objects of the counted list become the stack. */
+/* The stack is empty: up to POOL_RECALL objects from the top of the counted list become the stack. */
 static void owner_recall(struct pool *pool)
 {
     void **last = pool->counted;
@@ -118,7 +118,7 @@ int hak_pool_deallocate(hak_pool_t *handle, void *object)
 
 int hak_pool_deallocate_whole(hak_pool_t *, void *) __attribute__((alias("hak_pool_deallocate")));
 
-/* Mapped and touched before the lock is taken. */
+/* The chunk is mapped and touched before the lock is taken. */
 int hak_pool_preallocate(hak_pool_t *handle, size_t objects)
 {
     struct pool *pool = (struct pool *)handle;
@@ -136,7 +136,8 @@ int hak_pool_preallocate(hak_pool_t *handle, size_t objects)
     return HAK_POOL_OK;
 }
 
-/* Deallocations first: what is deallocated was allocated before, so live is never negative. */
+/* Allocations so far, and live objects. In a shared pool deallocations are added up first: each object was allocated
+ * before, so live is never negative. */
 static void pool_traffic(struct pool *pool, uint64_t *allocations, uint64_t *live)
 {
     if (pool->state == POOL_OWNED) {
@@ -150,7 +151,7 @@ static void pool_traffic(struct pool *pool, uint64_t *allocations, uint64_t *liv
         deallocations += atomic_load_explicit(&pool->lanes[i].deallocations, memory_order_acquire);
     for (unsigned i = 0; i < POOL_LANES; i++)
         *allocations += atomic_load_explicit(&pool->lanes[i].allocations, memory_order_acquire);
-    *live = size_min(*allocations - deallocations, pool->carved); /* some were allocated while it was added up */
+    *live = size_min(*allocations - deallocations, pool->carved); /* some were allocated between the two sums */
 }
 
 int hak_pool_stats(hak_pool_t *handle, hak_pool_stats_t *stats)
@@ -272,7 +273,8 @@ int hak_pool_shrink(hak_pool_t *handle)
 
 /* --- birth and death ---------------------------------------------------------------------------------------------- */
 
-/* The oldest closed pool's once there are many, else a new one; NULL when there is no memory. The lock is held. */
+/* A control block: the longest closed pool's once there are more than POOL_CLOSED_MAX, else a new one. NULL when there
+ * is no memory. The lock is held. */
 static struct pool *pool_control(void)
 {
     struct pool *pool = pools.closed;
