@@ -1,12 +1,12 @@
 /* alloc.c: the front door. malloc and free handle the hits here: those of the heap's magazines, and those of the short
- * runs that a thread has in hand. Everything else is one call away: there sizes are checked, heaps made and pools
- * asked; a refusal becomes NULL and ENOMEM, damage becomes one fatal line. errno survives a free. */
+ * runs that a thread has in hand. Everything else is one call away: there sizes are checked, heaps made and the files
+ * above asked; a refusal becomes NULL and ENOMEM, damage becomes one fatal line. errno survives a free. */
 
 #include <malloc.h>
 
 static _Atomic bool started;
 
-/* How calls are served; fixed at start. In all but the first no thread has a heap, so every call gets here. */
+/* How calls are served; fixed at start. In all but the first no thread has a heap, so every call misses. */
 static enum { MODE_CACHED, MODE_GUARDED, MODE_LIBC } mode;
 
 extern void *__libc_malloc(size_t);
@@ -15,8 +15,9 @@ extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 
-/* Once, before anything is handed out. The hooks of fork are the first of all, and so take the locks here last: who
- * holds a lock of their own, and waits for memory, is not waited for by those that hold ours. */
+/* Runs once, before anything is handed out. Its fork handlers are registered first of all, so at a fork they take the
+ * locks here last: a thread that holds another library's lock still gets memory while that library's handler waits for
+ * it. */
 static COLD void start(void)
 {
     lock_take(&start_lock);
@@ -45,8 +46,8 @@ static COLD void start(void)
     if (begins) pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
-/* The calling thread's heap; NULL for a thread that has ended its caching, where nothing is cached, or where memory
- * ends. */
+/* The calling thread's heap, made if need be. NULL where the thread's caches are gone (it ends, or dies), where nothing
+ * is cached in this mode, or where memory ends. */
 static struct heap *heap_here(void)
 {
     if (LIKELY(front.heap != NULL)) return front.heap;
@@ -54,7 +55,7 @@ static struct heap *heap_here(void)
     return mode != MODE_CACHED || front.state == FRONT_EXITED ? NULL : heap_begin();
 }
 
-/* Before a refusal: give back all that this thread and the depot hold, then the caller tries once more. */
+/* Before a refusal: gives back all that this thread and the depots hold. The caller then tries once more. */
 static COLD void scrape(struct heap *heap)
 {
     uint64_t now = os_now_ns();
@@ -80,10 +81,10 @@ static NOINLINE uintptr_t small_allocate(struct heap *heap, unsigned class)
         if (magazine_refill(heap, class) && bin_pop(&heap->bins.small[class], &block)) return block;
         scrape(heap);
     }
-    return orphan_allocate(class); /* memory for a block, if not for a magazine's slots */
+    return orphan_allocate(class); /* there may be memory for a block, if not for a magazine's slots */
 }
 
-/* A run that the thread does not have in hand, at an alignment in units; NULL where memory ends. */
+/* A run from the arena, at an alignment in units; NULL where memory ends. */
 static struct span *run_fetch(struct heap *heap, size_t size, uint32_t alignment)
 {
     if (size > SIZE_LIMIT) return NULL;
@@ -98,11 +99,12 @@ static struct span *run_fetch(struct heap *heap, size_t size, uint32_t alignment
     return run;
 }
 
-/* Guarded, or by libc's allocator; as is a thread that dies, for this heap is damaged and that one is not. */
+/* Is this call served by guard.c, or by libc's allocator? A thread that dies is served by libc: this heap is damaged,
+ * that one is not. */
 static ALWAYS_INLINE bool is_served_otherwise(void) { return mode != MODE_CACHED || is_dying(); }
 static ALWAYS_INLINE bool is_served_by_libc(void) { return mode == MODE_LIBC || is_dying(); }
 
-/* Is this block, of a caller who may have some from libc, one of those? */
+/* Is this block one of libc's allocator? In that mode all are; once a thread dies some may be. */
 static ALWAYS_INLINE bool is_libcs(const void *p)
 {
     return mode == MODE_LIBC || (is_some_dying() && span_of((uintptr_t)p) == NULL);
@@ -120,7 +122,7 @@ static COLD void *allocate_otherwise(size_t alignment, size_t size)
     return block != 0 ? (void *)block : refuse();
 }
 
-/* Any size: the miss of a tiny one, and what the thread's caches do not have. */
+/* Any size, for which neither the bins nor the short runs in hand had anything. */
 static NOINLINE void *allocate_slow(size_t size)
 {
     struct heap *heap = heap_here();
@@ -135,7 +137,7 @@ static NOINLINE void *allocate_slow(size_t size)
     return run != NULL ? (void *)run_block(run) : refuse();
 }
 
-/* As the rule of the call site says; NULL where the size decides. */
+/* Serves as the call site's rule says. NULL where it has none, or memory ends: then the size decides. */
 static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t site)
 {
     bool watched;
@@ -153,14 +155,14 @@ static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t
     return (void *)run_block(run);
 }
 
-/* A run that the thread has not in hand. */
+/* A run, where none in hand serves: one that the thread keeps, else one from the arena. */
 static NOINLINE void *allocate_run(struct heap *heap, size_t size)
 {
     struct span *run = size <= SIZE_LIMIT ? mid_allocate(heap, size) : NULL;
     return LIKELY(run != NULL) ? (void *)run_block(run) : allocate_slow(size);
 }
 
-/* A short one, where none of the length is in hand. */
+/* A short run, where none of its length is in hand: the next length if that is near enough, else as above. */
 static NOINLINE void *allocate_near(struct heap *heap, size_t size)
 {
     if (UNLIKELY(heap == NULL)) return allocate_slow(size);
@@ -168,8 +170,8 @@ static NOINLINE void *allocate_near(struct heap *heap, size_t size)
     return LIKELY(block != 0) ? short_begin(&heap->bins, block, size) : allocate_run(heap, size);
 }
 
-/* Above 1 KiB, and of any size without a heap: a block or a run that the thread has in hand. Only tail calls, so that
- * no register is saved. */
+/* The hit for sizes above 1 KiB, and every call of a thread without a heap: a block or a run that the thread has in
+ * hand. Everything else is a tail call, so that no register is saved. */
 static ALWAYS_INLINE void *allocate_by_size(size_t size)
 {
     if (LIKELY(size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1))) {
@@ -188,7 +190,8 @@ static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site
     return routed != NULL ? routed : allocate_by_size(size);
 }
 
-/* A tiny one whose bin is empty; of its size no more is known, and need be, than the bin tells. */
+/* A tiny block whose bin is empty. The exact size is no longer known, but the bin's offset is the size of its class,
+ * which is enough. */
 static NOINLINE void *allocate_missed(const struct bin *bin)
 {
     return allocate_slow((size_t)((const char *)bin - (const char *)front.bins));
@@ -210,7 +213,8 @@ static ALWAYS_INLINE void *allocate(size_t size)
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------- */
 
-/* The live block that starts here; ends the program where there is none. */
+/* The span of the block that starts here; ends the program where none does. A run's block is live, a slab's was
+ * carved. */
 static ALWAYS_INLINE struct span *span_of_block(void *p, const char *crime)
 {
     uintptr_t block = (uintptr_t)p;
@@ -222,7 +226,8 @@ static ALWAYS_INLINE struct span *span_of_block(void *p, const char *crime)
     return span;
 }
 
-/* A giant is freed, or what a block leaves that shrinks is as long: do its pages go back at once? */
+/* A giant is freed, or one becomes shorter: do its pages go back at once? They stay for the purge delay where giants
+ * come again soon and the helper is there to return them. */
 static bool giant_goes(uint64_t now)
 {
     bool stays = PEEK(large_returns) && helper_is_there();
@@ -252,7 +257,8 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
     if (heap != NULL) mid_fall(heap, bytes, now);
 }
 
-/* A block for which there is no room. False: no memory, and nothing is done. */
+/* Keeps a freed block for which its bin has no room: the magazine spills, or the class keeps freed blocks apart. False:
+ * no memory, and the block is not kept. */
 static bool small_keep(struct heap *heap, unsigned class, uintptr_t block)
 {
     if (LIKELY(heap->apart[class].frees == 0) && !magazine_spill(heap, class)) return false;
@@ -269,7 +275,8 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
     if (UNLIKELY(heap->given_bytes >= (GIVEN_MUCH << (heap->peaks != 0)) / runs_share())) heap_give_all(heap);
 }
 
-/* What the thread's caches do not take. Of a thread that dies the damaged heap gets nothing back. */
+/* Frees what the thread's caches do not take. In a thread that dies, libc's blocks go to libc, and nothing goes to the
+ * damaged heap. */
 static NOINLINE void free_slow(struct heap *heap, struct span *span, uintptr_t block)
 {
     if (UNLIKELY(span == NULL && is_some_dying())) {
@@ -289,8 +296,9 @@ static NOINLINE void free_slow(struct heap *heap, struct span *span, uintptr_t b
     errno = saved;
 }
 
-/* The heap of a thread that frees before it has allocated. It may be one that ends: the tables of stacks are freed
- * after the last hook that could end a heap. So the first few frees of a thread, far more than those, need none. */
+/* The heap for a free; NULL for the first EARLY_FREES of a thread that has none. Such a thread may be ending: libc
+ * frees tables of its stack, fewer than that, after the last hook that could retire a heap, so one made then would stay
+ * for ever. */
 static struct heap *heap_of_free(void)
 {
     if (front.heap != NULL) return front.heap;
@@ -305,7 +313,7 @@ static struct heap *heap_of_free(void)
     return heap;
 }
 
-/* No block of a slab and no short run, or one for which there is no room. */
+/* Frees what the hits did not take: NULL, longer runs, blocks for which there is no room, and what is not ours. */
 static NOINLINE void free_rest(void *p)
 {
     if (p == NULL) return;
@@ -318,7 +326,7 @@ static NOINLINE void free_rest(void *p)
         size_t told = PEEK(heap->kept.told);
         if (run_is_live(span, block) && !large_goes(span->size) && mid_free(heap, span)) {
             if (UNLIKELY(PEEK(heap->run_round) < round || PEEK(heap->kept.told) > told))
-                helper_consider(); /* what lay idle has gone to the arena, or the thread keeps much */
+                helper_consider(); /* idle runs have gone to the arena, or the thread keeps much */
             return;
         }
     } else {
@@ -331,7 +339,8 @@ static NOINLINE void free_rest(void *p)
     free_slow(heap, span, block);
 }
 
-/* A block of a run begins in the run's first unit, so its descriptor is found without a step back. */
+/* The hit for short runs. A run's block begins in its first unit, so that unit's descriptor is the run's, and is found
+ * without a step back. */
 static ALWAYS_INLINE void free_big(void *p)
 {
     uintptr_t block = (uintptr_t)p, offset = block - arenas[0].base;
@@ -353,10 +362,11 @@ static size_t span_usable(const struct span *span, uintptr_t block)
 {
     if (UNLIKELY(mode == MODE_GUARDED)) return guard_size(span, block);
     if (span->kind == SPAN_SLAB) return classes[span->class].size;
-    return align_up(span->start + span->size, run_page()) - span->start; /* ends in a touched unit */
+    return align_up(span->start + span->size, run_page()) - span->start; /* whole pages, all in touched units */
 }
 
-/* glibc exports no other name for it: the size stands before the block, its lowest three bits are flags. */
+/* glibc exports its own malloc_usable_size under no other name. The chunk's size stands before the block; the lowest
+ * three bits are flags. */
 static size_t libc_usable_size(void *p)
 {
     return (((size_t *)p)[-1] & ~(size_t)7) - ((((size_t *)p)[-1] & 2) ? 16 : 8);
@@ -369,15 +379,15 @@ size_t hak_usable_size(void *p)
     return span_usable(span_of_block(p, "usable size of no block"), (uintptr_t)p);
 }
 
-/* Of a giant run that somebody had before, of which hardly a page is there: they go, and it reads zero. Else all of it
- * is written, and so is what nobody would have touched. False where it is to be written. */
+/* Makes a used giant run read zero without writing to it, which would make all of it resident: its pages, if there is
+ * hardly one, go back to the kernel. False where the caller must write it. */
 static bool run_bare(const struct span *run)
 {
     return run->units >= GIANT_UNITS && !os_dense((void *)run->address, span_bytes(run), 1) &&
            os_purge((void *)run->address, span_bytes(run));
 }
 
-/* Above L2_MAX: what reads zero is not written. */
+/* calloc above L2_MAX, guarded or by libc's allocator. What reads zero already is not written. */
 static COLD void *allocate_zeroed_otherwise(size_t size)
 {
     if (is_served_by_libc()) return __libc_calloc(1, size);
@@ -411,8 +421,8 @@ void *hak_calloc(size_t count, size_t size)
     return allocate_zeroed(total);
 }
 
-/* The block of a run moves into a growth window, to grow there in place; `warm`: one that has pages. NULL where there
- * is none. */
+/* Moves a run's block into a growth window, to grow there in place. `warm`: only into one that has pages. NULL where
+ * there is no such window. */
 static void *grow_in_window(struct heap *heap, struct span *run, size_t size, bool warm)
 {
     struct span *window = window_take(heap, size, warm);
@@ -422,16 +432,16 @@ static void *grow_in_window(struct heap *heap, struct span *run, size_t size, bo
     memcpy((void *)run_block(window), (void *)run_block(run), had);
     window->site = run->site;
     site_grew(run->site);
-    if (large_is_window(run)) { /* it outgrew this one, and so will the next: that begins in the other */
+    if (large_is_window(run)) { /* so would the next block, which begins in the longer one: its pages go */
         window_hold(run);
         window_give(heap, run, true, os_tick_ns());
     } else run_free(heap, run, run_block(run));
     return (void *)run_block(window);
 }
 
-/* Serves a run another size: where it lies, else in a growth window; NULL where neither can. One that grows goes into a
- * window though there be room behind it, while that costs little: into a warm one, for its pages are there, and a large
- * one into any, for there it gets huge pages and leaves them to the next one. */
+/* Gives a run's block another size, where it lies, else in a growth window; NULL where neither can be. A block that
+ * grows goes into a window even if there is room behind it, while the copy is cheap: a shorter one only into a warm
+ * window, whose pages are there, a large one into any, for it gets huge pages there and leaves them to the next. */
 static void *grow(struct heap *heap, struct span *run, size_t size)
 {
     if (heap == NULL || size > SIZE_LIMIT) return NULL;
@@ -449,7 +459,8 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     return there ? (void *)run_block(run) : moved;
 }
 
-/* A small block that doubles or nearly so goes into a window that is warm already, if there is one. */
+/* Moves a small block that grows by half or more into a growth window that is warm already; NULL where there is
+ * none. */
 static void *grow_small(struct heap *heap, void *p, size_t had, size_t size)
 {
     if (heap == NULL || size <= 2 * TINY_MAX || size < had + had / 2) return NULL;
@@ -466,7 +477,7 @@ static void *reallocate_by_copy(void *p, size_t had, size_t size)
     void *fresh = allocate(size);
     if (UNLIKELY(fresh == NULL)) {
         if (size > had) return NULL;
-        errno = saved; /* it is served where it lies */
+        errno = saved; /* a block that shrinks can stay where it lies */
         return p;
     }
     memcpy(fresh, p, size_min(had, size));
@@ -474,7 +485,7 @@ static void *reallocate_by_copy(void *p, size_t had, size_t size)
     return fresh;
 }
 
-/* A freed block that was resized where it lies would have two owners. */
+/* Ends the program where a freed block is resized. Resized where it lies, it would have two owners. */
 static ALWAYS_INLINE void expect_live(struct heap *heap, unsigned class, uintptr_t block)
 {
     if (UNLIKELY(block_seems_free(heap, class, block)) && block_is_free(heap, class, block))
@@ -509,7 +520,8 @@ void *hak_realloc(void *p, size_t size)
     return reallocate_by_copy(p, span_usable(span, (uintptr_t)p), size);
 }
 
-/* Alignment above the granule: a class whose blocks lie so, else a run, which lies on a unit, else one cut to fit. */
+/* Serves an alignment above the granule: by a class whose blocks all have it, else by a run, which begins on a unit,
+ * else by a run taken at that alignment. */
 static void *allocate_aligned(size_t alignment, size_t size)
 {
     if (alignment <= GRANULE) return allocate(size);
@@ -520,7 +532,7 @@ static void *allocate_aligned(size_t alignment, size_t size)
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) {
         void *p = allocate(rounded);
         if (LIKELY((uintptr_t)p % alignment == 0)) return p;
-        struct span *routed = span_of((uintptr_t)p); /* a run, by a call-site rule; a window lies on its unit */
+        struct span *routed = span_of((uintptr_t)p); /* a run, by a call-site rule; a window begins on a unit */
         if (!large_is_window(routed)) run_level(routed);
         return (void *)run_block(routed);
     }

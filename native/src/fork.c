@@ -5,9 +5,10 @@ static struct lock start_lock; /* of start, in alloc.c */
 static void lock_take_out_of_line(struct lock *lock) { lock_take(lock); }
 static void lock_drop_out_of_line(struct lock *lock) { lock_drop(lock); }
 
-static uint32_t fork_parts; /* whose locks a fork holds; under them */
+static uint32_t fork_parts; /* parts whose locks the fork holds; under these locks */
 
-/* The child has one thread. Every lock is held across the fork, so what they guard is whole in the child. */
+/* Applies a verb (take, drop, reset) to every lock, always in the same order. All are held across a fork, so what they
+ * guard is whole in the child, which has one thread. */
 static void each_lock(void (*verb)(struct lock *))
 {
     uint32_t parts = fork_parts;
@@ -17,7 +18,7 @@ static void each_lock(void (*verb)(struct lock *))
     verb(&collect_lock);
     verb(&start_lock);
     verb(&heap_lock);
-    if (verb == lock_take_out_of_line) parts = fork_parts = parts_count(); /* no more come while it is held */
+    if (verb == lock_take_out_of_line) parts = fork_parts = parts_count(); /* heap_lock is held, so no part is added */
     verb(&orphan_lock);
     verb(&guard_lock);
     verb(&trim_lock);
@@ -30,17 +31,18 @@ static void each_lock(void (*verb)(struct lock *))
     verb(&arena_lock);
 }
 
-/* stdio's list of files, which fork takes after this: a thread that flushes holds it and waits for a file, whose owner
- * may be waiting for memory. So it is taken first (it is recursive), and nobody waits for us who could stop fork. */
+/* The lock of stdio's list of files, which fork itself takes after our handler. A thread that flushes all files holds
+ * it and waits for a file, whose owner may be waiting for memory, and so for our locks. So fork_prepare takes it before
+ * ours; it is recursive, so fork can take it again. */
 extern void _IO_list_lock(void) __attribute__((weak));
 extern void _IO_list_unlock(void) __attribute__((weak));
 extern void _IO_list_resetlock(void) __attribute__((weak));
 
-/* A thread that dies waits for nobody, and its child is as damaged as it is. */
+/* A dying thread waits for no lock, and its child's heap is as damaged as its own. */
 static void fork_prepare(void)
 {
     if (is_dying()) return;
-    lock_take(&round_lock); /* memory that goes back is waited for while nothing else is held */
+    lock_take(&round_lock); /* a round of purging under way is waited for while no other lock is held */
     lock_drop(&round_lock);
     if (_IO_list_lock != NULL) _IO_list_lock();
     each_lock(lock_take_out_of_line);
@@ -55,20 +57,20 @@ static void fork_parent(void)
     if (_IO_list_unlock != NULL) _IO_list_unlock();
 }
 
-/* Other threads' heaps stay behind: their magazines may have been in motion, so they are dropped, not reused. The
- * thread that forked is the child's first one, under another number. */
+/* Other threads' heaps are lost to the child: they may have been in the middle of a change, so they are dropped, not
+ * reused. The thread that forked is the child's first one, under another number. */
 static void fork_child(void)
 {
     if (!is_dying()) lock_passing = LOCKS_COUNT;
-    else fork_parts = PARTS; /* whoever held them */
+    else fork_parts = PARTS; /* reset them whoever held them */
     each_lock(lock_reset);
     if (_IO_list_resetlock != NULL) _IO_list_resetlock();
     helper_child();
     forks++;
     windows_child();
     depots_child();
-    POKE(slabs_due, false); /* looked into by the parent */
-    /* Of what threads keep that stayed behind nobody can have anything. */
+    POKE(slabs_due, false); /* the parent looks into them */
+    /* Runs kept by threads that stayed behind can be collected by nobody. */
     atomic_store(&runs_told, front.heap != NULL ? front.heap->kept.told : 0);
     lanes_child();
     uint32_t alive = 0;

@@ -1,10 +1,10 @@
 /* guard.c: the hardened way of serving, chosen at start (canaries, quarantine; HAKMEM_PROFILE=hardened). No thread
  * caches anything; every call comes here.
  *
- * A guarded block ends in a trailer, which holds its size under the key; every byte between the caller's last one and
- * the trailer holds GUARD. A freed block is filled with TRASH (a run is emptied instead) and waits in a queue; when it
- * leaves the queue, it must still look like that. So a write past the end, a second free and a write after the free are
- * found, at the latest when the queue turns over. */
+ * A guarded block ends in a trailer, which holds its size encoded with the key; every byte between the caller's last
+ * one and the trailer holds GUARD. A freed block is filled with TRASH (a run is emptied instead) and waits in a queue;
+ * when it leaves the queue, it must still look like that. So a write past the end, a second free and a write after the
+ * free are found, at the latest when the block leaves the queue. */
 
 enum { GUARD = 0xC5, TRASH = 0xDE };
 #define TRAILER_FREED UINT64_C(0xF4EEDF4EEDF4EED5)
@@ -28,7 +28,8 @@ static uint64_t guard_sealed(uintptr_t block, size_t size)
     return (size ^ block) * UINT64_C(0x9E3779B97F4A7C15) ^ link_key;
 }
 
-/* Size of the guarded block that had this trailer; ends the program where its end was overwritten. */
+/* The size that the caller of a block with this trailer asked for. Ends the program where trailer or guard bytes were
+ * overwritten. */
 static size_t guard_unseal(const struct span *span, uintptr_t block, uint64_t trailer)
 {
     size_t size =
@@ -40,7 +41,7 @@ static size_t guard_unseal(const struct span *span, uintptr_t block, uint64_t tr
     return size;
 }
 
-/* Size of a live one. */
+/* The size of a live block; also ends the program where it was freed. */
 static size_t guard_size(const struct span *span, uintptr_t block)
 {
     uint64_t trailer = *guard_trailer(span, block);
@@ -48,7 +49,7 @@ static size_t guard_size(const struct span *span, uintptr_t block)
     return guard_unseal(span, block, trailer);
 }
 
-/* 0 where memory ends. */
+/* A guarded block, from the slabs or as a run; 0 where memory ends or the size is too large. */
 static uintptr_t guard_allocate(size_t alignment, size_t size)
 {
     if (size > SIZE_LIMIT - alignment - 2 * GRANULE) return 0;
@@ -68,17 +69,18 @@ static uintptr_t guard_allocate(size_t alignment, size_t size)
     return block;
 }
 
-/* A freed block must be as it was left: small ones full of TRASH, a run's first page without a byte. */
+/* Ends the program where a freed block was written to: a small one must still be full of TRASH, the first page of a run
+ * all zero. */
 static void guard_inspect(const struct span *span, uintptr_t block)
 {
     const uint64_t *at = (const uint64_t *)block;
     const uint64_t *end = span->kind == SPAN_SLAB ? guard_trailer(span, block) : at + run_page() / sizeof *at;
-    uint64_t left = span->kind == SPAN_SLAB ? TRASH * (UINT64_MAX / 0xFF) : 0; /* in every byte */
+    uint64_t left = span->kind == SPAN_SLAB ? TRASH * (UINT64_MAX / 0xFF) : 0; /* TRASH in every byte */
     for (; at < end; at++)
         if (UNLIKELY(*at != left)) fatal("block written after it was freed", block);
 }
 
-/* A freed block leaves the queue. */
+/* A freed block leaves the queue: it is inspected, and goes back. */
 static void guard_release(uintptr_t block)
 {
     struct span *span = span_of(block);
@@ -87,8 +89,8 @@ static void guard_release(uintptr_t block)
     else mid_spill(NULL, span, RUN_FREE, os_now_ns());
 }
 
-/* Frees a live guarded block: it is emptied and waits in the queue; a run costs no pages there. Of two threads that
- * free it at a time one finds it freed. */
+/* Frees a live guarded block: it is checked, emptied and queued; the oldest one leaves the queue. A run holds hardly
+ * any pages there. Of two threads that free a block at once, one finds it freed. */
 static void guard_free(struct span *span, uintptr_t block)
 {
     uint64_t *trailer = guard_trailer(span, block);
@@ -116,7 +118,7 @@ static void guard_free(struct span *span, uintptr_t block)
     if (oldest != 0) guard_release(oldest);
 }
 
-/* Every block leaves the queue. */
+/* Lets every block leave the queue, when memory has run out. */
 static COLD void guard_empty(void)
 {
     for (size_t i = 0; i < (size_t)knob(KNOB_quarantine); i++) {
@@ -128,15 +130,15 @@ static COLD void guard_empty(void)
     }
 }
 
-/* What waits when the program ends is looked at too: in the queue, and behind it in the slabs. Other threads may still
- * run, hence the locks. */
+/* Inspects what is free when the program ends: in the queue, and behind it in the slabs. Other threads may still run,
+ * hence the locks. */
 static void guard_end(void)
 {
     lock_take(&guard_lock);
     for (size_t i = 0; i < sizeof guard_queue / sizeof *guard_queue; i++)
         if (guard_queue[i] != 0) guard_inspect(span_of(guard_queue[i]), guard_queue[i]);
     lock_drop(&guard_lock);
-    lock_take(&orphan_lock); /* what is carved under it goes back under no other */
+    lock_take(&orphan_lock); /* a slab that is carved under this lock is given back under no other */
     for (unsigned class = 1; class < CLASSES; class ++) {
         struct class_slabs *slabs = slabs_own(&orphan_heap, class);
         lock_take(&slabs->lock);

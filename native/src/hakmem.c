@@ -15,7 +15,7 @@
 #include "line.c"       /* what is printed */
 #include "stats.c"      /* counters */
 #include "knobs.c"      /* tunables */
-#include "os.c"         /* the kernel, locks, the end */
+#include "os.c"         /* the kernel, locks, fatal errors */
 #include "events.c"     /* what ACE saw and did */
 #include "numa.c"       /* which memory node */
 
@@ -26,20 +26,20 @@
 #include "poollane.c"   /* threads that share one */
 #include "stackpool.c"  /* objects of one size */
 #include "kept.c"       /* runs that threads keep */
-#include "marks.c"      /* which of them are free */
+#include "marks.c"      /* which blocks of a slab are returned */
 #include "slab.c"       /* equal blocks */
-#include "strip.c"      /* parts of slabs go back */
-#include "rack.c"       /* slots that travel */
-#include "chain.c"      /* a magazine at rest */
+#include "strip.c"      /* idle parts of slabs go back */
+#include "rack.c"       /* slots that go to the depot with their magazine */
+#include "chain.c"      /* a magazine stored in its own blocks */
 #include "depot.c"      /* magazines between threads */
 #include "magazine.c"   /* thread caches */
 
 #include "site.c"       /* call-site rules */
 
 #include "tiny.c"       /* up to 1 KiB, and the hits of all blocks up to 32 KiB */
-#include "l2.c"         /* above 8 KiB, where none lies ready */
+#include "l2.c"         /* above 8 KiB: a longer block where none lies ready */
 #include "mid.c"        /* up to 1 MiB */
-#include "large.c"      /* above, and blocks that grow */
+#include "large.c"      /* above that, and blocks that grow */
 
 #include "heap.c"       /* a thread's everything */
 #include "helper.c"     /* the background thread */
@@ -59,12 +59,12 @@
 #include "ace/absent.c"     /* compiled out */
 #endif
 
-#include "fork.c"       /* locks stand still, a child begins */
+#include "fork.c"       /* every lock held, a child begins */
 
 #include "alloc.c"      /* the front door */
-#include "process.c"    /* begin, end */
+#include "process.c"    /* the process begins and ends */
 
-/* Weak: the builder links who a build is as an object of its own, so that builds can share this one. */
+/* Weak: the builder links an object that says which build this is, so that builds can share this one. */
 #ifndef HAK_VARIANT
 #define HAK_VARIANT "release"
 #endif

@@ -1,7 +1,7 @@
-/* observe.c: the heap read from outside: levels derived, counters folded, spans and magazines listed. No allocation
+/* observe.c: the heap read from outside: levels are derived, counters summed, spans and magazines listed. No allocation
  * calls anything here. Other threads' magazines are read as they stand, without stopping the threads. */
 
-/* Calls visit(span) for every span below the frontiers. Under arena_lock, so that spans keep their shape. */
+/* Calls visit(span) for every span below the frontiers. Holds arena_lock, so that no span changes its shape. */
 static void spans_visit(void (*visit)(const struct span *span, const struct arena *arena, void *to), void *to)
 {
     lock_take(&arena_lock);
@@ -56,7 +56,7 @@ static void level_heaps(struct levels *levels)
     value[STAT_live_blocks] += orphan_stats[STAT_refilled_blocks] - orphan_stats[STAT_spilled_blocks];
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         value[STAT_live_blocks] +=
-            heap->stats[STAT_refilled_blocks] - heap->stats[STAT_spilled_blocks]; /* of ended threads too */
+            heap->stats[STAT_refilled_blocks] - heap->stats[STAT_spilled_blocks]; /* ended threads' heaps count, too */
         if (!heap_is_owned(heap)) continue;
         value[STAT_heaps]++;
         for (unsigned class = 1; class < CLASSES; class ++) {
@@ -90,7 +90,7 @@ static void levels_read(struct levels *levels)
     value[STAT_cached_bytes] += levels->kept_bytes;
     uint64_t free_bytes = (uint64_t)(atomic_load(&dirty_units) + atomic_load(&slab_dirty_units)) << UNIT_SHIFT;
     value[STAT_dirty_bytes] = free_bytes + ((uint64_t)atomic_load(&window_units) << UNIT_SHIFT);
-    value[STAT_committed_bytes] += free_bytes; /* windows are among the spans */
+    value[STAT_committed_bytes] += free_bytes; /* those in windows were counted with the spans */
 }
 
 static uint64_t heap_stat_total(enum heap_stat row)
@@ -181,9 +181,9 @@ size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
 /* --- HAKMEM_SS_OS_STATS=1 ----------------------------------------------------------------------------------------- */
 
 static int observe_stderr = STDERR_FILENO;
-static struct file_id observe_file; /* whom the number belongs to */
+static struct file_id observe_file; /* the file that this descriptor referred to at start */
 
-/* Many programs close their stderr before libraries' destructors run. */
+/* Keeps a descriptor of stderr: many programs close theirs before the destructors of libraries run. */
 static void observe_begin(void)
 {
     if (!knob(KNOB_ss_os_stats)) return;
@@ -196,7 +196,7 @@ __attribute__((destructor)) static void observe_exit(void)
     if (!knob(KNOB_ss_os_stats)) return;
     struct file_id file = os_file_id(observe_stderr);
     bool same = file.device == observe_file.device && file.number == observe_file.number;
-    if (!same && observe_stderr != STDERR_FILENO) return; /* a file of the program's */
+    if (!same && observe_stderr != STDERR_FILENO) return; /* by now it is a file of the program's */
     bool counted = !knob(KNOB_force_libc_alloc);
     struct line line = {0};
     line_text(&line, counted ? "hakmem: system calls:" : "hakmem: system calls of libc's allocator are not counted");

@@ -1,5 +1,5 @@
-/* preload.c: the malloc family under its own names, for LD_PRELOAD. Includes the library and forwards to it; binds the
- * program's calls of malloc and free, and of C++'s operators new and delete. */
+/* preload.c: the malloc family under its own names, for LD_PRELOAD. Includes the library and forwards to it. Also binds
+ * the program's calls of malloc and free, and of C++'s operators new and delete, before the program begins. */
 
 #include "hakmem.c"
 
@@ -49,11 +49,12 @@ EXPORT void *pvalloc(size_t size)
 
 /* --- early binding ------------------------------------------------------------------------------------------------ */
 
-/* A program linked without -z now reaches malloc and free by way of the dynamic linker until each was called once. On
- * some processors (AMD, family 26) that detour slows the later calls for the life of the process, as if the branch
- * predictor kept both targets of the jump. So these two are bound before the program begins, as the linker itself would
- * bind them. C++'s operators, where they are the C++ library's own, which calls malloc and free, are bound past it: as
- * short as these. They have no names here, for a program, or a library of it, may have its own. */
+/* In a program linked without -z now, the first call each of malloc and free goes through the dynamic linker. On some
+ * processors (AMD, family 26) that detour slows the later calls for the life of the process, as if the branch predictor
+ * kept both targets of the jump. So these two are bound before the program begins, as the linker itself would bind
+ * them. C++'s operators new and delete, where they are the C++ library's own and so only call malloc and free, are
+ * bound to functions here that are as short as these. They are not exported, because a program, or a library of it, may
+ * define its own. */
 
 #ifdef __aarch64__
 #define RELOCATION_OF_CALL R_AARCH64_JUMP_SLOT
@@ -61,7 +62,8 @@ EXPORT void *pvalloc(size_t size)
 #define RELOCATION_OF_CALL R_X86_64_JUMP_SLOT
 #endif
 
-/* As the program finds it, NULL in one without C++. The C++ library's calls the new_handler, and throws. */
+/* operator new as the program finds it; NULL in a program without C++. When memory ends, the C++ library's own calls
+ * the new_handler and throws. */
 extern void *operator_new(size_t size) __asm__("_Znwm") __attribute__((weak, visibility("default")));
 
 static NOINLINE void *new_missed(size_t size)
@@ -70,7 +72,7 @@ static NOINLINE void *new_missed(size_t size)
     return LIKELY(block != NULL) ? block : operator_new(size);
 }
 
-/* The miss by a tail call, so that it returns to the program, whose site that is. */
+/* The miss is a tail call, so its return address, which is the call site, lies in the program. */
 static HIT void *new_here(size_t size)
 {
     if (UNLIKELY(size >= front.tiny_end)) return new_missed(size);
@@ -82,11 +84,12 @@ enum { CALLS_OF_C = 2 };
 
 static struct call {
     const char *name;
-    void *here; /* NULL: not ours */
+    void *here; /* NULL: calls are left as they are */
 } calls[] = {{"malloc", malloc}, {"free", free},    {"_Znwm", new_here}, {"_Znam", new_here},
              {"_ZdlPv", free},   {"_ZdlPvm", free}, {"_ZdaPv", free},    {"_ZdaPvm", free}};
 
-/* Leaves alone what the linker has bound (its slots may be read-only) and what it has not relocated (the vDSO). */
+/* Binds the calls of one object to the functions in `calls`. Leaves alone an object that the linker has bound (its
+ * slots may be read-only) or has not relocated (the vDSO). */
 static int bind_object(struct dl_phdr_info *object, size_t bytes, void *unused)
 {
     (void)bytes, (void)unused;
@@ -120,7 +123,7 @@ static bool is_ours(void *function)
     return dladdr(function, &there) != 0 && dladdr((void *)is_ours, &here) != 0 && there.dli_fbase == here.dli_fbase;
 }
 
-/* Where code lies that holds operator new, and whether that is a C++ library. */
+/* The segment in which operator new lies, and whether that is part of a C++ library. */
 struct cxx {
     uintptr_t begin, end;
     bool plain;
@@ -143,8 +146,8 @@ static int cxx_find(struct dl_phdr_info *object, size_t bytes, void *found)
     return 0;
 }
 
-/* Are all of the program's operators those of one C++ library? It is not opened to be asked: before libc itself has
- * begun, that would begin it, without an environment. */
+/* Are all of the program's operators those of one C++ library? It is looked up among the loaded objects rather than
+ * opened: to open it before libc itself has begun would begin it, without an environment. */
 static bool operators_are_plain(void *program)
 {
     struct cxx cxx = {.plain = false};
@@ -154,7 +157,8 @@ static bool operators_are_plain(void *program)
     return cxx.plain;
 }
 
-/* Another library may come first, or this one late: then the program's calls are not ours. */
+/* Binds nothing where another library's malloc comes first, or this library was loaded late: then the program's calls
+ * are not ours. */
 __attribute__((constructor)) static void bind_early(void)
 {
     void *program = dlopen != NULL ? dlopen(NULL, RTLD_LAZY) : NULL;

@@ -1,5 +1,5 @@
-/* process.c: the life of a process. The library begins before main, or with the first call; at its end, whoever has
- * something to report is called. */
+/* process.c: the life of a process. The library begins before main, or with the first call; at the end, the hardened
+ * mode inspects what is free. observe.c and learner.c have destructors of their own. */
 
 __attribute__((constructor)) static void constructor(void)
 {
