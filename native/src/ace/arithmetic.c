@@ -1,10 +1,10 @@
 /* arithmetic.c: logarithm, exponential, square root and random draws for the policies, without libm.
  *
  * The preloaded library depends on libc alone, so the handful of functions that a bandit needs stand here. They use
- * only + - * / and square root, which IEEE 754 rounds exactly: one seed gives one history on every machine, and the
+ * only + - * / and square root, which IEEE 754 rounds correctly: one seed gives one history on every machine, and the
  * bandit explorer repeats it in JavaScript. Their errors are checked against libm by tests/native/policy.c: natural_log
- * and exponential stay within a unit in the last place or two (relative error < 4e-16). The only state is the caller's
- * seed. */
+ * and exponential stay within one or two units in the last place (relative error < 4e-16). The only state is the
+ * caller's seed. */
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -48,7 +48,7 @@ static ALWAYS_INLINE double natural_log(double x)
     return (double)k * LN2_HIGH - ((s * (f - r) - (double)k * LN2_LOW) - f);
 }
 
-/* e^x, x held within +-700: x = k ln 2 + r, |r| <= ln 2 / 2, fourteen terms of the series reach 2^-58. */
+/* e^x, with x limited to +-700: x = k ln 2 + r, |r| <= ln 2 / 2, fourteen terms of the series reach 2^-58. */
 static double exponential(double x)
 {
     x = x > 700.0 ? 700.0 : x < -700.0 ? -700.0 : x;

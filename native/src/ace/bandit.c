@@ -66,21 +66,22 @@ static double bandit_noise(const hak_bandit_t *b)
     return b->noise_count > 0.0 ? square_root(0.5 * b->noise_squares / b->noise_count) : 0.0;
 }
 
-/* Until each arm could have been compared with itself once, the noise is unknown. */
+/* The noise is unknown until there are as many differences as arms. */
 static ALWAYS_INLINE bool noise_known(const hak_bandit_t *b) { return b->noise_count >= b->arms; }
 
-/* A step counts as four of the usual ones at most (Huber 1964): a window in which the program was held up says nothing
- * of all the others. */
+/* Takes in one difference of successive rewards. It counts as four of the usual ones at most (Huber 1964): a window in
+ * which the program was held up says nothing of all the others. */
 static ALWAYS_INLINE void noise_learn(hak_bandit_t *b, double step)
 {
-    double square = step * step, four = 16.0 * b->noise_squares; /* squared, times noise_count */
+    double square = step * step, four = 16.0 * b->noise_squares; /* four usual ones, squared, times noise_count */
     bool wild = noise_known(b) && four > 0.0 && square * b->noise_count > four;
     if (UNLIKELY(wild)) square = four / b->noise_count;
     b->noise_squares += square;
     b->noise_count += 1.0;
 }
 
-/* While the noise is unknown the bonus stays that of rewards within [0, 1]. */
+/* Unit of the bonus: the parameter or, where that is 0, the noise. While the noise is unknown it is 1, as for rewards
+ * within [0, 1]. */
 static ALWAYS_INLINE double bonus_scale(const hak_bandit_t *b)
 {
     if (b->parameter[P_SCALE] > 0.0) return b->parameter[P_SCALE];
@@ -101,8 +102,8 @@ static double remembered_plays(const hak_bandit_t *b) /* t, min(t, tau) or n, th
     return n;
 }
 
-/* Adds to a running sum without losing what rounding drops (Neumaier): what leaves the window takes away exactly what
- * it brought, so equal arms stay equal. */
+/* Adds to a running sum without losing what rounding drops (Neumaier). So a reward that leaves the window takes away
+ * exactly what it brought, and equal arms stay equal. */
 static void carried_add(double *sum, double *carry, double x)
 {
     double total = *sum + x;
@@ -144,7 +145,7 @@ static ALWAYS_INLINE void plain_remember(hak_bandit_t *b, int arm, double reward
     b->width[arm] = 1.0 / square_root(b->weight[arm]);
 }
 
-static void bandit_forget(hak_bandit_t *b) /* all but parameters, pulls, chance and the noise */
+static void bandit_forget(hak_bandit_t *b) /* what is known of the arms; not parameters, counts, chance and noise */
 {
     const size_t row = sizeof(double) * HAK_BANDIT_ARMS;
     b->steps = 0;
@@ -161,7 +162,8 @@ static void bandit_forget(hak_bandit_t *b) /* all but parameters, pulls, chance 
     b->rival = b->stage = b->oldest = b->probation = 0;
 }
 
-/* The mean must rest on a few plays before rewards are held against it, or its own error looks like a change. */
+/* Takes a reward into the arm's CUSUM; true above the threshold. The mean must rest on a few plays before rewards are
+ * held against it, or its own error looks like a change. */
 static bool change_detected(hak_bandit_t *b, int arm, double reward)
 {
     const double enough = 8.0; /* plays: the mean's own error is then 0.35 noise units, below the usual slack */
@@ -200,7 +202,7 @@ static void regime_resume(hak_bandit_t *b, int shelf)
         if (b->weight[i] > 0.0) b->width[i] = 1.0 / square_root(b->weight[i]);
 }
 
-/* The shelf whose mean of the arm is nearest to the reward and within three standard errors of it; -1: none. */
+/* The shelf whose mean of the arm is nearest to the reward, and within three standard errors of it; -1: none. */
 static int regime_matching(const hak_bandit_t *b, int arm, double reward)
 {
     double nearest = 3.0;
@@ -216,7 +218,7 @@ static int regime_matching(const hak_bandit_t *b, int arm, double reward)
     return shelf;
 }
 
-static void change_begin(hak_bandit_t *b, int arm) /* of regime, it seems */
+static void change_begin(hak_bandit_t *b, int arm) /* an alarm: with recall, one play on probation, else a restart */
 {
     bool recall = b->parameter[P_RECALL] >= 1.0;
     if (recall) regime_keep(b);
@@ -238,8 +240,8 @@ static void change_end(hak_bandit_t *b, int arm, double reward)
     b->restarts += b->shelf != before;
 }
 
-/* One play: the noise, a change perhaps, then the arm's memory. The reward that raises an alarm with recall belongs
- * to no regime for sure, so it is left out. */
+/* Takes in one play: updates the noise, looks for a change, then updates the arm's memory. With recall, the reward that
+ * raises the alarm is left out, because it may belong to neither regime. */
 static ALWAYS_INLINE void bandit_remember(hak_bandit_t *b, int arm, double reward)
 {
     if (b->pulls[arm] > 0) noise_learn(b, reward - b->last[arm]);

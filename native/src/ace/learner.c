@@ -1,10 +1,10 @@
-/* learner.c: ACE's life. It is started and stopped at run time and stepped by the helper thread; its history is written
- * before the ring of events can overrun it, and when the program ends. */
+/* learner.c: starts and stops ACE at run time and steps it from the helper thread. Its history is written before the
+ * ring of events can overrun it, and when the program ends. */
 
 static _Atomic bool ace_on;
 static char ace_history[4096]; /* HAKMEM_ACE_EVENTS: where the events go; %p becomes the process number. "": nowhere */
 
-#define HISTORY_NS UINT64_C(500000000) /* a program that is killed loses no more of its history */
+#define HISTORY_NS UINT64_C(500000000) /* what a program that is killed loses of its history at most */
 
 static void ace_complain_history(const char *path)
 {
@@ -16,7 +16,7 @@ static void ace_complain_history(const char *path)
     ace_history[0] = 0; /* said once */
 }
 
-/* Kept as an absolute name, and as a copy: programs change their directory, and some write over their environment. */
+/* Keeps an absolute name, and a copy: programs change their directory, and some overwrite their environment. */
 static void ace_history_set(const char *name)
 {
     size_t n = 0, room = sizeof ace_history - 1;
@@ -39,8 +39,8 @@ static void ace_write_history(void)
     if (hak_event_write(path) < 0) ace_complain_history(path);
 }
 
-/* Called by the helper between its rounds: nanoseconds until the next step, 0 while ACE is off. While the program
- * sleeps the fast loop waits twice as long each time, so that ACE sleeps with it. */
+/* Called by the helper in each of its rounds. Result: ns until the next step, 0 while ACE is off. While the program is
+ * idle, the fast interval doubles at each step, a few times, so that ACE sleeps with it. */
 static uint64_t ace_round(uint64_t now)
 {
     static int doublings;
@@ -48,7 +48,7 @@ static uint64_t ace_round(uint64_t now)
     if (!atomic_load_explicit(&ace_on, memory_order_relaxed)) return 0;
     lock_take(&ace_lock);
     if (now >= ace_due[0]) doublings = ace_idle(now) ? doublings + (doublings < IDLE_DOUBLINGS) : 0;
-    if (atomic_load(&ace_on)) ace_step(now, doublings); /* who stops it waits for the lock, then puts the knobs back */
+    if (atomic_load(&ace_on)) ace_step(now, doublings); /* again: it may have been stopped before the lock was ours */
     uint64_t due = ace_due[0] < ace_due[1] ? ace_due[0] : ace_due[1];
     lock_drop(&ace_lock);
     uint64_t pending = event_pending();
@@ -117,7 +117,7 @@ static void ace_complain_policy(const char *variable, size_t length, const char 
     line_end(&line);
 }
 
-/* Before knobs are read. */
+/* Runs before the knobs are read: sets the hooks through which knobs.c and helper.c reach ACE. */
 static void ace_prepare(void)
 {
     knob_policy_of_name = hak_policy_find;
@@ -128,8 +128,8 @@ static void ace_prepare(void)
 
 extern void *dlsym(void *scope, const char *name) __attribute__((weak));
 
-/* True where a program that links a copy of the library runs under a preloaded one: the environment speaks to the
- * latter, which is what the linker finds first. */
+/* Is this the copy of the library in a program that links one and runs under a preloaded one? The settings are then for
+ * the preloaded one, which the dynamic linker finds first. */
 static bool ace_is_second(void)
 {
     void *first = dlsym != NULL ? dlsym(NULL, "hak_ace_start") : NULL; /* NULL: RTLD_DEFAULT */
@@ -143,16 +143,16 @@ static void ace_begin(void)
     if (knob(KNOB_ace_enabled)) hak_ace_start();
 }
 
-/* Across a fork: learning stands still, so that it is whole in the child. */
+/* Held across a fork: learning stands still, so that it is whole in the child. */
 static void ace_each_lock(void (*verb)(struct lock *)) { verb(&ace_lock); }
 
-/* The child keeps what its parent had learned; its history is its own, its helper starts with its first slow path. */
+/* The child keeps what its parent had learned. Its history is its own, and its helper starts at its first slow path. */
 static void ace_child(void)
 {
     event_skip();
-    cpu_then = asked_ns = ace_due[0] = ace_due[1] = 0; /* its clock and its faults begin at 0, and so do its windows */
+    cpu_then = asked_ns = ace_due[0] = ace_due[1] = 0; /* CPU time and faults begin at 0, so its windows begin anew */
     for (int number = 0; number < atomic_load(&learner_count); number++)
-        learners[number].before.cpu_ns = learners[number].before.faults = 0; /* of who is driven from outside, too */
+        learners[number].before.cpu_ns = learners[number].before.faults = 0; /* learners driven from outside, too */
 }
 
 __attribute__((destructor)) static void ace_end(void)

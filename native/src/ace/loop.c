@@ -2,27 +2,28 @@
  * notebook can replay what happened: the same rewards into the same policy with the same seed choose the same arms. */
 
 struct learner {
-    enum knob knob, rule; /* that it learns; that says its policy */
+    enum knob knob, rule; /* the one it learns; the one that names its policy */
     uint8_t class;        /* fast: the size class */
-    bool outside;         /* chosen from outside */
+    bool outside;         /* hak_ace_choose chooses, not the policy */
     bool taken;           /* the program has set the knob since ACE began: it is the program's until ACE begins anew */
     uint32_t sets;        /* times the program had set it when ACE began */
     int arms, arm;
     int64_t settings[HAK_BANDIT_ARMS];
-    int64_t given; /* slow: what the knob said before it was learned */
-    int64_t seen;  /* slow: what ACE saw there last, or wrote */
+    int64_t given; /* slow: the knob's value before ACE */
+    int64_t seen;  /* slow: its value as ACE last read or wrote it */
     uint64_t windows, seed;
-    double reward, told, price; /* of the last window; what the policy was told of them */
+    double reward, told, price; /* reward of the last window; reward and price as told to the policy */
     double kept_reward, kept_price;
     hak_window_t before; /* counts when the window began */
-    uint64_t state;      /* fast: of the magazines then */
+    uint64_t state;      /* fast: state of the magazines then */
     hak_bandit_t bandit;
 };
 
-/* magazine_bytes bounds a class that nobody watches. One whose visits to the depot are seen to cost may have more. */
+/* magazine_bytes bounds the magazines of a class without a learner. Where visits to the depot are seen to cost, a
+ * learner may go up to this. */
 #define LEARNT_BYTES (1 * MIB)
 
-enum { IDLE_SHARE = 32, IDLE_DOUBLINGS = 4 }; /* idle: less than 1/32 of a core used; then up to 16 intervals */
+enum { IDLE_SHARE = 32, IDLE_DOUBLINGS = 4 }; /* idle: less than 1/32 of a core used; then 16 fast intervals at most */
 enum {
     LEARNERS_SLOW = 4,
     LEARNER_IDLE_RETURN = 3,
@@ -31,7 +32,7 @@ enum {
 }; /* refills, spills and swaps that make a learner */
 
 static const int64_t arms_magazine[] = {16, 32, 64, 128, 256, 512};
-static const int64_t arms_idle[] = {1, 0}; /* as of all resources, the arm that takes more of it comes later */
+static const int64_t arms_idle[] = {1, 0}; /* as in every table, the arm that takes more of the resource comes later */
 static const int64_t arms_superslab[] = {SUPERSLAB_SMALL, SUPERSLAB_LARGE};
 static const int64_t arms_delay[] = {50, 100, 250, 500, 1000, 2000, 5000, 10000};
 static const int64_t arms_threshold[] = {512 * KIB, 768 * KIB, 1 * MIB, 1536 * KIB, 2 * MIB,  3 * MIB,
@@ -42,13 +43,13 @@ static struct learner *learners; /* LEARNERS_MAX of them, mapped when ACE first 
 static _Atomic int learner_count;
 static int8_t learner_of_class[CLASSES];  /* number; 0: none */
 static uint64_t ace_fired[2], ace_due[2]; /* fast, slow */
-static uint32_t magazine_sets;            /* of its knob, when ACE began */
-static bool ace_steers; /* knobs say what learners chose: since it was started or stepped, until it is stopped */
+static uint32_t magazine_sets;            /* knob_sets of magazine_blocks when ACE began */
+static bool ace_steers;                   /* knobs hold what learners chose: from start or step until stop */
 static _Atomic uint32_t ace_phase;
 static struct {
     double value;
     bool set;
-} ace_parameters[P_COUNT]; /* what hak_ace_parameter said, for learners yet to come */
+} ace_parameters[P_COUNT]; /* what hak_ace_parameter set, also for learners yet to come */
 
 static void learner_settle(struct learner *learner, int arm)
 {
@@ -58,7 +59,9 @@ static void learner_settle(struct learner *learner, int arm)
     else knob_exchange(learner->knob, &learner->seen, learner->settings[arm]);
 }
 
-/* Is the knob somebody else's? Where ACE only looks on, the program turns it as it likes. */
+/* Is the knob somebody else's: chosen from outside, or set by the program since ACE began? While ACE is frozen it only
+ * looks on, so the program may turn the knob and ACE does not lose it. A magazine's learner that yields to the program
+ * leaves the capacity to the knob. */
 static bool learner_yields(struct learner *learner)
 {
     uint32_t sets = PEEK(knob_sets[learner->knob]);
@@ -87,7 +90,7 @@ static void learner_teach(struct learner *learner)
             hak_bandit_set(&learner->bandit, bandit_parameters[id].name, ace_parameters[id].value);
 }
 
-/* It knows nothing, under the policy that the knob names. */
+/* Its bandit begins anew, under the policy that the knob names now. */
 static void learner_begin(struct learner *learner)
 {
     hak_bandit_init(&learner->bandit, (int)knob(learner->rule), learner->arms, learner->seed);
@@ -95,7 +98,7 @@ static void learner_begin(struct learner *learner)
     learner_teach(learner);
 }
 
-/* So it does where the program has named another. */
+/* Does so only where the program has named another policy meanwhile. */
 static void learner_heed(struct learner *learner)
 {
     if (learner->bandit.policy != (int)knob(learner->rule)) learner_begin(learner);
@@ -116,7 +119,7 @@ static int learner_add(enum knob row, unsigned class, const int64_t *settings, i
                                 .seed = (uint64_t)knob(KNOB_ace_seed) + (uint64_t)number};
     memcpy(learner->settings, settings, (size_t)arms * sizeof *settings);
     learner->arm = learner_arm_of(learner, fast ? magazine_capacity(class) : knob(row));
-    if (!fast) learner->settings[learner->arm] = knob(row); /* what was asked for is an arm, so it is not lost */
+    if (!fast) learner->settings[learner->arm] = knob(row); /* the value in force becomes an arm, so it is not lost */
     if (fast && knob(KNOB_ace_arm) < learner->arm) learner->arm = (int)knob(KNOB_ace_arm);
     learner_begin(learner);
     atomic_store_explicit(&learner_count, number + 1, memory_order_release);
@@ -137,8 +140,8 @@ static bool learners_ready(uint64_t now)
     return true;
 }
 
-/* Capacities to choose from. What the bound in bytes makes the same is one arm, and the capacity in force takes the
- * place of the nearest, so that to be watched costs nothing by itself. Result: how many. */
+/* Fills in the capacities to choose from. Result: how many. Those that the bound in bytes makes equal are one arm. The
+ * capacity in force takes the place of the nearest arm, so that to get a learner changes nothing by itself. */
 static int capacity_arms(unsigned class, int64_t *settings)
 {
     int64_t bytes = (int64_t)size_max(LEARNT_BYTES, (size_t)knob(KNOB_magazine_bytes));
@@ -151,7 +154,8 @@ static int capacity_arms(unsigned class, int64_t *settings)
     return arms;
 }
 
-/* The learner of a class, made if need be; its first window begins with `counts`. 0: a class without a choice. */
+/* The learner of a class, made if need be; its first window begins with `counts`. 0: the class has no choice of
+ * arms. */
 static int learner_for_class(unsigned class, const struct class_counts *counts)
 {
     int64_t settings[COUNT(arms_magazine)];
@@ -222,7 +226,7 @@ static void decision_record(int number, const hak_window_t *window, int arm, int
     line_end(&line);
 }
 
-/* The window ends: the arm that was in force is rewarded, the next one chosen. */
+/* Ends a window: the arm that was in force is rewarded, and the next one chosen. */
 static void learner_decide(int number, const hak_window_t *window, int arm, uint64_t rss)
 {
     struct learner *learner = &learners[number];
@@ -233,7 +237,7 @@ static void learner_decide(int number, const hak_window_t *window, int arm, uint
     learner->windows++;
     double price = learner->price = window_price(window, rss);
     learner->told = learner->reward;
-    if (knob(KNOB_ace_shuffled)) { /* of some earlier window: what there is to learn is gone, the rest is the same */
+    if (knob(KNOB_ace_shuffled)) { /* of an earlier window: nothing is left to learn, all else is the same */
         if (learner->windows > 1) learner->told = learner->kept_reward, learner->price = learner->kept_price;
         if (learner->windows % 7 != 0) learner->kept_reward = learner->reward, learner->kept_price = price;
     }
@@ -257,7 +261,8 @@ static bool class_window(struct learner *learner, const struct class_counts *now
     return used;
 }
 
-/* One class. Windows in which it was not used are dropped: nothing was tried, nothing is learned. */
+/* Steps one class; true: it decided. Windows in which the class was not used are dropped: nothing was tried, nothing is
+ * learned. */
 static bool class_step(unsigned class, uint64_t now, uint64_t *rss)
 {
     struct class_counts counts = class_read(class, now);
@@ -296,10 +301,10 @@ static int slow_step(uint64_t now)
     return decisions;
 }
 
-static uint64_t asked_ns, asked_cpu_ns; /* when ace_idle was asked, 0: not yet in this process; CPU time then */
+static uint64_t asked_ns, asked_cpu_ns; /* time of the last ace_idle, 0: none in this process yet; CPU time then */
 
-/* Does the program sleep? By the process's CPU time since this was asked the last time. Whether what it has freed goes
- * back is then as it was before ACE: a sleeping program gives a policy nothing to weigh it by. */
+/* Is the program idle, by its CPU time since the last call? While it is, idle_return has the value from before ACE: an
+ * idle program gives a policy nothing to judge it by. */
 static bool ace_idle(uint64_t now)
 {
     uint64_t cpu = os_cpu_ns();
@@ -313,7 +318,8 @@ static bool ace_idle(uint64_t now)
     return idle;
 }
 
-/* The first window begins now, whatever was before. */
+/* The first window of each fast, or slow, learner begins now, whatever was before. Those driven from outside keep
+ * theirs. */
 static void windows_begin(int slow, uint64_t now)
 {
     hak_window_t whole = whole_read(now);
@@ -327,7 +333,8 @@ static void windows_begin(int slow, uint64_t now)
     }
 }
 
-/* What is due at this time. `doublings`: of the fast interval. Under ACE's lock. */
+/* Runs the loop or loops that are due at this time. `doublings`: of the fast interval. Under ACE's lock. Result:
+ * decisions. */
 static int ace_step(uint64_t now, int doublings)
 {
     const uint64_t interval[] = {(uint64_t)knob(KNOB_ace_fast_interval_ms) * 1000000u << doublings,
@@ -346,8 +353,8 @@ static int ace_step(uint64_t now, int doublings)
     return decisions;
 }
 
-/* ACE goes on from where it was, or its knobs say again what they said before it; but for those that the program has
- * set meanwhile. Who drives from outside goes on. */
+/* On: ACE goes on from where it was. Off: its knobs return to their values from before. Neither touches knobs that the
+ * program has set meanwhile, nor learners driven from outside. Under ACE's lock. */
 static void learners_apply(bool on)
 {
     if (on && !ace_steers) magazine_sets = PEEK(knob_sets[KNOB_magazine_blocks]);
@@ -422,7 +429,7 @@ int hak_ace_choose(int number, int arm)
     lock_take(&ace_lock);
     learners[number].outside = arm >= 0;
     if (arm >= 0) {
-        learners[number].seen = knob(learners[number].knob); /* whatever it says, it is the driver's */
+        learners[number].seen = knob(learners[number].knob); /* so that learner_settle writes it, whoever set it */
         learner_settle(&learners[number], arm);
     }
     lock_drop(&ace_lock);
@@ -443,7 +450,7 @@ int hak_ace_observe(int number, uint64_t now, hak_window_t *window, double *rewa
         struct class_counts counts = class_read(learner->class, now);
         class_window(learner, &counts, window);
     }
-    learner_decide(number, window, arm, os_rss()); /* without traffic too: who drives knows whether there was work */
+    learner_decide(number, window, arm, os_rss()); /* even without traffic: the driver knows whether there was work */
     *reward = learner->reward;
     lock_drop(&ace_lock);
     return 0;

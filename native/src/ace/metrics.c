@@ -1,21 +1,22 @@
-/* metrics.c: from two snapshots to one window to one reward. Reads the counters that slow paths keep, and derived
- * levels. The program's threads are read through the registry and never stopped. */
+/* metrics.c: two snapshots make a window, and a window makes a reward. Snapshots read the counters that slow paths
+ * keep, and levels derived from them. The program's threads are read through the registry of heaps and never
+ * stopped. */
 
 /* One class, all heaps together. */
 struct class_counts {
     hak_window_t window; /* counts and levels so far */
-    uint64_t state;      /* of all magazines: it changes while the class is in use, even where every call is a hit */
-    uint32_t capacity;   /* blocks in force: an owner takes a new one up at its next refill or spill */
+    uint64_t state;    /* a hash of all magazines: changes while the class is in use, even where every call is a hit */
+    uint32_t capacity; /* blocks, with most of those at work: owners take up a new one at their next refill or spill */
 };
 
-static uint64_t cpu_then, cpu_told; /* when the kernel was asked, 0: not yet in this process; what it said */
+static uint64_t cpu_then, cpu_told; /* when the kernel was last asked (0: not yet in this process), and what it said */
 
-/* CPU time of the process until now, taken to flow evenly: what threads on other cores use the kernel adds at their
- * ticks, every 1 to 10 ms, so of two windows of 2 ms one would see next to nothing and the next one all. The kernel is
- * asked once in a step that looks at many classes. Under ACE's lock. */
+/* CPU time of the process until now, evened out: the kernel adds that of threads on other cores at their ticks, every 1
+ * to 10 ms, so of two windows of 2 ms one would see next to nothing and the next one all. A step that looks at many
+ * classes asks the kernel once. Under ACE's lock. */
 static uint64_t cpu_flow(uint64_t now)
 {
-    const double evened = 20e6, fresh = 0.2e6; /* ns; windows of much more than the former are as the kernel tells */
+    const double evened = 20e6, fresh = 0.2e6; /* ns; windows much longer than the former are as the kernel tells */
     static double rate, flow;
     double passed = now > cpu_then ? (double)(now - cpu_then) : 0;
     if (cpu_then != 0 && passed < fresh) return (uint64_t)(flow + rate * passed);
@@ -32,10 +33,12 @@ static uint64_t cpu_flow(uint64_t now)
     return (uint64_t)flow;
 }
 
-/* A thread that rests takes no new capacity up: it has a say where nobody visited its magazines since the last look. */
+/* Each heap votes for its capacity, with this weight for each visit to its magazines since the last look. A thread that
+ * rests takes up no new capacity, so its one plain vote counts only where no heap had a visit. */
 #define VISIT_WEIGHT (INT64_C(1) << 24)
 
-/* Both times of a window are one reading of the clock: between two, this thread may lose its core for longer. */
+/* A snapshot of one class. `now` is the time and also that of the CPU time: between two readings of the clock this
+ * thread may lose its core for longer than the window. */
 static struct class_counts class_read(unsigned class, uint64_t now)
 {
     struct class_counts c = {.window = {.end_ns = now, .cpu_ns = cpu_flow(now)}};
@@ -44,7 +47,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
     lock_take(&heap_lock); /* while it is held no heap changes hands */
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         uint32_t capacity = PEEK(heap->capacity[class]);
-        if (capacity == 0) continue; /* never used there */
+        if (capacity == 0) continue; /* this heap never used the class */
         used = true;
         uint32_t refills = PEEK(heap->refills[class]), spills = PEEK(heap->spills[class]);
         uint32_t swaps = PEEK(heap->swaps[class]), sum = refills + spills + swaps;
@@ -65,8 +68,8 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         c.state = (c.state * 31 + (uintptr_t)loaded) * 31 + PEEK(PEEK(heap->bins.small[class].top)[-1]);
     }
     lock_drop(&heap_lock);
-    if (!used) return c; /* most classes of most programs: their depots' lines are left where they are */
-    if (c.capacity == 0) c.capacity = magazine_capacity(class); /* who used it has ended */
+    if (!used) return c; /* as most classes in most programs: the cache lines of their depots are not touched */
+    if (c.capacity == 0) c.capacity = magazine_capacity(class); /* the threads that used it have ended */
     struct depot_counts depot = depot_read(class);
     c.window.contended = depot.contended;
     c.window.cached_bytes = (uint64_t)(held + (int64_t)depot.blocks) * classes[class].size;
@@ -81,7 +84,7 @@ static uint64_t syscalls_read(void)
     return sum;
 }
 
-/* What a slow learner looks at: the allocator as a whole. */
+/* What a slow learner looks at: a snapshot of the allocator as a whole. */
 static hak_window_t whole_read(uint64_t now)
 {
     struct levels levels;
@@ -99,8 +102,8 @@ static hak_window_t whole_read(uint64_t now)
     return window;
 }
 
-/* Counts become differences, levels stay as they are at the end. A heap counts what a class does in 32 bits, so
- * their sum is right modulo 2^32, and so is the difference. */
+/* Counts become differences, levels stay as they are at the end. Heaps count the visits of a class in 32 bits, so the
+ * sum over heaps is right modulo 2^32, and so is the difference. */
 static hak_window_t window_between(const hak_window_t *before, const hak_window_t *after)
 {
     hak_window_t w = *after;
@@ -143,8 +146,8 @@ static void probe_exchange(void)
     depot_pop(&depots[0][0], 0);
 }
 
-/* A byte that the kernel clears: with huge pages one fault stands for 2 MiB of them. Memory no cache holds is what it
- * clears, so each byte is written once. */
+/* ns for a byte that the kernel clears: with huge pages one fault clears 2 MiB. What the kernel clears is memory that
+ * no cache holds, so each byte is written only once here. */
 static double probe_clear(void)
 {
     const size_t bytes = SUPERSLAB_SMALL;
@@ -158,9 +161,9 @@ static double probe_clear(void)
     return took;
 }
 
-/* Once, in the thread that learns. An exchange with the depot is the cheap part of a refill or spill; the rest is the
- * call and the lines that come with another magazine, which make it about four of these. A swap is the call alone, and
- * about as dear as an exchange: 30 to 120 ns in a burst with two to four of them, where one is 25. */
+/* Runs once, in the thread that learns. An exchange with the depot is the cheap part of a refill or spill; with the
+ * call, and the cache lines that come with another magazine, it costs about four of these. A swap is the call alone,
+ * and about as dear as one exchange: two to four swaps in a burst take 30 to 120 ns, where an exchange takes 25. */
 static void costs_measure(void)
 {
     if (ace_costs.refill != 0 || (probe_page = os_map(os_page)) == NULL) return;
@@ -176,19 +179,19 @@ static void costs_measure(void)
     os_unmap(probe_page, os_page);
 }
 
-/* What cached memory costs of the reward. It is set against what the process has resident: a magazine costs the same
- * bytes in every program, but not the same share, and the shares of all classes together are at most 1. */
+/* The part of the reward that cached memory costs. It is set against what the process has resident: a magazine costs
+ * the same bytes in every program, but not the same share, and the shares of all classes together are at most 1. */
 static double window_price(const hak_window_t *w, uint64_t rss)
 {
-    if (rss == 0) return 0.0; /* nobody knows */
+    if (rss == 0) return 0.0; /* unknown */
     return (double)knob(KNOB_ace_price_ppm) * 1e-6 * (double)w->cached_bytes / ((double)rss + 1.0);
 }
 
 /* 1, less the share of CPU time that the allocator's events cost, less the price of what it caches: a number without a
- * unit, 1 at most. ns over ns, for a window's allocations are nobody's to count: a malloc and a free that both hit
- * leave no trace, so from the slow paths alone a window without a visit may hold none or millions. Of one program the
- * share c a / T falls with the cost c of an allocation, at any rate of them a / T; and unlike c it weighs a size by how
- * much the program uses it. */
+ * unit, at most 1. Cost is set against time and not against allocations, because these are not counted: a malloc and a
+ * free that both hit leave no trace, so a window without a visit to a slow path may hold none or millions. For one
+ * program, with a allocations in time T at a cost of c each, the share c a / T falls with c, whatever the rate a / T;
+ * and unlike c it weighs a size by how much the program uses it. */
 static double window_reward(const hak_window_t *w, uint64_t rss)
 {
     double cost = (double)w->refills * ace_costs.refill + (double)w->spills * ace_costs.spill +

@@ -10,7 +10,7 @@ struct policy {
     hak_policy_t row;
     int (*pick)(hak_bandit_t *b);
     double (*index)(const hak_bandit_t *b, int arm);
-    void (*learn)(hak_bandit_t *b, int arm, double reward, double busy); /* NULL: the shared memory is all */
+    void (*learn)(hak_bandit_t *b, int arm, double reward, double busy); /* NULL: bandit.c remembers enough for it */
     double root_factor;                                                  /* UCB: of xi ln t / N_i under the root */
     bool has_bonus;                                                      /* index = mean + bonus */
     struct {
@@ -95,7 +95,8 @@ static void exp3_learn(hak_bandit_t *b, int arm, double reward, double busy)
 
 static double elo_index(const hak_bandit_t *b, int arm) { return ELO_START + b->state[arm]; }
 
-/* A match is two plays, of two arms drawn at random; stage counts 0: draw, 1: the first plays, 2: the rival plays. */
+/* A match is one play each of two arms drawn at random. `stage` 0: draw them; 1: the first plays; 2: the rival
+ * plays. */
 static int elo_pick(hak_bandit_t *b)
 {
     if ((double)b->steps >= b->parameter[P_BUDGET] || b->arms == 1) return highest(b, elo_index);
@@ -132,7 +133,7 @@ static int halving_alive(const hak_bandit_t *b)
     return alive;
 }
 
-static void halving_drop(hak_bandit_t *b) /* the worse half, rounded down; ties: the higher index */
+static void halving_drop(hak_bandit_t *b) /* drops the worse half, rounded down; of equals the higher index */
 {
     for (int drop = halving_alive(b) / 2; drop > 0; drop--) {
         int worst = -1;
@@ -283,7 +284,7 @@ int hak_bandit_init(hak_bandit_t *b, int policy, int arms, uint64_t seed)
     return 0;
 }
 
-/* Starts over: what was learned under the old value says nothing of the new one. */
+/* Forgets what was learned: under the old value, it says nothing of the new one. */
 int hak_bandit_set(hak_bandit_t *b, const char *name, double value)
 {
     const struct policy *p = &policies[b->policy];
@@ -306,7 +307,7 @@ static ALWAYS_INLINE int bandit_select(hak_bandit_t *b)
 
 static ALWAYS_INLINE void bandit_update(hak_bandit_t *b, int arm, double reward, double busy)
 {
-    if (arm < 0 || arm >= b->arms || !(reward - reward == 0.0)) return; /* a reward that is no number teaches nothing */
+    if (arm < 0 || arm >= b->arms || !(reward - reward == 0.0)) return; /* a reward must be finite to teach anything */
     bandit_remember(b, arm, reward);
     if (policies[b->policy].learn) policies[b->policy].learn(b, arm, reward, busy);
     b->pulls[arm]++;

@@ -1,9 +1,9 @@
 /* simulate.c: a bandit against a problem whose means are known, many times, without leaving C.
  *
- * Only the loop is here: environments are three lines, policies are policy.c's own, statistics are Python's.
- * Replication r draws its rewards from stream 2r of the run's seed and the learner's chance from stream 2r + 1. So
- * results do not depend on how replications are shared out, and every policy meets rewards made of the same random
- * numbers. */
+ * Only the loop is here: the environments are three lines, the policies are those of policy.c, and statistics are left
+ * to Python. Replication r has its rewards from stream 2r of the run's seed, and the learner's chance from stream 2r +
+ * 1. So results do not depend on how replications are shared out, and every policy meets rewards made of the same
+ * random numbers. */
 
 static uint64_t replication_seed(uint64_t seed, uint64_t replication, bool rewards)
 {
@@ -24,7 +24,7 @@ static void gaps_of(const double *mean, int arms, double *gap) /* best mean - me
     for (int i = 0; i < arms; i++) gap[i] = best - mean[i];
 }
 
-/* One replication; row is where its results go, keep says whether it is the one whose plays are kept. */
+/* One replication. `row`: where its results go; `keep`: every play is recorded, too. */
 static void replicate(hak_bandit_t *b, const hak_problem_t *problem, uint64_t horizon, uint64_t random, uint64_t row,
                       bool keep, hak_outcome_t *out)
 {

@@ -1,4 +1,4 @@
-/* ucb.c: optimism in the face of uncertainty: an arm's index is its mean plus a bonus for what is not known of it.
+/* ucb.c: optimism in the face of uncertainty: an arm's index is its mean plus a bonus for what is not yet known of it.
  *
  * An arm without weight has an infinite index, so a policy that plays the highest index first plays each arm once. Ties
  * go to the lowest arm. */
@@ -8,7 +8,8 @@ static ALWAYS_INLINE double ucb_bonus(double scale, double log_term, double weig
     return scale * square_root(log_term / weight);
 }
 
-/* mean + scale sqrt(factor xi ln t / N_i): UCB1 with scale 1 and xi 2, and with its t and N_i also SW-UCB, D-UCB. */
+/* mean + scale sqrt(factor xi ln t / N_i): UCB1 with scale 1 and xi 2; SW-UCB and D-UCB with the t and N_i that they
+ * remember. */
 static double ucb_index(const hak_bandit_t *b, int arm)
 {
     if (b->weight[arm] <= 0.0) return INFINITE;
@@ -28,7 +29,7 @@ static NOINLINE int ucb_pick_exactly(const hak_bandit_t *b, double scale, double
     return choice;
 }
 
-/* ln t, and ln(t + 1) at once: computed while this selection is under way, it is ready when the next one asks. */
+/* ln t. Computes ln(t + 1) as well, while this selection is under way, so that it is ready when the next one asks. */
 static ALWAYS_INLINE double log_steps(hak_bandit_t *b)
 {
     double log_t = b->log_of == b->steps ? b->log_ahead : natural_log((double)b->steps);
@@ -37,9 +38,10 @@ static ALWAYS_INLINE double log_steps(hak_bandit_t *b)
     return log_t;
 }
 
-/* argmax of ucb_index. A play changes one arm's weight but every arm's bonus, and a division and a root for each are
- * most of the work; 1 / sqrt N_i is kept instead (plain memory only), which is right to a few units in the last place.
- * Where the two best are closer than a thousand such errors, the indices are computed as they are defined. */
+/* The arm with the highest ucb_index. A play changes one arm's weight but every arm's bonus, and a division and a root
+ * for each would be most of the work. So 1 / sqrt N_i is kept instead (only where nothing is forgotten), which is right
+ * to a few units in the last place. Where the two best are closer than a thousand such errors, the indices are computed
+ * as they are defined. */
 static int ucb_pick(hak_bandit_t *b)
 {
     double scale = bonus_scale(b), factor = b->root_factor * b->parameter[P_XI];
@@ -57,14 +59,14 @@ static int ucb_pick(hak_bandit_t *b)
         best = index[i] > best ? index[i] : best;
     }
     double error =
-        1e-12 * ((best < 0.0 ? -best : best) + 2.0 * root); /* an arm near the best is no larger: width <= 1 */
+        1e-12 * ((best < 0.0 ? -best : best) + 2.0 * root); /* an arm near the best errs no more: width <= 1 */
     if (!(best - second > error)) return ucb_pick_exactly(b, scale, log_term);
     int choice = 0;
     while (index[choice] != best) choice++;
     return choice;
 }
 
-/* UCB1-tuned: the variance, itself with an upper bound, takes the place of the 2 under the root, at most 1/4. */
+/* UCB1-tuned: an upper bound of the arm's variance, at most 1/4, takes the place of the 2 under the root. */
 static double tuned_index(const hak_bandit_t *b, int arm)
 {
     double n = b->weight[arm], mean = b->mean[arm];
@@ -74,8 +76,9 @@ static double tuned_index(const hak_bandit_t *b, int arm)
     return mean + square_root(log_t / n * (variance < 0.25 ? variance : 0.25));
 }
 
-/* KL-UCB: the largest q with n kl(mean, q) <= ln t + c ln ln t, kl the Bernoulli divergence. Newton's steps from a
- * point right of the root stay right of it, kl being convex there; the start is the nearer of two such points. */
+/* KL-UCB: the largest q with n kl(mean, q) <= ln t + c ln ln t, kl the Bernoulli divergence. kl is convex right of the
+ * mean, so Newton's steps from a point right of the root stay right of it; they start at the nearer of two such
+ * points. */
 static double kl_index(const hak_bandit_t *b, int arm)
 {
     if (b->weight[arm] <= 0.0) return INFINITE;
@@ -109,12 +112,12 @@ static ALWAYS_INLINE int highest(const hak_bandit_t *b, double (*index)(const ha
     return choice;
 }
 
-/* Only the best arm so far and its neighbours: where rewards rise and then fall over the arms, as over capacities, an
- * arm that beats both neighbours is the best, and what lies far off is never paid for. A neighbour is not tried where
- * less than `least` is left to win by it: no reward is above 1, a smaller arm saves at most the price of the larger
- * one, a larger arm at most the rest. Until it knows the noise it plays by the means alone, since bonuses of a wrong
- * size would make the first plays the dearest, and tries the next arm up, once, only where ten times as much is to be
- * won: more of a resource costs little for a play, less may cost much. */
+/* Chooses among the best arm so far and its neighbours. Where rewards rise and then fall over the arms, as over
+ * capacities, an arm that beats both neighbours is the best, and arms far off are never paid for. A neighbour is not
+ * tried where it can win less than `least`: no reward is above 1, a smaller arm saves at most the price of the larger
+ * one, a larger arm at most the rest of the loss. While the noise is unknown, bonuses of a wrong size would make the
+ * first plays the dearest, so the means alone decide; and only the next arm up is tried, once, if it can win ten times
+ * as much: more of a resource costs little for a play, less may cost much. */
 static int near_pick(hak_bandit_t *b)
 {
     bool known = b->parameter[P_SCALE] > 0.0 || noise_known(b);
