@@ -1,9 +1,9 @@
 /* bench.h: what the files of the bench share: options, lanes (one thread's share of a run), the table of workloads; and
- * what each file has for those above it, the lowest first.
+ * what each file offers to those above it, the lowest file first.
  *
  * One executable measures every allocator. A *backend* says who answers the calls: `malloc` is whatever LD_PRELOAD put
- * there, `floor` a bare intrusive list inside this executable, `direct` the inlined fast path of
- * hakmem.h. Each workload is compiled once for each backend, so no call goes through a function pointer.
+ * there, `floor` a bare intrusive list inside this executable, `direct` the inlined fast path of hakmem.h. Each
+ * workload is compiled once for each backend, so no call goes through a function pointer.
  *
  * The bench's own arrays are mapped, never allocated: only workloads call malloc. */
 #ifndef HAK_BENCH_H
@@ -50,7 +50,7 @@ struct options {
     uint64_t peak_mb;     /* idle_peak: live memory at the peak */
     uint64_t idle_ms;     /* idle_peak: how long the freed process is watched */
     double scale;         /* factor on iterations */
-    double slowdown;      /* percent of work done and not counted */
+    double slowdown;      /* percent of extra work, done but not counted */
     int64_t cpu;          /* pinned to this one; -1: not pinned */
     const char *toggle;   /* NAME=A,B: a knob of the library under test that changes from chunk to chunk */
     const char *replay;   /* a recorded trace, instead of a workload */
@@ -58,7 +58,7 @@ struct options {
     bool stream;          /* one line of JSON on stderr after each chunk */
 };
 
-/* What a body works on; phases change it as they go. */
+/* What a body works on; workloads with phases change it from one to the next. */
 struct shape {
     size_t size;     /* bytes, the largest */
     size_t smallest; /* bytes */
@@ -104,22 +104,22 @@ struct rig { /* one run: its lanes and what they share */
     uint32_t *order; /* a fixed permutation of one lane's slots */
     struct ring *ring;
     struct mark *mark;
-    uint64_t peak_rss_bytes; /* idle_peak: the last time everything lived */
+    uint64_t peak_rss_bytes; /* idle_peak: when everything was live, the last time */
     uint64_t drained_bytes;  /* live at the end */
     uint64_t checksum;       /* of what was live at the end */
     pthread_barrier_t start, end, round;
-    void (*rest)(void); /* called by each lane before a chunk where a knob changes: it takes the new value up */
+    void (*rest)(void); /* called by each lane before a chunk if a knob is toggled: the lane takes the new value up */
     bool stop;
 };
 
 struct result {             /* one run; times per operation are those of counted operations */
-    uint64_t counted, done; /* iterations of a lane in a chunk: reported, and with the slow-down */
+    uint64_t counted, done; /* iterations of a lane in a chunk: as reported; as done, slow-down included */
     uint64_t ops, warmup_ops, elapsed_ns, cpu_ns, checksum;
     uint64_t rss_start_bytes, rss_end_bytes, peak_rss_bytes, live_peak_bytes, thp_bytes;
     long minor_faults, major_faults, context_switches;
     double chunk_ns[MAX_CHUNKS], chunk_cpu_ns[MAX_CHUNKS];
-    double chunk_side[MAX_CHUNKS]; /* of the knob that changes: 0 is A, 1 is B */
-    uint64_t ace_firings;          /* steps of the fast loop meanwhile */
+    double chunk_side[MAX_CHUNKS]; /* value of the toggled knob: 0 is A, 1 is B */
+    uint64_t ace_firings;          /* steps of ACE's fast loop during the chunks */
     const struct mark *mark;       /* [marks] phases of the timed chunks */
     uint64_t marks;
     uint64_t peak_live_rss_bytes; /* idle_peak: everything alive */
@@ -146,7 +146,7 @@ struct workload {
     struct shape shape;  /* defaults; smallest is also the least --size */
     uint64_t threads;    /* default */
     uint64_t iterations; /* default */
-    uint64_t round;      /* iterations of a lane come in multiples of it; 0: in ones */
+    uint64_t round;      /* a lane's iterations are a multiple of it; 0: any number */
     unsigned flags;
     body_fn body[BACKENDS];
 };
@@ -156,7 +156,7 @@ void die(int status, const char *format, ...) __attribute__((noreturn, format(pr
 void *map_zeroed(size_t size);                          /* resident; dies when there is no memory */
 uint64_t proc_bytes(const char *path, const char *key); /* of a "Key:  123 kB" line; 0 where the kernel does not say */
 uint64_t resident_bytes(void);
-void reset_peak(void); /* the high-water mark starts again here, so that setting up does not count */
+void reset_peak(void); /* restarts the high-water mark of memory here, so that setting up does not count */
 
 /* peers.c */
 extern const char *const backend_names[BACKENDS];
@@ -178,7 +178,7 @@ void workload_drain(struct rig *rig);                   /* frees and checks what
 /* replay.c */
 struct trace_facts {
     uint64_t events, slots, threads, live_peak_bytes;
-    uint64_t lost;          /* not recorded: the limit or the disk was full */
+    uint64_t lost;          /* not recorded: the limit was reached, or the disk full */
     uint64_t foreign_frees; /* of blocks that the trace did not see taken */
     uint64_t unreadable;    /* records left out of a partial replay */
 };
@@ -195,7 +195,7 @@ INLINE uint64_t clock_ns(clockid_t clock)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Waiting for another lane: spin first, then let it have the core. */
+/* One step of waiting for another lane: spins, and now and then lets it have the core. */
 INLINE void relax(unsigned *spins)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -2,7 +2,7 @@
  *
  * A body does n iterations on its lane and returns the operations done. It is inlined wherever it is named, with the
  * backend as a constant. All sizes and orders come from a seeded generator, so two allocators see the same sequence.
- * What one call leaves alive the next goes on with; a slot that holds nothing is NULL between calls. */
+ * The next call goes on with the blocks that one call leaves alive; a slot that holds nothing is NULL between calls. */
 #ifndef HAK_BENCH_BODIES_H
 #define HAK_BENCH_BODIES_H
 
@@ -12,7 +12,7 @@
 
 /* --- chance ------------------------------------------------------------------------------------------------------- */
 
-/* xorshift64 (Marsaglia 2003): six instructions, and nothing for the clock to see. The state is never 0. */
+/* xorshift64 (Marsaglia 2003): six instructions, too few for the clock to notice. The state is never 0. */
 INLINE uint64_t draw(uint64_t *state)
 {
     uint64_t x = *state;
@@ -30,7 +30,8 @@ INLINE uint32_t uniform_size(uint32_t bits, size_t smallest, size_t largest)
     return (uint32_t)smallest + below(bits, largest - smallest + 1);
 }
 
-/* As likely in each doubling from smallest up: a doubling by the low bits, a place in it by the high ones. */
+/* A size that falls as likely into each doubling from `smallest` up: the low 32 bits choose the doubling, the high ones
+ * a place in it. */
 INLINE uint32_t log_uniform_size(uint64_t bits, size_t smallest, unsigned doublings)
 {
     uint32_t base = (uint32_t)smallest << below((uint32_t)bits, doublings);
@@ -56,7 +57,7 @@ INLINE void fill(enum backend on, struct lane *lane, uint64_t first, uint64_t st
     for (size_t i = first; i < slots; i += step) touch(block[i] = take(on, size), i);
 }
 
-/* After a round all slots hold dangling pointers. */
+/* Empties the slots, which hold dangling pointers after a round, and notes how much was live. */
 INLINE void forget(struct lane *lane, uint64_t first, uint64_t step)
 {
     for (size_t i = first; i < lane->shape.slots; i += step) lane->block[i] = NULL;
@@ -139,7 +140,7 @@ INLINE void drop(enum backend on, struct lane *lane, size_t slot)
     if (lane->block[slot]) give(on, lane->block[slot], lane->bytes[slot]);
 }
 
-/* Every slot lives; a random one is replaced by a block of a uniform size. */
+/* All slots hold blocks; a random one is replaced by a block of a size drawn uniformly. */
 BODY random_mixed(enum backend on, struct lane *lane, uint64_t n)
 {
     void **block = lane->block;
@@ -163,7 +164,7 @@ BODY random_mixed(enum backend on, struct lane *lane, uint64_t n)
     return n;
 }
 
-/* The oldest of the slots is replaced by a block of the one size. */
+/* The oldest block is replaced; all have the same size. */
 BODY oldest(enum backend on, struct lane *lane, uint64_t n)
 {
     size_t size = lane->shape.size, slots = lane->shape.slots, slot = 0;
@@ -193,7 +194,7 @@ BODY varying(enum backend on, struct lane *lane, uint64_t n)
     return n;
 }
 
-/* A random slot, sizes log-uniform up to the size. */
+/* A random block is replaced; sizes are log-uniform, from the smallest up to the size. */
 BODY mixed(enum backend on, struct lane *lane, uint64_t n)
 {
     struct shape shape = lane->shape;
@@ -210,7 +211,7 @@ BODY mixed(enum backend on, struct lane *lane, uint64_t n)
     return n;
 }
 
-/* The same by calloc; the ends must be zero, and are left dirty. */
+/* The same by calloc; the first and the last byte must be zero, and are left dirty. */
 BODY zeroed(enum backend on, struct lane *lane, uint64_t n)
 {
     struct shape shape = lane->shape;
@@ -285,7 +286,7 @@ INLINE void frag_drop(enum backend on, struct lane *lane, struct frag *f, size_t
     f->ops++;
 }
 
-/* A random one in 2^order of those that live. */
+/* Drops live blocks at random, one in 2^order. */
 INLINE void frag_thin(enum backend on, struct lane *lane, struct frag *f, size_t from, size_t to, unsigned order)
 {
     for (size_t i = from; i < to; i++)
@@ -337,10 +338,10 @@ BODY frag_grow(enum backend on, struct lane *lane, uint64_t n)
     return ops;
 }
 
-/* A cache of 8 times the smallest size a slot. Its values grow from 16 times the smallest size to the largest, by the
- * square of the time; the oldest makes room, but for one in four, which is asked for again and stays for another turn.
- * In the end everything is freed. */
-enum { DRIFT_TURNS = 32 }; /* values that come, for each slot */
+/* A cache that holds 8 times the smallest size for each slot. Its values grow with the square of the time, the longest
+ * from 16 times the smallest size to the size. The oldest value makes room; but one in four was asked for again and
+ * stays for another turn. In the end everything is freed. */
+enum { DRIFT_TURNS = 32 }; /* values that pass through, for each slot */
 
 BODY drift(enum backend on, struct lane *lane, uint64_t n)
 {
@@ -380,8 +381,9 @@ BODY drift(enum backend on, struct lane *lane, uint64_t n)
     return n * pairs;
 }
 
-/* A list is built, walked once, and torn down in random order. The walk counts: it costs what it must where the heap
- * gave neighbours to one another, and a miss a step where blocks come back in the order in which they were freed. */
+/* A list is built, walked once, and torn down in random order. The walk is timed, too: it is cheap where the heap has
+ * handed out neighbouring blocks one after the other, and costs a miss at each step where blocks come back in the order
+ * in which they were freed. */
 BODY rebuild(enum backend on, struct lane *lane, uint64_t n)
 {
     void **block = lane->block;

@@ -1,4 +1,4 @@
-/* machine.c: memory for the bench itself, what the kernel says of this process, and the end of it. */
+/* machine.c: memory for the bench itself, what the kernel says of this process, and how it dies. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -30,7 +30,7 @@ void *map_zeroed(size_t size)
     return memory;
 }
 
-/* A whole small /proc file, in a buffer of its own; "" where there is none. */
+/* The whole text of a small /proc file, valid until the next call; "" where there is none. */
 static const char *read_proc(const char *path)
 {
     static char text[16384];
@@ -53,7 +53,7 @@ uint64_t resident_bytes(void)
     return pages ? strtoull(pages, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-/* Kernels that refuse leave it as it was. */
+/* A kernel that refuses leaves the mark as it was. */
 void reset_peak(void)
 {
     int file = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);

@@ -136,7 +136,7 @@ static void check_options(const struct workload *workload)
             (unsigned long long)opt.threads);
 }
 
-enum { REPLAYED_CALLS = 1000000 }; /* at least: of a short trace five passes would show a heap's first moments only */
+enum { REPLAYED_CALLS = 1000000 }; /* at least: five passes over a short trace would show a heap's first moments only */
 
 /* A replay takes its shape from the trace. */
 static void choose(const struct trace_facts *facts)

@@ -1,8 +1,8 @@
 /* peers.c: who can answer malloc in this executable, and the floor.
  *
  * Peers are not linked: LD_PRELOAD puts one behind `malloc`, and backend_origin proves which one it was. The floor is
- * the least that an allocator can do: one intrusive LIFO list a thread and class, a free that is told the size, no
- * owner, no way back for blocks that other threads free. Its functions are not inlined, as malloc is not. */
+ * the least that an allocator can do: one intrusive LIFO list for each thread and class, a free that is told the size,
+ * no owner, and so no way back for blocks that other threads free. Its functions are not inlined, as malloc is not. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -19,7 +19,7 @@ enum {
     FLOOR_CLASSES = FINE_CLASSES + 4 * 52,
     CARVE_BYTES = 64 << 10, /* blocks of a class are carved so many bytes at a time */
 };
-static const size_t REGION_BYTES = (size_t)64 << 20; /* mapped at a time, resident as touched */
+static const size_t REGION_BYTES = (size_t)64 << 20; /* mapped at a time; becomes resident as it is touched */
 
 const char *const backend_names[BACKENDS] = {"malloc", "floor", "direct"};
 

@@ -17,7 +17,7 @@ struct bare {
     void **top; /* idle objects, linked by their first words */
 };
 
-/* Goes by value, so that a loop keeps it in registers, as a program keeps the handle of its pool. */
+/* Passed by value, so that a loop keeps it in registers, as a program keeps the handle of its pool. */
 struct memory_pool {
     size_t size;
     struct bare *bare; /* floor */
@@ -57,7 +57,8 @@ INLINE void pool_give(enum backend on, struct memory_pool pool, void *object)
     pool.bare->top = object;
 }
 
-/* The standard allocator and the floor have no such verb: all are taken, touched and given back. */
+/* Makes so many objects ready. The standard allocator and the floor have no such verb, so all are taken, touched and
+ * given back. */
 INLINE void pool_prepare(enum backend on, struct memory_pool pool, void **block, uint64_t objects)
 {
 #ifdef HAK_BENCH_DIRECT
@@ -89,7 +90,7 @@ INLINE void pool_end(enum backend on, struct memory_pool pool)
     (void)on, (void)pool;
 }
 
-/* The thread's own, made at the first call and prepared for so many objects. */
+/* The thread's own pool, made at the first call, with so many objects made ready. */
 INLINE struct memory_pool pool_here(enum backend on, struct lane *lane, uint64_t ready)
 {
     if (pool_of_thread.size) return pool_of_thread;
@@ -155,8 +156,8 @@ INLINE void cycle(enum backend on, struct memory_pool pool, uint64_t value)
     void *object = pool_take(on, pool);
     touch(object, value);
     pool_give(on, pool, object);
-    /* A program does other things in between: no cycle may start with the last one's top in a register. Without this
-     * the compiler drops the floor's load and its test for an empty list, and not the pool's. */
+    /* A program does other things in between, so no cycle may find the pool's top in a register from the last one.
+     * Without this the compiler drops the floor's load and its test for an empty list, but not the pool's. */
     __asm__ volatile("" : : : "memory");
 }
 
@@ -208,7 +209,7 @@ BODY pool_batch(enum backend on, struct lane *lane, uint64_t n)
 /* --- preallocation: every pass is a first one --------------------------------------------------------------------- */
 
 /* `before` objects are made ready before the clock runs, `after` on the clock. The standard allocator has one heap for
- * all passes, so only its first is a first one. */
+ * all passes, so only its first pass is really a first one. */
 INLINE uint64_t first_pass(enum backend on, struct lane *lane, uint64_t n, uint64_t before, uint64_t after)
 {
     for (uint64_t k = 0; k < n; k++) {
@@ -337,7 +338,7 @@ static uint64_t construct(hak_pool_t *(*make)(size_t, size_t), struct lane *lane
 uint64_t pool_construct_direct(struct lane *lane, uint64_t n) { return construct(hak_pool_new, lane, n); }
 uint64_t pool_construct_shared_direct(struct lane *lane, uint64_t n) { return construct(hak_pool_new_shared, lane, n); }
 
-/* The object after the one being handed out is on its way while the program works on this one. */
+/* The object to be handed out next is prefetched while the program works on this one. */
 uint64_t pool_sweep_ahead_direct(struct lane *lane, uint64_t n)
 {
     struct memory_pool pool = pool_here(ON_DIRECT, lane, lane->shape.slots);
@@ -387,7 +388,7 @@ static void stream(char *to, const char *from, size_t size)
 
 static void plain(char *to, const char *from, size_t size) { memcpy(to, from, size); }
 
-/* As a program that grows a vector would: it reads the first and the last byte of the copy. */
+/* As a program that grows a vector would use it: the first and the last byte of the copy are written. */
 INLINE uint64_t copies(void (*copy)(char *, const char *, size_t), struct lane *lane, uint64_t n)
 {
     size_t size = lane->shape.size & ~(size_t)15;

@@ -20,7 +20,7 @@
     X(pool_shared, pool_shared, "pair", 64, 16, 100, 4, 8000000, 0, THREADED, "cycles, one pool for all threads") \
     X(pool_exchange, pool_exchange, "pair", 64, 16, 400, 4, 10000, 0, THREADED | TOGETHER, "one pool; objects die in another thread")
 
-/* Only a pool has these. */
+/* Workloads for `direct` alone: what only a stack pool has, placement, and copies. */
 #define STACK_WORKLOADS(X) \
     X(pool_uncounted, pool_uncounted, "pair", 64, 16, 100, 1, 20000000, 0, 0, "cycles that count nothing") \
     X(pool_ten_read, pool_ten_read, "pair", 64, 16, 100, 1, 2000000, 0, 0, "ten cycles, then the statistics are read") \

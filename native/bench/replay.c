@@ -1,9 +1,9 @@
 /* replay.c: reads a recorded trace and runs it as a workload, each of its threads on a lane of its own.
  *
  * Addresses become objects, each with a slot in one table. An event knows its turn among the events of its slot and
- * waits for it, so the order between threads is kept where blocks pass from one to the other, and nowhere else: a slot
- * is used again only by the thread that freed the last object in it. What the program never freed is freed at the end,
- * so a trace can be replayed again and again. */
+ * waits for it. So the order between threads is kept where a block passes from one to the other, and nowhere else: a
+ * slot is used again only by the thread that freed the last object in it. What the program never freed is freed at the
+ * end, so a trace can be replayed again and again. */
 #define _GNU_SOURCE
 #include "trace.h"
 #include "verbs.h"
@@ -54,7 +54,7 @@ static struct {
     struct trace_facts facts;
 } trace;
 
-/* Address space; resident as it is touched. */
+/* Address space, resident as it is touched; dies where there is none. */
 static void *reserve(uint64_t bytes)
 {
     void *memory =
@@ -133,7 +133,8 @@ static uint32_t begin_object(struct part *part, union record record)
     return slot;
 }
 
-/* A block that the trace did not see taken: a forked child's from its parent, or one from before the recording. */
+/* The block leaves its place. Result: its slot; NOWHERE, and counted, for a block that the trace did not see taken: a
+ * forked child's from its parent, or one from before the recording. */
 static uint32_t leave(struct place *place)
 {
     uint32_t slot = place->slot;
@@ -206,7 +207,8 @@ static const struct trace_header *file_open(uint64_t *records)
     return header;
 }
 
-/* Threads get lanes as they appear; lanes are given room for their events, the first one for the last frees too. */
+/* Threads get lanes as they appear. Each lane gets room for its events, the first one the rest behind them, since it
+ * also frees what is left. */
 static void plan_lanes(const union record *record, uint64_t records)
 {
     uint64_t threads = 0;

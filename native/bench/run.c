@@ -4,7 +4,7 @@
  * than it reports. That is exact in instructions, needs no calibration, and has the noise of the real thing.
  *
  * With --toggle a knob changes from chunk to chunk, so that both its values meet the same process, the same pages and
- * the same minute: what differs between two processes by a tenth differs between neighbouring chunks by a hundredth. */
+ * the same minute: where two processes differ by a tenth, neighbouring chunks differ by a hundredth. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -58,14 +58,14 @@ static void lane_open(struct rig *rig, uint64_t id)
     lane->shape = (struct shape){options->size, options->workload->shape.smallest, options->slots};
     lane->block = rig->block + id * rig->apart;
     lane->bytes = rig->bytes + id * rig->apart;
-    lane->random = (options->seed + id) * 0x9e3779b97f4a7c15u; /* odd constant: never 0 for a seed below 2^64 */
+    lane->random = (options->seed + id) * 0x9e3779b97f4a7c15u; /* odd constant: never 0, as seed + id is not */
     if (has_threads(options) && pthread_create(&lane->thread, NULL, lane_main, lane))
         die(EXIT_FAILURE, "could not start thread %llu of %llu", (unsigned long long)id + 1,
             (unsigned long long)options->threads);
 }
 
-/* Slots from one lane's first to the next lane's: whole pages, or a core's prefetcher, which fetches neighbouring lines
- * up to the page's end, would take lines that another core writes. */
+/* How many slots one lane's first is from the next lane's: whole pages. Else a core's prefetcher, which fetches
+ * neighbouring lines up to the page's end, would take lines that another core writes. */
 static uint64_t slots_apart(const struct options *options)
 {
     enum { PAGE_SLOTS = 4096 / sizeof(uint32_t) };
@@ -99,7 +99,7 @@ static void rig_close(struct rig *rig)
     for (unsigned id = 0; id < rig->options->threads; id++) pthread_join(rig->lane[id].thread, NULL);
 }
 
-/* What each lane does of n iterations: at least one, and whole rounds. */
+/* How many of n iterations each lane does: whole rounds, at least one. */
 static uint64_t share(const struct options *options, uint64_t n)
 {
     const struct workload *workload = options->workload;
@@ -158,7 +158,7 @@ static void toggle_open(struct rig *rig)
     }
 }
 
-/* Which value comes first in a pair of chunks is drawn from the seed. */
+/* Sets the knob for a chunk. Which value comes first in a pair of chunks is drawn from the seed. */
 static void toggle_set(const struct options *options, uint64_t chunk)
 {
     uint64_t mixed = (options->seed << 32 | chunk / 2) * 0x9e3779b97f4a7c15u;
@@ -168,7 +168,8 @@ static void toggle_set(const struct options *options, uint64_t chunk)
     result.chunk_side[chunk] = side;
 }
 
-/* The extra work must be a whole number of iterations, within a hundredth of itself. */
+/* Plans how much each chunk does. The extra work must be a whole number of rounds; it may miss what was wanted by a
+ * hundredth of that. */
 static void plan_chunks(const struct options *options)
 {
     uint64_t unit = options->workload->round ? options->workload->round : 1;
@@ -183,7 +184,7 @@ static void plan_chunks(const struct options *options)
     result.done = result.counted + extra;
 }
 
-/* For whoever watches a long run; written without the allocator under test. */
+/* One line for whoever watches a long run; written without the allocator under test. */
 static void stream_chunk(uint64_t ops, uint64_t cpu_ns)
 {
     struct rusage used;
@@ -263,8 +264,8 @@ static void measure(struct rig *rig)
     if (options->workload->flags & IDLE) watch_idle(rig);
 }
 
-/* No allocator is faster: a pair is at the least a store and a load that depends on it, two cycles where the core
- * renames memory, and no core of today has more than five a nanosecond. A call is half a pair. */
+/* ns that no allocator gets below: a pair is at the least a store and a load that depends on it, two cycles where the
+ * core renames memory, and no core of today has more than five a nanosecond. A call is half a pair. */
 static double least_ns(const struct options *options) { return strcmp(options->workload->unit, "call") ? 0.4 : 0.2; }
 
 static void settle(struct rig *rig)

@@ -1,11 +1,12 @@
 /* trace.c: libhaktrace.so, which records the allocations of the program that it is preloaded into.
  *
- *     gcc -std=gnu11 -O2 -fPIC -shared -fvisibility=hidden -DHAK_TRACE_RECORDER trace.c -o libhaktrace.so
+ *   gcc -std=gnu11 -O2 -fPIC -shared -fvisibility=hidden -DHAK_TRACE_RECORDER trace.c -o libhaktrace.so
  *
  * HAKMEM_TRACE_DIR says where the traces go (default: here), HAKMEM_TRACE_RECORDS how many records one may have. The
- * allocator underneath is the C library's own, by the names that need no look-up, so recording works from the first
- * call of the first constructor on. The recorder takes no memory from the heap it watches and keeps no descriptor that
- * the program could close. The file is a shared mapping: what is recorded survives exit, exec, a crash and SIGKILL.
+ * allocator underneath is the C library's own, by names that need no look-up (__libc_malloc), so recording works from
+ * the first call of the first constructor on. The recorder takes no memory from the heap it watches and keeps no
+ * descriptor that the program could close. The file is a shared mapping: what is recorded survives exit, exec, a crash
+ * and SIGKILL.
  *
  * The symbol keeps this file out of the bench, whose malloc must stay the one that is measured. */
 #ifdef HAK_TRACE_RECORDER
@@ -34,7 +35,8 @@ size_t malloc_usable_size(void *);
 enum { WINDOW_RECORDS = 16384, PATH_BYTES = 3000, NOT_OPEN = 0, OPENING, OPEN, REFUSED };
 static const uint64_t DEFAULT_RECORDS = 1 << 26; /* 1 GiB */
 
-/* The kernel empties it in a forked child, which therefore opens a file of its own, however it was forked. */
+/* The recording of one process. The kernel empties it in a forked child, however that was forked, so the child opens a
+ * file of its own. */
 struct session {
     _Atomic int state, growing;
     _Atomic uint64_t extent; /* records that have disk space behind them */
@@ -45,7 +47,7 @@ struct session {
 static struct session *_Atomic shared_session;
 static char folder[PATH_BYTES]; /* absolute; "" until the settings are read */
 static uint64_t most_records;
-static _Atomic uint64_t early_losses; /* before there was an environment */
+static _Atomic uint64_t early_losses; /* records from before there was an environment */
 static _Atomic uint32_t threads_seen;
 static __thread uint32_t thread_number __attribute__((tls_model("initial-exec"))); /* from 1 */
 
@@ -127,7 +129,8 @@ static bool file_map(struct session *session, int file)
     return true;
 }
 
-/* The one who changes NOT_OPEN to OPENING opens; the others wait for it. */
+/* Opens the session's file; false where that was refused. The thread that changes NOT_OPEN to OPENING does it; the
+ * others wait for it. */
 static bool session_open(struct session *session)
 {
     int state = NOT_OPEN, error = errno;
@@ -152,7 +155,8 @@ static bool session_open(struct session *session)
     return state == OPEN;
 }
 
-/* Disk space comes a window at a time, before it is written: a full disk costs records, not the program. */
+/* Disk space is allocated a window at a time, before it is written to, so that a full disk costs records and not the
+ * program. False where there is none for this place. */
 static bool session_grow(struct session *session, uint64_t place)
 {
     int error = errno;

@@ -10,8 +10,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* A realloc is two records, since the old address is free for other threads before the new one is known. NOTHING: drawn
- * and never written, because the process was killed in between. */
+/* A realloc is two records, since other threads may get the old address before the new one is known. NOTHING: a place
+ * that was drawn but never written, because the process was killed in between. */
 enum record_kind { NOTHING, TAKE, TAKE_ZEROED, TAKE_ALIGNED, MOVE_FROM, MOVE_TO, GIVE, RECORD_KINDS };
 
 struct trace_header {
@@ -19,7 +19,7 @@ struct trace_header {
     uint32_t version, record_bytes;
     _Atomic uint64_t next;  /* records drawn */
     _Atomic uint64_t limit; /* records that could be written: those drawn beyond it are lost */
-    _Atomic uint64_t lost;  /* counted, those from before the file could be opened too */
+    _Atomic uint64_t lost;  /* records lost, also those from before the file could be opened */
     uint32_t pid, parent;
     char program[16]; /* comm of the process when the file was opened */
 };

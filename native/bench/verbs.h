@@ -1,6 +1,6 @@
 /* verbs.h: the calls that are measured, on each backend, and how a block is used.
  *
- * `on` is a constant wherever they are used, so one direct call or inlined path remains. */
+ * The backend `on` is a constant wherever a verb is used, so only one direct call or inlined path remains. */
 #ifndef HAK_BENCH_VERBS_H
 #define HAK_BENCH_VERBS_H
 
@@ -10,7 +10,7 @@
 #include "hakmem.h"
 #endif
 
-/* Sizes go along because the floor's free is sized. */
+/* All verbs are told sizes, because the floor's free needs them. */
 INLINE void *take(enum backend on, size_t size)
 {
     if (on == ON_FLOOR) return floor_malloc(size);
@@ -56,8 +56,8 @@ INLINE void *take_aligned(enum backend on, size_t alignment, size_t size)
     return aligned_alloc(alignment, size);
 }
 
-/* Uses a block as a program would. The store is volatile and memory is declared changed, so neither the calls nor an
- * inlined push and pop around it can be dropped or merged. */
+/* Uses a block as a program would. The store is volatile, and memory is declared changed, so the compiler can neither
+ * drop nor merge the calls around it, nor an inlined push and pop. */
 INLINE void touch(void *block, uint64_t value)
 {
     *(volatile char *)block = (char)value;

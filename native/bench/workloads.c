@@ -4,8 +4,8 @@
 
 /* --- threads ------------------------------------------------------------------------------------------------------ */
 
-/* Larson and Krishnan (ISMM 1998), closed: each lane replaces random slots of its stripe; after a round the stripes
- * move on by one lane, so blocks die in another thread than the one that took them. */
+/* Larson and Krishnan (ISMM 1998), closed: threads stay the same. Each lane replaces random slots of its stripe; after
+ * a round the stripes move on by one lane, so blocks die in another thread than the one that took them. */
 BODY larson(enum backend on, struct lane *lane, uint64_t n)
 {
     struct rig *rig = lane->rig;
@@ -29,7 +29,8 @@ BODY larson(enum backend on, struct lane *lane, uint64_t n)
 
 enum { PUBLISH = 64 }; /* blocks handed over at a time */
 
-/* Appends one block and returns the new index; `consumed` is the producer's copy of the other side's. */
+/* Appends one block, waiting while the ring is full, and returns the new index; `consumed` is the producer's copy of
+ * the other side's. */
 INLINE uint64_t ring_push(struct ring *ring, uint64_t at, uint64_t *consumed, void *block)
 {
     unsigned spins = 0;
@@ -65,7 +66,7 @@ INLINE void produce_end(struct lane *lane)
     ring_push(ring, atomic_load_explicit(&ring->produced, memory_order_relaxed), &consumed, NULL);
 }
 
-/* Frees what comes until the end; the producer counts the pairs. */
+/* Frees what comes until the NULL that ends a run; the producer counts the pairs. */
 INLINE void consume(enum backend on, struct lane *lane)
 {
     struct ring *ring = &lane->rig->ring[lane->id / 2];
@@ -126,7 +127,7 @@ BODY phase_slice(enum backend on, struct lane *lane, unsigned phase)
     }
 }
 
-/* What lives at its end is freed by its own lane: the next phase starts with nothing. */
+/* Ends a phase: each lane frees what it still has, so that the next phase starts with nothing. */
 INLINE void phase_leave(enum backend on, struct lane *lane, unsigned phase)
 {
     if (phase == PHASE_PRODCONS) produce_end(lane);

@@ -72,7 +72,7 @@ typedef struct hak_stat_t {
     const char *name; /* "refills" */
     const char *unit; /* "calls", "bytes", "blocks" */
     const char *meaning;
-    uint64_t value; /* folded over all heaps when read */
+    uint64_t value; /* summed over all heaps when read */
 } hak_stat_t;
 
 int hak_stat_count(void);
@@ -134,7 +134,7 @@ typedef struct hak_site_t {
     uint64_t growths;     /* blocks that moved to grow */
 } hak_site_t;
 
-int hak_site_set(uint64_t address, int rule);            /* 0, or -1: no such rule or site, or its row is another's */
+int hak_site_set(uint64_t address, int rule);            /* 0, or -1: no such rule, address 0, or row taken by hand */
 size_t hak_site_read(hak_site_t *rows, size_t capacity); /* returns how many there are */
 
 /* --- placement ---------------------------------------------------------------------------------------------------- */
@@ -248,7 +248,7 @@ typedef struct hak_bandit_t {
     double parameter[HAK_BANDIT_PARAMETERS];
     uint64_t random;                 /* state of the generator */
     uint64_t plays;                  /* since the start */
-    uint64_t restarts;               /* detected changes, at each of which what was known of the arms was forgotten */
+    uint64_t restarts;               /* detected changes: what was known of the arms was forgotten, or shelved */
     uint64_t pulls[HAK_BANDIT_ARMS]; /* since the start, never forgotten */
     uint64_t steps;                  /* t: plays since the last restart */
     uint64_t log_of;                 /* log_ahead is its logarithm */
@@ -270,7 +270,7 @@ typedef struct hak_bandit_t {
     double root_factor;             /* factor of xi ln t / N_i under the root: 1, in D-UCB 4 */
     int current;                    /* arm a rule stands on; first player of an Elo match */
     int rival;                      /* second player */
-    int stage;                      /* doubling: 1 downwards; Elo: which player's turn; halving: pulls owed an arm */
+    int stage;                      /* doubling: 1 downwards; Elo: whose turn; halving: pulls due to each arm left */
     int oldest;                     /* window: next slot to overwrite */
     int probation;                  /* 1: a change was seen; the next reward of `current` says which regime */
     int shelf;                      /* recall: where the present regime will be kept */
@@ -285,17 +285,17 @@ int hak_policy_read(int policy, hak_policy_t *row);                           /*
 int hak_policy_find(const char *name);                                        /* row, or -1 */
 int hak_policy_parameter(int policy, int number, hak_parameter_t *parameter); /* 0, or -1: no such parameter */
 
-int hak_bandit_init(hak_bandit_t *bandit, int policy, int arms, uint64_t seed); /* 0, or -1: no such policy, arms */
+int hak_bandit_init(hak_bandit_t *bandit, int policy, int arms, uint64_t seed); /* 0, or -1: bad policy or arms */
 int hak_bandit_set(hak_bandit_t *bandit, const char *parameter, double value); /* 0, -1: no such parameter, -2: range */
 int hak_bandit_select(hak_bandit_t *bandit);                                   /* the arm to play now */
-void hak_bandit_update(hak_bandit_t *bandit, int arm, double reward);          /* this arm was played; it may be any */
+void hak_bandit_update(hak_bandit_t *bandit, int arm, double reward);          /* the reward of a play of any arm */
 
 /* The same for rules that look at the allocator instead of the reward. `busy` is the share (0 to 1) of visits to the
  * depot in this play that found it busy; hak_bandit_update passes 0. */
 void hak_bandit_update_busy(hak_bandit_t *bandit, int arm, double reward, double busy);
 
-/* Called before an update, where a larger arm means more of a resource: how much of the reward that resource costs. A
- * smaller arm can save no more than that, a larger one no more than the rest of 1 - reward; ucb-near decides by that
+/* Where a larger arm means more of a resource, says before an update how much of the reward that resource costs. A
+ * smaller arm can save no more than that, a larger one no more than the rest of 1 - reward; ucb-near decides by this
  * whether to try them. */
 void hak_bandit_price(hak_bandit_t *bandit, int arm, double price);
 
@@ -360,8 +360,8 @@ typedef struct hak_window_t {
     uint64_t contended;        /* visits to the depot that found it busy */
     uint64_t faults, syscalls; /* minor faults of the process; system calls of the allocator. Fast learners: 0 */
     uint64_t purged_bytes;     /* given back to the kernel, which clears them before they serve again. Fast: 0 */
-    uint64_t cached_bytes;     /* in magazines and depot; slow learners: and runs with accounts, free dirty memory */
-    uint64_t live_bytes;       /* with callers; slow learners: and cached blocks */
+    uint64_t cached_bytes;     /* in magazines and depot; slow: also kept runs not in hand, and free dirty memory */
+    uint64_t live_bytes;       /* with callers; slow: also cached blocks */
 } hak_window_t;
 
 typedef struct hak_ace_costs_t { /* nanoseconds per event, measured at the start */
@@ -397,7 +397,7 @@ typedef struct hak_event_t { /* one row per decision */
     int64_t setting;               /* of the arm */
     uint64_t pulls;                /* of the arm, this window included */
     double reward;                 /* of the window */
-    double told, price;            /* what the policy learned from: the same, except in the placebo (ace_shuffled) */
+    double told, price;            /* what the policy was told: the window's, except in the placebo (ace_shuffled) */
     double mean, bonus;            /* of the arm after the update */
     double index[HAK_BANDIT_ARMS]; /* of every arm after the update */
     hak_window_t window;
@@ -407,10 +407,10 @@ typedef struct hak_event_t { /* one row per decision */
 
 int hak_ace_start(void); /* 0; -1: already running; -2: compiled without ACE */
 /* The knobs return to what they were before, with two exceptions: a knob that the program has set meanwhile keeps the
- * program's value, and that of a learner driven from outside stays. What was learned waits for the next start. */
+ * program's value, and the knob of a learner driven from outside stays. What was learned waits for the next start. */
 void hak_ace_stop(void);
 int hak_ace_running(void);
-int hak_ace_step(uint64_t now_ns);  /* does what is due at this time; number of decisions. Needs no thread */
+int hak_ace_step(uint64_t now_ns);  /* runs the steps due at this time; number of decisions. Needs no thread */
 uint64_t hak_ace_firings(int slow); /* steps of the fast (0) or slow (1) loop so far */
 hak_ace_costs_t hak_ace_costs(void);
 int hak_ace_learner_count(void);
@@ -421,7 +421,8 @@ int hak_ace_observe(int learner, uint64_t now_ns, hak_window_t *window,
  * its own policy. 0, or -1: no such learner or arm. */
 int hak_ace_choose(int learner, int arm);
 int hak_ace_learner_of(uint32_t block_size); /* of its class, made if need be; -1: no class, or only one arm */
-/* Sets it in every learner's policy, now and later. How many took it, or -1: no policy has it, or takes that value. */
+/* Sets a policy's parameter in every learner, now and later. How many have taken it, or -1: no such parameter or
+ * value. */
 int hak_ace_parameter(const char *name, double value);
 void hak_ace_phase(uint32_t mark); /* marks what the program is doing, for the events */
 
@@ -433,7 +434,7 @@ int hak_event_write(const char *path); /* appends what is new as CSV; number of 
 
 /* --- inline: malloc and free -------------------------------------------------------------------------------------- */
 
-/* For programs that link hakmem: a hit of malloc or free without the call into the library, with the same checks;
+/* For programs that link hakmem: malloc and free whose hit needs no call into the library and makes the same checks;
  * everything else still makes the call. Not part of the stable interface: compile against the header that the library
  * came with. */
 
@@ -462,8 +463,8 @@ struct hak_front_t {
     struct hak_bin_t *bins;
 };
 
-/* Its name carries the number of this layout and the shift, so a program compiled for others does not start at all,
- * instead of going wrong. */
+/* The symbol's name carries the number of this layout and the shift, so a program compiled for others does not start at
+ * all, instead of going wrong. */
 #define HAK_PASTE(a, b) a##b
 #define HAK_FRONT(shift) HAK_PASTE(hak_front4_, shift)
 #define hak_front HAK_FRONT(HAK_SLAB_SHIFT)
@@ -476,8 +477,8 @@ static inline void *hak_malloc_inline(size_t size)
     if (__builtin_expect(size > HAK_INLINE_MAX, 0)) return hak_malloc(size);
     struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + ((size + 15) & ~(size_t)15));
     uintptr_t *slot = bin->top - 1, *block = (uintptr_t *)*slot;
-    if (__builtin_expect(*block != (uintptr_t)slot, 0)) return hak_malloc(size); /* as malloc itself */
-    __asm__("" : "+r"(slot)); /* not the equal word of the block: the next call would wait for that load too */
+    if (__builtin_expect(*block != (uintptr_t)slot, 0)) return hak_malloc(size); /* the check that malloc makes */
+    __asm__("" : "+r"(slot)); /* or the block's equal word is taken for it, and the next call waits for that load */
     bin->top = slot;
     return block;
 }
@@ -485,7 +486,7 @@ static inline void *hak_malloc_inline(size_t size)
 static inline void hak_free_inline(void *block)
 {
     uint32_t bound = hak_owners->bound[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
-    uintptr_t row = bound & 255; /* serves as an offset as it is */
+    uintptr_t row = bound & 255; /* twice the class: scales to an offset in both tables */
     const struct hak_layout_t *layout = (const struct hak_layout_t *)((const char *)hak_owners->layout + row * 4);
     uint32_t product = ((uint32_t)(uintptr_t)block & layout->within) * layout->start;
     struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + row * 8);
@@ -502,16 +503,16 @@ static inline void hak_free_inline(void *block)
 
 /* --- inline: stack pool ------------------------------------------------------------------------------------------- */
 
-/* What a hit needs. Everything unusual makes `owner` NULL, so one comparison tells the owner's hit from all other cases
- * (another thread, a destroyed pool, a shared pool, a checked build), which go on in the library. */
+/* What a hit needs. `owner` is NULL in everything unusual (a shared or destroyed pool, a checked build), so one
+ * comparison tells the owner's hit from all other cases, another thread's call too; these go on in the library. */
 struct hak_pool {
     void *owner;          /* __builtin_thread_pointer() of the only thread that may take the path below, or NULL */
     void **top;           /* freed objects; the first word of each links to the next */
     uint64_t allocations; /* one add is all that statistics cost a pair of calls; the rest is derived when read */
 };
 
-/* The whole functions, under symbols of their own: an inlined one that called its own name would be taken for a
- * recursion. */
+/* The whole functions, under symbols of their own: an inlined one that called its own name would be taken for
+ * recursive. */
 void *hak_pool_allocate_whole(hak_pool_t *pool);
 int hak_pool_deallocate_whole(hak_pool_t *pool, void *object);
 

@@ -1,9 +1,9 @@
 /* simulate.c: a bandit against a problem whose means are known, many times, without leaving C.
  *
  * Only the loop is here: the environments are three lines, the policies are those of policy.c, and statistics are left
- * to Python. Replication r has its rewards from stream 2r of the run's seed, and the learner's chance from stream 2r +
- * 1. So results do not depend on how replications are shared out, and every policy meets rewards made of the same
- * random numbers. */
+ * to Python. Replication r draws from two streams of the run's seed: rewards from 2r, the learner's chance from 2r + 1.
+ * So results do not depend on how replications are shared out, and every policy meets rewards made of the same random
+ * numbers. */
 
 static uint64_t replication_seed(uint64_t seed, uint64_t replication, bool rewards)
 {
