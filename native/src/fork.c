@@ -1,6 +1,6 @@
 /* fork.c: every lock is held across a fork, so that the child begins with consistent data. */
 
-static struct lock start_lock; /* of start, in alloc.c */
+static struct lock start_lock; /* held by start (alloc.c) */
 
 static void lock_take_out_of_line(struct lock *lock) { lock_take(lock); }
 static void lock_drop_out_of_line(struct lock *lock) { lock_drop(lock); }
@@ -42,7 +42,7 @@ extern void _IO_list_resetlock(void) __attribute__((weak));
 static void fork_prepare(void)
 {
     if (is_dying()) return;
-    lock_take(&round_lock); /* a round of purging under way is waited for while no other lock is held */
+    lock_take(&round_lock); /* waits for a round of purging to end while no other lock is held */
     lock_drop(&round_lock);
     if (_IO_list_lock != NULL) _IO_list_lock();
     each_lock(lock_take_out_of_line);

@@ -49,8 +49,8 @@ static void line_address(struct line *line, uintptr_t address)
 }
 
 /* Writes the line. That a file is closed, or that nobody reads it any more, must not end the program: SIGPIPE is
- * blocked, and taken back unless one was pending before. The raw system calls are no cancellation points, as the thread
- * may hold a lock. */
+ * blocked, and taken back unless one was pending before. Raw system calls, because they are no cancellation points and
+ * the thread may hold a lock. */
 static void line_write(struct line *line, int file)
 {
     const struct timespec now = {0};

@@ -62,7 +62,7 @@ static int numa_request(void *pages, size_t size, int policy, int node)
 }
 
 /* Applies the policy that the knobs choose to a region just mapped. A placement_node that this process may not use is
- * reported, once; that the kernel places nothing is not. */
+ * reported once; a kernel that refuses placement is not worth a line. */
 static void numa_place(void *pages, size_t size)
 {
     static _Atomic bool said;

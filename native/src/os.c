@@ -1,5 +1,5 @@
-/* os.c: the kernel. Each system call stands here once, and those for memory are counted. Except for placement (numa.c)
- * and printing (line.c), nothing else asks the kernel for memory or files.
+/* os.c: the kernel. All system calls for memory, files, time and sleep are made here, and those for memory are counted.
+ * Only placement (numa.c) and printing (line.c) make their own.
  *
  * Errors: a refusal is a NULL or a false, never a message; alloc.c preserves the caller's errno. */
 
@@ -20,8 +20,8 @@
 
 static size_t os_page = 4096; /* bytes; read once at start, nothing else is assumed about pages */
 
-/* Start gets what it needs from the kernel (the auxiliary vector, raw system calls). A library that interposes libc's
- * function for it (libfaketime has its own getrandom) may allocate in there, and start holds its lock. */
+/* Start gets what it needs from the kernel (the auxiliary vector, raw system calls). A library that interposes the libc
+ * function instead (libfaketime has its own getrandom) may allocate there, while start holds its lock. */
 static void os_begin(void) { os_page = (size_t)getauxval(AT_PAGESZ); }
 
 static uint64_t os_clock_ns(clockid_t clock)

@@ -10,9 +10,9 @@
  * successive rewards of one arm (von Neumann 1941), which a change of level hardly disturbs.
  *
  * Programs repeat their phases. With `recall`, what is known when a change is seen is put on a shelf, and the arm is
- * played once more: the window of the alarm may lie half in each phase, the next one does not. That reward decides. If
- * it fits what a shelf knows of the arm, the regime on that shelf goes on where it stopped; this may be the regime just
- * left, because an alarm can be false. Otherwise a new regime begins. */
+ * played once more, because the window that raised the alarm may lie half in each phase and the next one does not. That
+ * reward decides. If it fits what a shelf knows of the arm, the regime on that shelf goes on where it stopped; this may
+ * be the regime just left, because an alarm can be false. Otherwise a new regime begins. */
 
 /* ORDER PARAMETER: rows of `bandit_parameters` */
 enum parameter {

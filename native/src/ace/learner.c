@@ -13,7 +13,7 @@ static void ace_complain_history(const char *path)
     line_quote(&line, path);
     line_text(&line, "; set HAKMEM_ACE_EVENTS to a file in a folder that can be written");
     line_end(&line);
-    ace_history[0] = 0; /* said once */
+    ace_history[0] = 0; /* so this is said once */
 }
 
 /* Keeps an absolute name, and a copy: programs change their directory, and some overwrite their environment. */

@@ -29,7 +29,7 @@ enum {
     LEARNER_IDLE_RETURN = 3,
     LEARNERS_MAX = LEARNERS_SLOW + CLASSES,
     TRAFFIC_MIN = 4
-}; /* refills, spills and swaps that make a learner */
+}; /* TRAFFIC_MIN: refills, spills and swaps of a class until it gets a learner */
 
 static const int64_t arms_magazine[] = {16, 32, 64, 128, 256, 512};
 static const int64_t arms_idle[] = {1, 0}; /* as in every table, the arm that takes more of the resource comes later */
