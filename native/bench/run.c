@@ -265,8 +265,8 @@ static void measure(struct rig *rig)
 }
 
 /* ns that no allocator gets below: a pair is at the least a store and a load that depends on it, two cycles where the
- * core renames memory, and no core of today has more than five a nanosecond. A call is half a pair. */
-static double least_ns(const struct options *options) { return strcmp(options->workload->unit, "call") ? 0.4 : 0.2; }
+ * core renames memory, and no core of today has more than six and a half a nanosecond. A call is half a pair. */
+static double least_ns(const struct options *options) { return strcmp(options->workload->unit, "call") ? 0.3 : 0.15; }
 
 static void settle(struct rig *rig)
 {

@@ -22,7 +22,7 @@ static COLD void start(void)
 {
     lock_take(&start_lock);
     bool begins = !atomic_load(&started);
-    if (!atomic_load(&started)) {
+    if (begins) {
         os_begin();
         run_threads = os_cores();
         uintptr_t table = align_up((uintptr_t)&owners, os_page), end = align_down((uintptr_t)(&owners + 1), os_page);

@@ -104,7 +104,11 @@ int hak_place_read(const void *address, int *policy, int *node)
     int mode;
     if (syscall(SYS_get_mempolicy, &mode, nodes.mask, NODE_BITS, address, address != NULL ? MPOL_F_ADDR : 0) != 0)
         return -errno;
+    bool named = false;
+    for (int i = 0; i < (int)NODE_BITS && !named; i++) named = numa_has(&nodes, i);
+    if (mode == MPOL_PREFERRED && named) return -EINVAL; /* a policy that is none of ours */
     static const int ours[] = {[MPOL_DEFAULT] = HAK_PLACE_DEFAULT,
+                               [MPOL_PREFERRED] = HAK_PLACE_LOCAL, /* as kernels before 5.14 say it */
                                [MPOL_LOCAL] = HAK_PLACE_LOCAL,
                                [MPOL_INTERLEAVE] = HAK_PLACE_INTERLEAVE,
                                [MPOL_BIND] = HAK_PLACE_BIND};

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/auxv.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -40,9 +39,10 @@ static uint64_t os_tick_ns(void) { return os_clock_ns(CLOCK_MONOTONIC_COARSE); }
 static uint64_t os_random(void)
 {
     uint64_t n = 0;
-    if (syscall(SYS_getrandom, &n, sizeof n, GRND_NONBLOCK) != sizeof n)
-        n = os_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ (uintptr_t)&n;
-    return n;
+    struct timespec t = {0};
+    if (syscall(SYS_getrandom, &n, sizeof n, GRND_NONBLOCK) == sizeof n) return n;
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_nsec * UINT64_C(0x9E3779B97F4A7C15) ^ (uintptr_t)&n;
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */

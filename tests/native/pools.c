@@ -2,7 +2,9 @@
 #include "promise.h"
 #include "hakmem.h"
 #include <pthread.h>
+#include <linux/mempolicy.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 enum { MANY = 100000, THREADS = 4, ROUNDS = 200, BURST = 150 };
@@ -412,6 +414,15 @@ PROMISE(every_policy_is_taken_or_refused_by_its_code) {
     HOLDS(hak_place(pages, 65536, HAK_PLACE_BIND, -1) == -EINVAL && hak_place(NULL, 65536, HAK_PLACE_LOCAL, 0) == -EINVAL);
     HOLDS(hak_place(pages, 65536, HAK_PLACE_BIND, 1023) == -EINVAL);
     HOLDS(hak_place_thread(HAK_PLACE_DEFAULT, 0) != -EINVAL);
+}
+
+PROMISE(a_policy_that_is_none_of_ours_is_not_taken_for_one) {
+    unsigned long first = 1;
+    int seen, node;
+    if (syscall(SYS_set_mempolicy, MPOL_PREFERRED, &first, 64) != 0) UNTRIED("this kernel takes no policy");
+    HOLDS(hak_place_read(NULL, &seen, &node) == -EINVAL);
+    HOLDS(syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0) == 0);
+    HOLDS(hak_place_read(NULL, &seen, &node) == 0 && seen == HAK_PLACE_DEFAULT);
 }
 
 PROMISE(pools_are_placed_where_the_knob_says) {

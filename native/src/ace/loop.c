@@ -201,9 +201,12 @@ static void decision_record(int number, const hak_window_t *window, int arm, int
     struct line line = {0};
     line_text(&line, "hakmem: ace: ");
     line_text(&line, knob_rows[learner->knob].name);
-    line_text(&line, " of ");
-    line_number(&line, event.block_size);
-    line_text(&line, " B: ");
+    if (event.block_size != 0) {
+        line_text(&line, " of ");
+        line_number(&line, event.block_size);
+        line_text(&line, " B");
+    }
+    line_text(&line, ": ");
     line_number(&line, event.setting);
     line_text(&line, " -> ");
     line_number(&line, learner->settings[learner->arm]);

@@ -146,8 +146,8 @@ static void probe_exchange(void)
     depot_pop(&depots[0][0], 0);
 }
 
-/* ns for a byte that the kernel clears: with huge pages one fault clears 2 MiB. What the kernel clears is memory that
- * no cache holds, so each byte is written only once here. */
+/* ns for a byte that the kernel clears: with huge pages one fault clears 2 MiB. What the kernel clears lies in no near
+ * cache, so more is cleared here than a first cache holds, and each byte only once. */
 static double probe_clear(void)
 {
     const size_t bytes = SUPERSLAB_SMALL;
