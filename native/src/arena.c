@@ -7,7 +7,7 @@
  *   - a clean span, and everything beyond `born`, costs no memory.
  * Called by superslab.c and by the pools of runs, on slow paths only. */
 
-static _Alignas(CACHE_LINE) struct arena arenas[ARENAS_MAX]; /* every free reads the first: apart from the lock */
+static _Alignas(CACHE_LINE) struct arena arenas[ARENAS_MAX]; /* every free reads the first, so not on the lock's line */
 static _Atomic uint32_t arena_count;
 static _Alignas(CACHE_LINE) struct lock arena_lock;
 
@@ -16,11 +16,11 @@ static struct span *free_bins[2][RUN_BINS];
 static uint64_t free_bits[2]; /* bit b: bin b is not empty */
 static struct span *dirty_oldest, *dirty_newest;
 static _Atomic size_t dirty_units;                       /* in dirty free spans */
-static _Atomic size_t refused_units;                     /* free ones that the kernel kept when it was last asked */
-static int refusals_left;                                /* in a round, until it is no use to ask on */
+static _Atomic size_t refused_units;                     /* free ones whose pages the kernel refused when last asked */
+static int refusals_left;                                /* refusals in this round until it is no use to ask on */
 static _Atomic size_t fetched_units;                     /* taken by this process since it began */
-static size_t recycled_units;                            /* taken that somebody had before */
-static size_t recycled_due = RECYCLED_MIN >> UNIT_SHIFT; /* then regions are looked at */
+static size_t recycled_units;                            /* taken that had been in use before */
+static size_t recycled_due = RECYCLED_MIN >> UNIT_SHIFT; /* value at which regions are looked at */
 
 static ALWAYS_INLINE size_t map_index(uintptr_t address) { return (address >> UNIT_SHIFT) & MAP_MASK; }
 
@@ -55,7 +55,7 @@ static size_t span_bytes(const struct span *span) { return (size_t)span->units <
 
 /* --- free spans --------------------------------------------------------------------------------------------------- */
 
-/* Only the first descriptor of a span and the last are written: those of a giant one would cost time and memory. */
+/* Writes only the first descriptor of a span and the last: to write all those of a giant would cost time and memory. */
 static void span_shape(const struct arena *arena, struct span *span, enum span_kind kind, uint32_t units)
 {
     span->address = arena->base + ((uintptr_t)(span - arena->spans) << UNIT_SHIFT);
@@ -67,7 +67,8 @@ static void span_shape(const struct arena *arena, struct span *span, enum span_k
     }
 }
 
-/* A dirty one behind `older` in the list by age, or a few places further: as old as it says, or as its neighbour. */
+/* Lists a free span. A dirty one goes into the list by age, too: behind `older` or up to 16 places further. If that is
+ * not far enough, it takes its neighbour's age, so the list stays sorted. */
 static void free_link(struct span *span, struct span *older)
 {
     int state = span->zeroed ? CLEAN : DIRTY;
@@ -107,14 +108,14 @@ static void free_unlink(struct span *span)
     *(span->older != NULL ? &span->older->newer : &dirty_oldest) = span->newer;
 }
 
-/* Where a span stands in the list by age, and what is known of its age, while it grows together with others. */
+/* The place and age that a free span will have in the list by age, while it grows together with its neighbours. */
 struct age {
-    struct span *older; /* the one before it: where the longest of them stood */
+    struct span *older; /* the span before it: the one before the longest of them */
     size_t longest;     /* units */
-    uint64_t mean_ns;   /* of all their units: what comes and goes makes no old span beside it young */
+    uint64_t mean_ns;   /* over all units: what comes and goes beside an old span does not make it young */
 };
 
-/* A free neighbour of a span of so many units is taken out, to become part of it. */
+/* Takes out a free neighbour, to become part of a span of `units` units. Only an older one changes the age. */
 static void free_join(struct span *neighbour, uint32_t units, struct age *age)
 {
     if (!neighbour->zeroed) {
@@ -129,8 +130,8 @@ static void free_join(struct span *neighbour, uint32_t units, struct age *age)
     free_unlink(neighbour);
 }
 
-/* The span becomes free, since `now`, and grows together with free neighbours of its kind. `older`: what stands before
- * one of that age. */
+/* Makes the span free as of `now` and joins it with free neighbours of its kind. `older`: the span in the list by age
+ * behind which one of that age belongs. */
 static void free_insert(struct arena *arena, struct span *span, uint32_t units, bool zeroed, uint64_t now,
                         struct span *older)
 {
@@ -163,7 +164,7 @@ static void free_insert(struct arena *arena, struct span *span, uint32_t units, 
 
 /* --- arenas ------------------------------------------------------------------------------------------------------- */
 
-/* Two arenas whose units would share map entries cannot live together. */
+/* Would such an arena share map entries with another one? Then the two cannot live together. */
 static bool arena_collides(uintptr_t base, size_t bytes)
 {
     for (uint32_t i = 0; i < atomic_load_explicit(&arena_count, memory_order_relaxed); i++) {
@@ -173,8 +174,8 @@ static bool arena_collides(uintptr_t base, size_t bytes)
     return false;
 }
 
-/* Address space for an arena; NULL where there is none that can live with the others. What collides stays reserved for
- * as long as it is looked for, so that the kernel answers with another place. */
+/* Address space for an arena; NULL where there is none that can live with the others. A range that collides stays
+ * reserved until the search is over, so that the kernel answers with another one. */
 static void *arena_reserve(size_t bytes)
 {
     void *refused[8];
@@ -201,7 +202,8 @@ static void arena_place_tables(struct arena *arena, uintptr_t place)
     arena->superslabs = (struct superslab *)(place + spans_bytes(arena->range));
 }
 
-/* Descriptors for so many bytes from the base of an arena whose tables grow with it. */
+/* Extends the tables of an arena that grow with it, to describe `goal` bytes from its base. False, and nothing is done,
+ * where memory is refused. */
 static bool arena_describe(struct arena *arena, size_t goal)
 {
     size_t had = spans_bytes(arena->bytes), more = spans_bytes(goal) - had;
@@ -222,9 +224,9 @@ static void arena_unmap_tables(const struct arena *arena)
     os_unmap(arena->superslabs, superslabs_bytes(arena->bytes));
 }
 
-static bool arena_filled; /* what is mapped is resident at once: no more is mapped than is needed */
+static bool arena_filled; /* memory is resident as soon as it is mapped: no more is mapped than is needed */
 
-/* Makes more of the arena writable, up to so many bytes from its base. */
+/* Makes the arena writable up to `goal` bytes from its base; false where the kernel refuses. */
 static bool arena_map(struct arena *arena, size_t goal)
 {
     void *from = (void *)(arena->base + arena->writable);
@@ -238,8 +240,8 @@ static bool arena_map(struct arena *arena, size_t goal)
     return true;
 }
 
-/* Makes the arena writable up to a unit; step by step, so that few calls are needed and little is charged. Keeps errno:
- * where this arena ends another may serve. */
+/* Makes the arena writable up to a unit, in steps: they take few calls, and charge little in advance. False where the
+ * kernel refuses. Keeps errno: another arena may serve. */
 static bool arena_reach(struct arena *arena, size_t units)
 {
     size_t need = units << UNIT_SHIFT;
@@ -247,7 +249,7 @@ static bool arena_reach(struct arena *arena, size_t units)
     int saved = errno;
     size_t step = size_min(arena_filled ? UNIT_BYTES : FRONTIER_STEP, size_max(arena->range / 16, ARENA_BYTES_MIN));
     bool there = arena_map(arena, size_min(align_up(need, step), arena->range)) || arena_map(arena, need);
-    if (!there && errno == EEXIST) { /* it ends here, and the next ones need not ask */
+    if (!there && errno == EEXIST) { /* somebody else's mapping: the arena ends here, and later calls need not ask */
         arena->units = (uint32_t)units - 1;
         arena->range = align_up(need, SUPERSLAB_LARGE);
     }
@@ -255,7 +257,8 @@ static bool arena_reach(struct arena *arena, size_t units)
     return there;
 }
 
-/* So many bytes at `place`, or some way below it, where nobody has anything; 0: there are none. */
+/* An address where nobody has anything for so many bytes: `place`, or one of seven below it; 0 where there is none.
+ * `units`: they must not collide with an arena either. */
 static uintptr_t place_find(uintptr_t place, size_t bytes, bool units)
 {
     for (int looks = 8; looks > 0; looks--, place -= bytes) /* another copy of this library may be there */
@@ -263,10 +266,10 @@ static uintptr_t place_find(uintptr_t place, size_t bytes, bool units)
     return 0;
 }
 
-/* What is reserved counts against a limit that the program sets later, and leaves it nothing. So the first arena begins
- * far from where the kernel maps what others ask for, its tables half as far, the next ones below them, and they map
- * their ranges as they need them. How far is told by where the kernel maps, so that the places are as hard to guess.
- * False where there is not room for so many bytes. */
+/* Begins an arena that maps its range as it needs it: reserved space would count against a limit that the program sets
+ * later, and leave it nothing. So the first arena begins far below where the kernel maps what others ask for, its
+ * tables half as far, and each further one below the one before. The distance follows from where the kernel maps, so
+ * the places are as hard to guess. False where there is no room for `bytes`. */
 static bool arena_begin(struct arena *arena, size_t bytes)
 {
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
@@ -289,8 +292,8 @@ static bool arena_begin(struct arena *arena, size_t bytes)
     return false;
 }
 
-/* An arena of so many bytes, of which `bytes` are needed first; where it cannot begin without, its range is reserved.
- * False where address space, or memory for its tables, is refused. */
+/* Makes an arena with this range, of which `bytes` are needed first. The range is reserved only where the arena cannot
+ * begin without. False where address space, or memory for its tables, is refused. */
 static bool arena_make(struct arena *arena, size_t range, size_t bytes)
 {
     *arena = (struct arena){.range = range, .units = (uint32_t)(range >> UNIT_SHIFT)};
@@ -305,8 +308,7 @@ static bool arena_make(struct arena *arena, size_t range, size_t bytes)
     return arena->base != 0;
 }
 
-/* Adds an arena of at least `bytes`, half as long each time that it is refused; false where none can be had. Keeps
- * errno. */
+/* Adds an arena of at least `bytes`, half as long after each refusal; false where none can be had. Keeps errno. */
 static bool arena_add(size_t bytes)
 {
     int saved = errno;
@@ -354,15 +356,16 @@ static struct span *frontier_span(const struct arena *arena)
     return last->kind == SPAN_FREE && last->zeroed && ends ? last : NULL;
 }
 
-/* Where an aligned span can begin and reach beyond the frontier; SIZE_MAX where the arena has no room for it. */
+/* The first aligned unit from `from` on where a span can begin, writable up to the span's end; SIZE_MAX where the arena
+ * has no room for it. */
 static size_t arena_room(struct arena *arena, size_t from, uint32_t units, uint32_t alignment)
 {
     size_t start = unit_aligned(arena, from, alignment);
     return start + units <= arena->units && arena_reach(arena, start + units) ? start : SIZE_MAX;
 }
 
-/* A span from beyond the frontier; the gap that alignment leaves becomes a clean free span. Where there is not room for
- * it, what is clean and free before the frontier is as good as what lies beyond. */
+/* A span from beyond the frontier; the gap that alignment leaves becomes a clean free span. Where there is no room, the
+ * span begins in the clean free one that ends at the frontier. NULL where that does not help. */
 static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t alignment)
 {
     size_t start = arena_room(arena, arena->born, units, alignment);
@@ -380,7 +383,7 @@ static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t 
     if (gap != 0) free_insert(arena, hole, (uint32_t)gap, true, 0, NULL);
     struct span *span = &arena->spans[start];
     span_shape(arena, span, SPAN_RUN, units);
-    span->life = RUN_FREE; /* until its caller says otherwise: who looks at the heap meanwhile sees nobody's run */
+    span->life = RUN_FREE; /* until the caller says otherwise: an observer sees a run that nobody has */
     span->zeroed = 1;
     return span;
 }
@@ -393,7 +396,7 @@ static bool span_serves(const struct span *span, uint32_t units, uint32_t alignm
     return unit_aligned(arena, at, alignment) + units <= at + span->units;
 }
 
-/* Cuts an aligned piece out of a free span that has room for it. */
+/* Cuts an aligned piece out of a free span that has room for it; what is left on either side keeps its age. */
 static struct span *span_cut(struct span *span, uint32_t units, uint32_t alignment)
 {
     struct arena *arena = arena_of(span->address);
@@ -404,7 +407,7 @@ static struct span *span_cut(struct span *span, uint32_t units, uint32_t alignme
     struct span *older = span->older;
     free_unlink(span);
     struct span *piece = span + before;
-    span_shape(arena, piece, SPAN_RUN, units); /* shaped first, so that the rests do not grow together over it */
+    span_shape(arena, piece, SPAN_RUN, units); /* first, so that what is left does not grow together across it */
     piece->life = RUN_FREE;
     piece->zeroed = zeroed;
     if (after != 0) free_insert(arena, piece + units, after, zeroed, since, older);
@@ -417,9 +420,10 @@ static bool span_is_better(const struct span *span, const struct span *than)
     return span->units != than->units ? span->units < than->units : span->address < than->address;
 }
 
-/* Good fit: the smallest bin that can serve, and in it the smallest of a few spans, of equal ones the lowest: what lies
- * high is left to grow together. Of the last bin, whose spans differ most, all are looked at; but where one of `than`
- * units is there already, a few, and in no bin beyond its own. */
+/* Good fit: the lowest bin that can serve and, of the first few spans in it, the shortest; of equal ones the lowest, so
+ * that those higher up are left to grow together. In the last bin, whose lengths differ most, all spans are looked at.
+ * `than`: units of a span that would serve already; then only a few are looked at, and no bin above that span's. NULL
+ * where none serves. */
 static struct span *span_best(int state, uint32_t units, uint32_t alignment, uint32_t than)
 {
     uint64_t bits = free_bits[state] & (~UINT64_C(0) << run_bin_floor(units));
@@ -436,8 +440,9 @@ static struct span *span_best(int state, uint32_t units, uint32_t alignment, uin
     return NULL;
 }
 
-/* What a giant left, and will soon have again, is not broken for a small one, if a shorter clean span serves that: or
- * each time the giant comes back it finds no room, and goes on to where nobody was before. */
+/* A piece of the best free span; NULL where none serves. What a giant left, and will soon have again, is not broken up
+ * for a small piece if a shorter clean span serves: else the giant would find no room each time it comes back, and go
+ * on to memory that nobody has touched. */
 static struct span *span_find(int state, uint32_t units, uint32_t alignment)
 {
     struct span *best = span_best(state, units, alignment, 0);
@@ -457,7 +462,8 @@ static void refused_set(size_t units)
     lock_drop(&arena_lock);
 }
 
-/* What the kernel refused may be among these, which are used again: it is asked anew when they are free. */
+/* So many free units are used again. Those that the kernel refused may be among them, so as many fewer count as
+ * refused: when they are free again, it is asked anew. */
 static void refused_reuse(size_t units)
 {
     size_t refused = atomic_load_explicit(&refused_units, memory_order_relaxed);
@@ -466,7 +472,7 @@ static void refused_reuse(size_t units)
     }
 }
 
-/* The span leaves the arena. */
+/* Accounts for a span that leaves the arena. */
 static struct span *arena_taken(struct span *span, uint32_t units)
 {
     MUST(span->kind == SPAN_RUN && span->units == units, span->address);
@@ -501,9 +507,9 @@ static struct span *arena_take(uint32_t units, uint32_t alignment)
     return span != NULL ? arena_taken(span, units) : NULL;
 }
 
-/* Regions of 2 MiB of which pages went back: nobody asks for huge pages there any more, or the kernel fills them again
- * for the sake of a small block that stayed. Only whole regions, since the kernel keeps account of each stretch that
- * differs from its neighbours, and of not many. */
+/* Asks for no huge pages any more in the 2 MiB regions from which pages went back, or the kernel would fill a region
+ * again for one small block that stayed. Only in whole regions: the kernel keeps an account of each stretch that
+ * differs from its neighbours, and not of many. */
 static void regions_retire(const struct arena *arena, uintptr_t begin, uintptr_t end)
 {
     begin = align_down(begin, SUPERSLAB_LARGE);
@@ -528,7 +534,8 @@ static void arena_give(struct span *span, uint32_t touched, uint64_t now)
     if (touched != 0) free_insert(arena, span, touched, false, now, dirty_newest);
 }
 
-/* Lengthens a span in place by what is free behind it; false where too little is. The caller holds arena_lock. */
+/* Lengthens a span in place by what is clean and free behind it, or beyond the frontier; false where that is too
+ * little. The caller holds arena_lock. */
 static bool arena_extend(struct span *span, uint32_t units)
 {
     struct arena *arena = arena_of(span->address);
@@ -547,7 +554,7 @@ static bool arena_extend(struct span *span, uint32_t units)
     return true;
 }
 
-/* Shortens a span in place; what was behind is free, and `zeroed` or not. The caller holds arena_lock. */
+/* Shortens a span in place; the rest becomes free. `zeroed`: the rest reads zero. The caller holds arena_lock. */
 static void arena_split(struct span *span, uint32_t units, bool zeroed, uint64_t now)
 {
     const struct arena *arena = arena_of(span->address);
@@ -562,12 +569,12 @@ static void arena_split(struct span *span, uint32_t units, bool zeroed, uint64_t
 
 /* --- regions of runs that come and go ----------------------------------------------------------------------------- */
 
-/* Of the first arena, which holds nearly everything: the region looked at next, and where the round ends. */
+/* In the first arena, which holds nearly everything: the region looked at next, and where the round ends. */
 static size_t region_at, region_end;
 
-/* The next region of 2 MiB that only runs lie in, once each unit below the frontier has been taken some times over; 0
- * where there is none. Each is looked at once, and a few new ones are not worth a round, so a steady program asks
- * nothing of the kernel. The caller holds arena_lock. */
+/* The next 2 MiB region that holds no superslab; 0 where there is none. Regions are looked at once units have been
+ * reused RECYCLED_TIMES as often as there are units below the frontier. Each is looked at once, and a new round needs a
+ * quarter more regions, so a steady program asks nothing of the kernel. The caller holds arena_lock. */
 static uintptr_t region_next(void)
 {
     const struct arena *arena = &arenas[0];
@@ -585,8 +592,8 @@ static uintptr_t region_next(void)
 
 /* --- purging free spans ------------------------------------------------------------------------------------------- */
 
-/* Gives back the pages of a span that is nobody's, and frees it. A locked page keeps what lies beside it, so of what
- * the kernel refuses the halves are tried, a few times. Under arena_lock, dropped meanwhile. Result: bytes. */
+/* Gives back the pages of a span that is nobody's, and frees it. One locked page is enough for a refusal, so after one
+ * the halves are tried, while refusals are left. Under arena_lock, dropped meanwhile. Result: bytes that went back. */
 static size_t span_purge(struct arena *arena, struct span *span, uint64_t now)
 {
     uint32_t units = span->units, half = units / 2;
@@ -611,7 +618,7 @@ static size_t span_purge(struct arena *arena, struct span *span, uint64_t now)
     return end - begin;
 }
 
-/* Gives back the pages of dirty spans freed before `horizon`, oldest first, until no more than so many units are left.
+/* Gives back the pages of dirty spans freed until `horizon`, oldest first, while more than `keep` dirty units are left.
  * Result: bytes. */
 static size_t arena_purge(uint64_t horizon, size_t keep)
 {
@@ -622,7 +629,7 @@ static size_t arena_purge(uint64_t horizon, size_t keep)
         free_unlink(span);
         span->life = RUN_FREE;
         struct arena *arena = arena_of(span->address);
-        span_shape(arena, span, SPAN_RUN, span->units);      /* nobody's, and no neighbour may grow into it meanwhile */
+        span_shape(arena, span, SPAN_RUN, span->units);      /* a run, so that no neighbour grows into it meanwhile */
         bytes += span_purge(arena, span, (horizon | 1) + 1); /* even, and after the horizon: not again in this round */
         if (refusals_left == 0) break;
     }

@@ -7,12 +7,13 @@
  * ordering. Where the kernel cannot pass such a fence, nobody collects, and threads keep less. */
 
 static struct heap *_Atomic heaps;   /* every one there ever was, newest first */
-static _Atomic size_t run_units_out; /* of runs that threads have or keep */
-static _Atomic size_t runs_told;     /* bytes that they keep, each thread's to a portion */
+static _Atomic size_t run_units_out; /* in runs that callers have or threads keep */
+static _Atomic size_t runs_told;     /* bytes that threads keep, each thread's to within a portion */
 static bool fences_there;            /* the kernel passes fences, so runs can be collected ... */
 static bool runs_watched;            /* ... and the helper does, from threads that rest */
 
-/* A thread that forks drops no lock: it may be asked for memory by a handler that runs after ours. */
+/* Not by a thread that passes locks (lock_passing), for it drops none: one that forks may be asked for memory by a
+ * handler that runs after ours. */
 static bool runs_can_be_collected(void) { return PEEK(fences_there) && !lock_passing; }
 
 /* Bytes that can be collected. */
@@ -24,34 +25,34 @@ static size_t runs_bytes(void)
 static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->address + run->start; }
 static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
 
-/* Is the run's word of life what it was? Of two threads that freed a block at a time one finds that the other has put
- * it elsewhere. */
+/* Ends the program where a run's word of life is not what it must be: two threads freed the block at the same time, and
+ * the other one has put the run elsewhere. */
 static ALWAYS_INLINE void run_expect(uint32_t life, const struct span *run)
 {
     if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != life)) fatal("block freed twice", run_block(run));
 }
 
-/* The run, whose word of life is known, goes to the arena. */
+/* Gives the run, whose word of life must be `life`, to the arena. */
 static void run_give(struct span *run, uint32_t life, uint64_t now)
 {
     lock_take(&arena_lock);
     run_expect(life, run);
     POKE(run->life, RUN_FREE);
     atomic_fetch_sub_explicit(&run_units_out, run->units, memory_order_relaxed);
-    arena_give(run, run->touched != 0 ? run->units : 0, now); /* whole, or it would not serve such a size again */
+    arena_give(run, run->touched != 0 ? run->units : 0, now); /* whole: split, it would not serve such a size again */
     lock_drop(&arena_lock);
     stat_shared(STAT_spans_returned, 1);
 }
 
 /* --- a thread at its lists ---------------------------------------------------------------------------------------- */
 
-/* False: somebody collects, and it is to be waited for. The frequent calls leave that, and what else is rare, to a tail
- * call, so that they save no register. */
+/* Marks the thread busy at its lists. False: somebody collects, and must be waited for. The frequent callers leave
+ * that, and everything else that is rare, to a tail call, so that they save no register. */
 static ALWAYS_INLINE bool kept_try(struct kept *kept)
 {
     POKE(kept->visited, true);
     POKE(kept->busy, true);
-    atomic_signal_fence(memory_order_seq_cst); /* the kernel's fence makes of it what the processor needs */
+    atomic_signal_fence(memory_order_seq_cst); /* orders the compiler; the collector's fence orders the processor */
     return !__atomic_load_n(&kept->asked, __ATOMIC_ACQUIRE);
 }
 
@@ -66,14 +67,15 @@ static void kept_enter(struct kept *kept)
     }
 }
 
-/* What all threads keep is told in portions, so that few calls touch a line of all. */
+/* Brings the sum over all threads up to date. That is done in portions, so that few calls touch a line that all
+ * share. */
 static void kept_tell(struct kept *kept)
 {
     atomic_fetch_add_explicit(&runs_told, kept->bytes - kept->told, memory_order_relaxed);
     POKE(kept->told, kept->bytes);
 }
 
-/* Ends what kept_try or kept_enter began, as all that follows, with one run more. */
+/* Tells the sum, and ends what kept_try or kept_enter began. */
 static NOINLINE bool kept_leave_told(struct kept *kept)
 {
     kept_tell(kept);
@@ -81,6 +83,7 @@ static NOINLINE bool kept_leave_told(struct kept *kept)
     return true;
 }
 
+/* Puts a run into its list, and leaves the lists. */
 static ALWAYS_INLINE bool kept_push(struct kept *kept, unsigned bin, struct span *run, size_t bytes)
 {
     run->next = kept->runs[bin];
@@ -92,7 +95,7 @@ static ALWAYS_INLINE bool kept_push(struct kept *kept, unsigned bin, struct span
     return true;
 }
 
-/* With one run less; the bin is not empty. */
+/* Takes a run out of a list that is not empty, and leaves the lists. */
 static ALWAYS_INLINE struct span *kept_pop(struct heap *heap, unsigned bin)
 {
     struct kept *kept = &heap->kept;
@@ -106,7 +109,7 @@ static ALWAYS_INLINE struct span *kept_pop(struct heap *heap, unsigned bin)
     return run;
 }
 
-/* Takes out one of the longest, while there are more bytes than `keep`; NULL where there are not. */
+/* Takes out one of the longest runs, if more than `keep` bytes are kept; else NULL. */
 static struct span *kept_longest(struct heap *heap, size_t keep)
 {
     struct kept *kept = &heap->kept;
@@ -116,14 +119,14 @@ static struct span *kept_longest(struct heap *heap, size_t keep)
     return NULL;
 }
 
-/* As kept_pop, for a caller. */
+/* As kept_pop, for a caller: the list counts as used in this round. */
 static ALWAYS_INLINE struct span *kept_serve(struct heap *heap, unsigned bin)
 {
     heap->kept.used |= UINT64_C(1) << bin;
     return kept_pop(heap, bin);
 }
 
-/* Takes out one of a list from which none was taken since `used` was cleared; NULL where there is none. */
+/* Takes out a run of a list from which none was taken since `used` was cleared; NULL where there is none. */
 static struct span *kept_unused(struct heap *heap)
 {
     struct kept *kept = &heap->kept;
@@ -156,7 +159,7 @@ static size_t kept_learn(struct kept *kept)
 
 /* --- who collects ------------------------------------------------------------------------------------------------- */
 
-/* Takes out all that the thread keeps, unless it is at its lists. It is asked for, and a fence was passed. */
+/* Takes out all that the thread keeps, unless it is at its lists. They are asked for, and the fence has passed. */
 static void kept_take(struct kept *kept)
 {
     if (__atomic_load_n(&kept->busy, __ATOMIC_ACQUIRE)) return;
@@ -173,7 +176,8 @@ static void kept_take(struct kept *kept)
     kept_tell(kept);
 }
 
-/* What was taken goes to the arena. The heap may be another thread's by now, but for its number. Result: bytes. */
+/* Gives what was taken to the arena. The heap may be another thread's by now, but its number is the same. Result:
+ * bytes. */
 static size_t kept_give(struct heap *heap, uint64_t since)
 {
     uint32_t word = heap->number * RUN_KEPT;
@@ -187,9 +191,9 @@ static size_t kept_give(struct heap *heap, uint64_t since)
     return bytes;
 }
 
-/* Is the heap a thread's that keeps something, and, but for `all`, was not at its lists since this was last asked? One
- * that was looks itself, at its next free, for what lay idle. In a child it may be that of a thread that stayed behind.
- */
+/* Are the runs of this heap to be collected? Its thread must keep something and, unless `all`, must not have been at
+ * its lists since this was last asked. A thread that was there looks itself, at its next free, for what lay idle. In a
+ * child a heap may be that of a thread that stayed behind: then it has no front. */
 static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
 {
     struct kept *kept = &heap->kept;
@@ -201,10 +205,10 @@ static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
     return all || rests;
 }
 
-static struct lock collect_lock; /* held for one collection, with nothing slow in it */
+static struct lock collect_lock; /* held for one collection, in which nothing is slow */
 
-/* From threads that were not at their lists since this was last asked, or from all. One fence serves for all. Under
- * collect_lock. Result: bytes. */
+/* Collects from threads that were not at their lists since this was last asked, or from `all`, and gives the runs to
+ * the arena. One fence serves for all threads. Under collect_lock. Result: bytes. */
 static size_t kept_collect(uint64_t now, bool all)
 {
     struct heap *due = NULL;
@@ -217,7 +221,7 @@ static size_t kept_collect(uint64_t now, bool all)
         due = heap;
     }
     bool passed = due != NULL && os_fence_all();
-    if (due != NULL && !passed) POKE(fences_there, false); /* it may be forbidden later */
+    if (due != NULL && !passed) POKE(fences_there, false); /* a filter may forbid it later than the start */
     for (struct heap *heap = due; heap != NULL; heap = heap->kept.due) {
         if (passed) kept_take(&heap->kept);
         __atomic_store_n(&heap->kept.asked, false, __ATOMIC_RELEASE);
@@ -237,7 +241,7 @@ static size_t runs_collect(uint64_t now, bool all)
     return bytes;
 }
 
-/* Before there are more runs, or superslabs: those runs that other threads keep go to the arena, if they are much more
+/* Before memory for runs or superslabs grows: the runs that threads keep go to the arena, if they are RUN_WORTH more
  * than were left the last time. */
 static void runs_relieve(void)
 {

@@ -1,16 +1,16 @@
 /* marks.c: which blocks of a slab are returned, for slabs of more blocks than one word has bits. Each slab has a row of
- * words, in a place that no overflowing block reaches. Everything is under arena_lock, except what a row says, which is
- * its slab's business. An unowned row reads zero, so a row that was never written to costs no page. */
+ * words, in a place that no overflowing block reaches. The rows are given out and taken back under arena_lock; what a
+ * row says is its slab's business. A free row reads zero but for its link, and one never used costs no page. */
 
 struct marks {
     uint64_t words[MARKS_WORDS];
 };
 
-static _Alignas(CACHE_LINE) struct marks marks_first[MARKS_AT_ONCE]; /* for programs of usual size, without a call */
+static _Alignas(CACHE_LINE) struct marks marks_first[MARKS_AT_ONCE]; /* for usual programs, without a system call */
 static struct marks *marks_fresh = marks_first, *marks_end = marks_first + MARKS_AT_ONCE; /* never used */
 static struct marks *marks_free;                                                          /* linked by first words */
 
-/* NULL where memory ends. */
+/* A row that reads zero; NULL where memory ends. */
 static uint64_t *marks_take(void)
 {
     struct marks *marks = marks_free;
@@ -28,7 +28,7 @@ static uint64_t *marks_take(void)
     return marks_fresh++->words;
 }
 
-/* The first `count` words were written to. */
+/* Takes a row back, of which at most the first `count` words were written to. */
 static void marks_give(uint64_t *words, size_t count)
 {
     memset(words, 0, count * sizeof *words);

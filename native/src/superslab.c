@@ -4,10 +4,10 @@
  * A superslab that is entirely free goes back to the arena. Everything is under arena_lock. */
 
 static struct superslab *superslabs_free; /* those with a free unit; read without the lock as a hint */
-static struct superslab *superslabs_last; /* of them: of these the kernel kept pages when it was last asked */
+static struct superslab *superslabs_last; /* the last of them; those whose pages the kernel refused come last */
 static _Atomic size_t superslab_bytes;    /* in all superslabs */
 static _Atomic size_t slab_dirty_units;   /* free units that may hold pages */
-static _Atomic size_t carved_bytes;       /* of all slabs: what their blocks had once */
+static _Atomic size_t carved_bytes;       /* of all blocks that the present slabs have handed out at least once */
 
 static struct superslab *superslab_of(struct arena *arena, uintptr_t address)
 {
@@ -59,7 +59,7 @@ static void superslab_unlist(struct superslab *superslab)
     else POKE(superslabs_free, superslab->next);
 }
 
-/* It comes last in the list. */
+/* Moves the superslab to the end of the list. */
 static void superslab_defer(struct superslab *superslab)
 {
     if (superslabs_last == superslab) return;
@@ -71,13 +71,13 @@ static void superslab_defer(struct superslab *superslab)
     superslabs_last = superslab;
 }
 
-/* The kernel fills every huge page that it may, however few of its pages are there: so it may not where some went back,
- * until the superslab is full again. These are under arena_lock. */
+/* Forbids huge pages in a superslab from which pages go back, and allows them again once it is full: where it may, the
+ * kernel fills a huge page however few of its pages are there. Under arena_lock, as what follows. */
 static void superslab_sparse(struct superslab *superslab, bool sparse)
 {
     if (!superslab->huge || superslab->sparse == sparse) return;
     superslab->sparse = sparse;
-    if (sparse && superslab->free_units != superslab->units) { /* what is free may have been filled, too */
+    if (sparse && superslab->free_units != superslab->units) { /* the kernel may have filled what is free, too */
         uint32_t filled = mask_units(superslab->free_mask & ~superslab->dirty_mask);
         superslab->dirty_mask |= superslab->free_mask;
         atomic_fetch_add_explicit(&slab_dirty_units, filled, memory_order_relaxed);
@@ -91,7 +91,7 @@ static void superslab_fill(struct superslab *superslab)
     if (superslab->free_units == 0 && superslab->bare_slabs == 0) superslab_sparse(superslab, false);
 }
 
-/* A slab has parts without pages, or has none any more. */
+/* A slab has parts without pages from now on, or has none any more. */
 static void superslab_bare(const struct span *slab, bool bare)
 {
     struct superslab *superslab = superslab_of(arena_of(slab->address), slab->address);
@@ -104,19 +104,19 @@ static void superslab_bare(const struct span *slab, bool bare)
     }
 }
 
-/* Huge pages are for a heap of some size, most of which was touched: where many threads carve a slab each of many
- * classes, what they never touch would be resident. */
+/* Does a new superslab get huge pages? Only in a heap of some size, half of which was touched: where many threads carve
+ * a slab each of many classes, what they never touch would be resident. */
 static bool superslab_is_huge(size_t bytes, size_t total)
 {
     return knob(KNOB_huge_pages) && bytes == SUPERSLAB_LARGE && total >= (size_t)knob(KNOB_huge_after_bytes) &&
            2 * atomic_load_explicit(&carved_bytes, memory_order_relaxed) >= total - bytes;
 }
 
-static uint32_t forks; /* of this process and those before it */
+static uint32_t forks; /* that lie between the first process and this one */
 
-/* A heap that is not as large gets them for a superslab of which half is taken, if most of that half was touched:
- * hardly more than the other half is resident that nobody needs. Not for one that a child shares with its parent, for
- * it would be copied. Result: that superslab, the first time. Under arena_lock. */
+/* From 1 / HUGE_SOON of that size on, a superslab gets them when half of it is taken, if most of that half was touched:
+ * then hardly more than the other half is resident without need. Not one that a child shares with its parent, for it
+ * would be copied. Result: the slab's superslab when this is to be tried, once; else NULL. Under arena_lock. */
 static struct superslab *superslab_halved(const struct span *slab)
 {
     struct superslab *superslab = superslab_of(arena_of(slab->address), slab->address);
@@ -127,7 +127,8 @@ static struct superslab *superslab_halved(const struct span *slab)
     return unfit || !knob(KNOB_huge_pages) || total < (size_t)knob(KNOB_huge_after_bytes) ? NULL : superslab;
 }
 
-/* The caller has a slab in it, so it stays one; but others may give pages back. */
+/* Moves a superslab into a huge page, if most of its lower half is resident. The caller has a slab in it, so it stays a
+ * superslab; but where others gave pages of it back meanwhile, nothing is done. */
 static NOINLINE void superslab_collapse(struct superslab *superslab)
 {
     void *region = (void *)(superslab->arena->base + ((size_t)superslab->first << UNIT_SHIFT));
@@ -180,7 +181,7 @@ static void superslab_return(struct superslab *superslab, uint64_t now)
     span_shape(arena, span, SPAN_RUN, units);
     superslab->units = 0;
     atomic_fetch_sub_explicit(&slab_dirty_units, dirty, memory_order_relaxed);
-    refused_reuse(dirty); /* the arena asks for them, and counts them, itself */
+    refused_reuse(dirty); /* from here on the arena counts what the kernel refuses of them */
     atomic_fetch_sub_explicit(&superslab_bytes, (size_t)units << UNIT_SHIFT, memory_order_relaxed);
     stat_shared(STAT_superslabs_returned, 1);
     arena_give(span, dirty != 0 ? units : 0, now);
@@ -204,7 +205,7 @@ static unsigned superslab_place(const struct superslab *superslab, uint32_t unit
     return *warm ? at : mask_find(superslab->free_mask, units);
 }
 
-/* The first one with room. */
+/* The first superslab with room for so many units, and where in it; NULL where there is none. */
 static struct superslab *superslab_first(uint32_t units, unsigned *at)
 {
     bool warm;
@@ -246,7 +247,7 @@ static struct span *superslab_take(uint32_t units)
     return span;
 }
 
-/* The caller holds arena_lock. */
+/* Takes back a slab's units. The caller holds arena_lock. */
 static void superslab_give(struct span *span, uint64_t now)
 {
     struct arena *arena = arena_of(span->address);
@@ -266,8 +267,8 @@ static void superslab_give(struct span *span, uint64_t now)
     if (superslab->free_units == superslab->units) superslab_return(superslab, now);
 }
 
-/* The first row of dirty free units worth a call of its own, but for those that the kernel kept in this round; 0 where
- * there is none. */
+/* The first row of dirty free units that is worth a call of its own, without `kept`, which the kernel refused in this
+ * round. 0 where there is none, or a unit came back after `horizon`. */
 static unit_mask superslab_purgeable(const struct superslab *superslab, uint64_t horizon, size_t shortest,
                                      unit_mask kept)
 {
@@ -283,8 +284,8 @@ static unit_mask superslab_purgeable(const struct superslab *superslab, uint64_t
     return 0;
 }
 
-/* Gives back the pages of a row of units that is nobody's. A locked page keeps what lies beside it, so of what the
- * kernel refuses the halves are tried, if they are long enough to be asked for again. Result: those that it kept. */
+/* Gives back the pages of a row of units that is nobody's. One locked page is enough for a refusal, so after one the
+ * halves are tried, if they are worth a call. Result: the units that the kernel refused. */
 static unit_mask superslab_purge_row(const struct superslab *superslab, uint32_t at, uint32_t units, size_t shortest)
 {
     uintptr_t begin = superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT);
@@ -296,9 +297,9 @@ static unit_mask superslab_purge_row(const struct superslab *superslab, uint32_t
            superslab_purge_row(superslab, at + half, units - half, shortest);
 }
 
-/* Gives back the pages of free units whose superslab has been quiet since `horizon`, until they are so many bytes;
- * those of which the kernel kept some are the last ones to be looked at in the next round. Result: bytes. A row is
- * taken out of the free units while the kernel works, so that nobody gets it meanwhile. */
+/* Gives back the pages of free units whose superslab has been quiet since `horizon`, until `most` bytes have gone. A
+ * row is taken out of the free units while the kernel works, so that nobody gets it meanwhile. Superslabs of which the
+ * kernel refused some go to the end of the list, and come last in the next round. Result: bytes. */
 static size_t superslab_purge(uint64_t horizon, size_t most)
 {
     size_t bytes = 0, shortest = (size_t)knob(KNOB_purge_range_bytes);
@@ -306,9 +307,9 @@ static size_t superslab_purge(uint64_t horizon, size_t most)
     lock_take(&arena_lock);
     for (struct superslab *superslab = superslabs_free; superslab != NULL && bytes < most;) {
         unit_mask row = superslab_purgeable(superslab, horizon, shortest, kept);
-        if (row == 0 || refusals_left == 0) { /* then memory is locked, and the next would be refused too */
+        if (row == 0 || refusals_left == 0) { /* none left: memory is locked, and all else would be refused too */
             struct superslab *next = superslab->next;
-            if (superslab->freed_ns <= horizon) { /* rows too short to be asked for are waited for as what is refused */
+            if (superslab->freed_ns <= horizon) { /* rows too short for a call wait as refused ones do */
                 atomic_fetch_add_explicit(&refused_units, mask_units(superslab->dirty_mask & ~kept),
                                           memory_order_relaxed);
                 superslab->freed_ns = horizon + 1; /* not again in this round */
