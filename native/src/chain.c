@@ -1,11 +1,11 @@
-/* chain.c: how a magazine lies in the depot: either in a rack, or in its own blocks. Then the blocks form several lists
- * side by side, the strands: the first word of each block leads, under the key, to a block further down. So reading a
- * magazine back waits for many blocks at a time instead of for one after the other. The very first word, of the first
- * block or of the rack, holds the next magazine and the length. */
+/* chain.c: how a magazine lies in the depot: either in a rack, or packed into its own blocks. Packed blocks form
+ * several lists side by side, the strands: the first word of each block leads, under the key, to a block further down.
+ * So reading a magazine back waits for many blocks at a time instead of for one after the other. The very first word,
+ * of the first block or of the rack, holds the next magazine and the length. */
 
 static struct rack *chain_rack(struct chain chain) { return (struct rack *)(chain.head & ~CHAIN_RACK); }
 
-/* A block's words of the class. */
+/* Words that a block of the class has. */
 static uint32_t chain_words(unsigned class) { return classes[class].size / (uint32_t)sizeof(uintptr_t); }
 
 static void chain_seal(struct chain chain, uintptr_t below)
@@ -21,24 +21,25 @@ static struct chain chain_open(uintptr_t head, uintptr_t *below)
     return (struct chain){head, (uint32_t)(word >> POINTER_BITS)};
 }
 
-/* Strands of a magazine at rest. Where they begin the first block's other words say, where it has too few the second
- * one's, and so on: of blocks that have only one there are fewer, or finding them would itself be one after the other.
- */
+/* Strands of a packed magazine. The words of the first block, all but its own first, say where they begin; where these
+ * are too few, those of the second do, and so on. So short blocks have fewer strands, or finding the strands would
+ * itself go from one block to the next. */
 static uint32_t chain_strands(unsigned class)
 {
     uint32_t others = chain_words(class) - 1;
     return (uint32_t)size_max(others, size_min(others * STRANDS_A_WORD, STRANDS_ENOUGH));
 }
 
-/* The blocks of so many slots; the uppermost is the first. Only in a block's first word is an address under the key
- * alone: what stays in the others is no link when a program copies it, unread, to where another block begins. */
+/* Packs the blocks of so many slots into a chain; the uppermost is its first. Only a block's first word holds an
+ * address under the key alone; the other words hold one more. So what stays in them is no link when a program copies
+ * it, unread, to where another block begins. */
 static struct chain chain_pack(unsigned class, const uintptr_t *slots, uint32_t blocks)
 {
     const uintptr_t key = link_key;
     uint32_t strands = chain_strands(class), words = chain_words(class), last = blocks - 1;
     uint32_t from = last, word = 1, i;
     slot_expect_right(&slots[last]);
-    for (i = last; i > 0 && last - i < strands; i--, word++) { /* first, or a lock waits for these lines */
+    for (i = last; i > 0 && last - i < strands; i--, word++) { /* first, or the depot's lock waits for these lines */
         if (word == words) {
             from--, word = 1;
             slot_expect_right(&slots[from]);
@@ -64,7 +65,7 @@ static ALWAYS_INLINE uintptr_t chain_follow(uintptr_t block, uint32_t word, uint
     return to - key;
 }
 
-/* The reverse. */
+/* The reverse: puts the blocks into slots, which their first words name from then on. */
 static void chain_unpack(unsigned class, struct chain chain, uintptr_t *slots)
 {
     const uintptr_t key = link_key;
@@ -88,8 +89,8 @@ static void chain_unpack(unsigned class, struct chain chain, uintptr_t *slots)
     }
 }
 
-/* Does a magazine of the depot hold it? `slots`: room for its blocks. Nothing is written, and where a block was
- * overwritten no further block is looked at: who takes it will say so. */
+/* Does a packed magazine of the depot hold the block? `slots`: room for all its blocks. Nothing is written to blocks,
+ * and where one was overwritten the search ends: whoever takes that block will say so. */
 static bool chain_holds(unsigned class, struct chain chain, uintptr_t *slots, uintptr_t block)
 {
     uint32_t strands = chain_strands(class), words = chain_words(class), last = chain.blocks - 1;

@@ -3,14 +3,14 @@
  * the pages of boxes whose racks are all free go back. */
 
 static struct lock racks_lock;
-static struct rack *racks_free;                  /* linked by their seals */
-static struct rack_box *boxes_open, *boxes_bare; /* those with racks, and those without, nor pages but the first */
-static struct rack_box *box_carved;              /* of whose racks not all were used yet */
+static struct rack *racks_free;                        /* linked by their seals */
+static struct rack_box *boxes_open, *boxes_bare;       /* in use; closed, with the first page alone */
+static struct rack_box *box_carved;                    /* an open one, not all of whose racks were used yet */
 static struct rack_box *boxes_fresh, *boxes_fresh_end; /* never used */
-static uint32_t racks_out, boxes_idle;                 /* racks that heaps and depots have; open boxes without one */
+static uint32_t racks_out, boxes_idle;                 /* racks out with heaps and depots; open boxes with none out */
 static struct rack_box *mappings[RACK_MAPPINGS];       /* the first box of each, twice as long as the one before */
 static _Atomic uint32_t mapping_count;
-static uintptr_t mappings_begin = UINTPTR_MAX, mappings_end; /* all lie between, and what else was mapped meanwhile */
+static uintptr_t mappings_begin = UINTPTR_MAX, mappings_end; /* all lie between, and maybe what others mapped */
 
 static struct rack *rack_of(const uintptr_t *slots)
 {
@@ -19,7 +19,7 @@ static struct rack *rack_of(const uintptr_t *slots)
 
 static size_t mapping_boxes(uint32_t mapping) { return (size_t)BOXES_AT_ONCE << mapping; }
 
-/* The box in whose place the address lies; NULL: in none's. */
+/* The box that the address lies in; NULL where it lies in none. */
 static NOINLINE struct rack_box *box_of(uintptr_t address)
 {
     uint32_t count = atomic_load_explicit(&mapping_count, memory_order_acquire);
@@ -30,7 +30,7 @@ static NOINLINE struct rack_box *box_of(uintptr_t address)
     return NULL;
 }
 
-/* May a word be the address of a slot? */
+/* May a word be the address of a rack's slot? */
 static ALWAYS_INLINE bool word_is_of_rack(uintptr_t word)
 {
     return UNLIKELY(word >= PEEK(mappings_begin)) && word < PEEK(mappings_end) && box_of(word) != NULL;
@@ -95,7 +95,7 @@ static void rack_give(uintptr_t *slots)
     lock_drop(&racks_lock);
 }
 
-/* Those that the magazines have of a heap that is nobody's. */
+/* Gives back the racks that a heap's magazines have. The heap is nobody's. */
 static void racks_return(const struct heap *heap)
 {
     for (unsigned class = 1; class < CLASSES; class ++) {
@@ -104,7 +104,8 @@ static void racks_return(const struct heap *heap)
     }
 }
 
-/* The open boxes of which nobody has a rack are not open any more. Under racks_lock. */
+/* Closes the open boxes of which nobody has a rack, and takes their racks off the free list. Result: these boxes,
+ * linked. Under racks_lock. */
 static struct rack_box *boxes_close(void)
 {
     struct rack_box *idle = NULL, *box;
@@ -130,7 +131,7 @@ static struct rack_box *boxes_close(void)
     return idle;
 }
 
-/* Their pages go back, but for the first ones. */
+/* Closes the boxes of which nobody has a rack, and gives back their pages, but for the first. */
 static void racks_trim(void)
 {
     lock_take(&racks_lock);
@@ -153,10 +154,11 @@ static NOINLINE bool racks_hold(uintptr_t word, uintptr_t block)
 {
     bool found = false;
     const struct rack_box *box = box_of(word);
-    lock_take(&racks_lock); /* so that its pages do not go */
+    lock_take(&racks_lock); /* so that the box's pages do not go */
     size_t number = (word - (uintptr_t)box->racks) / sizeof *box->racks;
     if (word >= (uintptr_t)box->racks && number < RACKS_A_BOX && box->free != RACKS_A_BOX) {
-        /* Another thread may take or fill it meanwhile: who sees that it is in the depot sees what it holds. */
+        /* Another thread may take or fill the rack meanwhile: who reads the seal that it has in the depot sees the
+         * blocks that it holds there. */
         const struct rack *rack = &box->racks[number];
         uintptr_t blocks = (__atomic_load_n(&rack->seal, __ATOMIC_ACQUIRE) ^ link_key) >> POINTER_BITS;
         uintptr_t slot = (word - (uintptr_t)rack->slots) / sizeof *rack->slots;

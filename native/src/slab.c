@@ -8,8 +8,8 @@
  * of their addresses, as from a new slab, whatever the order in which they were freed. And a block that is given back
  * twice is noticed. */
 
-/* Added to every link and to the depot's addresses: random, once the heap is there, but for its top bits. A word that
- * is less, as signed numbers go, is no link: of all words one in 2^16 may be one. */
+/* Added to every link, and to the addresses in the depot. Random once the allocator has started, but for its top bits,
+ * so a word that is less, compared as signed numbers, is no link. At most one in 2^15 of all words passes. */
 static uintptr_t link_key = LINK_LEAST;
 static const uintptr_t empty_block[1]; /* ends every magazine and list: its word is no link and no slot's address */
 
@@ -26,8 +26,8 @@ static ALWAYS_INLINE void slab_expect_free(uintptr_t block)
     if (UNLIKELY(link_next(block) != LIST_END)) fatal("free block overwritten, or freed twice,", block);
 }
 
-/* A slot holds a free block's address, and the block's first word the slot's. So of two slots that hold one block,
- * freed twice, only one is right; and a block that was overwritten, or is in use, is in none. */
+/* A slot holds a free block's address, and the block's first word the slot's. So of two slots that hold the same block,
+ * freed twice, only one is right; and none whose block was overwritten, or is in use. */
 static ALWAYS_INLINE void slot_fill(uintptr_t *slot, uintptr_t block)
 {
     POKE(*slot, block);
@@ -41,16 +41,17 @@ static void slot_expect_right(const uintptr_t *slot)
     if (UNLIKELY(!slot_is_right(slot))) fatal("free block overwritten, or freed twice,", *slot);
 }
 
-/* Threads are of parts, by turns, slabs of the part whose thread took them new. Threads take from slabs of their own
- * part first: two that build and tear down at a time neither wait for one another, nor mix their blocks. */
-static _Atomic uint32_t parts_used = 1; /* as many as there were threads at a time, up to PARTS */
+/* Threads are dealt to parts in turn, and a slab belongs to the part of the thread that took it new. Threads take from
+ * slabs of their own part first: two that build and tear down at the same time neither wait for one another nor mix
+ * their blocks. */
+static _Atomic uint32_t parts_used = 1; /* the most threads that there were at a time, up to PARTS */
 
 static uint32_t parts_count(void) { return atomic_load_explicit(&parts_used, memory_order_relaxed); }
 
 static struct class_slabs class_slabs[PARTS][CLASSES];
-static _Atomic size_t returned_bytes; /* of blocks in slabs of which others are out */
+static _Atomic size_t returned_bytes; /* of returned blocks in slabs of which other blocks are out */
 
-/* Who has no heap goes with the first one. */
+/* Threads without a heap belong to the first part. */
 static uint32_t heap_part(const struct heap *heap) { return heap->number != 0 ? (heap->number - 1) % PARTS : 0; }
 
 static struct class_slabs *slabs_own(const struct heap *heap, unsigned class)
@@ -60,7 +61,7 @@ static struct class_slabs *slabs_own(const struct heap *heap, unsigned class)
 
 static struct class_slabs *slabs_of(const struct span *slab) { return &class_slabs[slab->part][slab->class]; }
 
-/* The list of another part whose threads moved little lately; NULL where there is none. */
+/* A list with slabs of a part whose threads moved little lately; NULL where there is none. */
 static struct class_slabs *slabs_idle(unsigned class)
 {
     uint32_t parts = parts_count();
@@ -79,7 +80,7 @@ static bool slabs_wait(const struct heap *heap, unsigned class)
     return PEEK(slabs_own(heap, class)->partial) != NULL || slabs_idle(class) != NULL;
 }
 
-/* A thread of the part took so many bytes from slabs, or gave them back. A lost update is no matter. */
+/* Counts bytes that a thread of the part took from slabs or gave back. A lost update does no harm. */
 static void slabs_use(struct class_slabs *slabs, size_t bytes, uint64_t now)
 {
     size_t used = PEEK(slabs->used) + bytes;
@@ -87,7 +88,8 @@ static void slabs_use(struct class_slabs *slabs, size_t bytes, uint64_t now)
     if (used >= SLABS_USED) POKE(slabs->used_ns, now);
 }
 
-/* Is much of a part's class free, with so many blocks in magazines? Where it was so before, half as much will do. */
+/* Are many blocks of a part's class free, `cached` more in magazines included? If they were `before`, half as many will
+ * do. */
 static bool slabs_are_sparse(const struct class_slabs *slabs, unsigned class, uint32_t cached, bool before)
 {
     size_t all = ((size_t)PEEK(slabs->slabs) * classes[class].slab_units) << UNIT_SHIFT;
@@ -95,7 +97,8 @@ static bool slabs_are_sparse(const struct class_slabs *slabs, unsigned class, ui
     return free >= SPARSE_LEAST && free * SPARSE_SHARE >= all;
 }
 
-/* Those whose idle pages are gone come last, so blocks are taken from the others first. */
+/* Lists a slab with returned blocks. A stripped one comes last: its idle pages may be gone, so blocks are taken from
+ * the others first. */
 static void partial_link(struct class_slabs *slabs, struct span *slab)
 {
     bool last = slab->quiet == SLAB_STRIPPED;
@@ -125,7 +128,7 @@ static ALWAYS_INLINE uintptr_t slab_block(const struct span *slab, size_t index)
     return slab->address + index * classes[slab->class].size;
 }
 
-/* `words`: for the bits of a tiny one. */
+/* `words`: the row of bits for a tiny slab; NULL for others. */
 static void slab_begin(struct span *slab, unsigned class, uint32_t part, uint64_t *words)
 {
     slab->class = (uint8_t) class;
@@ -137,7 +140,7 @@ static void slab_begin(struct span *slab, unsigned class, uint32_t part, uint64_
     else slab->word = 0;
 }
 
-/* The bits of its returned blocks, but for those that begin in a bare part. */
+/* The bits of the slab's returned blocks. Those of blocks that begin in a bare part are not set. */
 static ALWAYS_INLINE uint64_t *slab_words(struct span *slab) { return slab_is_tiny(slab) ? slab->words : &slab->word; }
 
 static size_t slab_words_count(const struct span *slab) { return ((size_t)classes[slab->class].slab_blocks + 63) / 64; }
@@ -161,7 +164,8 @@ static void slab_inspect(struct span *slab)
         if (slab_is_marked(slab, i)) slab_expect_free(slab_block(slab, i));
 }
 
-/* Hardened: free units read zero, so a write to one is seen when it becomes a slab. Ends the program then. */
+/* In hardened mode free units read zero, so a write to one is found when it becomes part of a slab, and ends the
+ * program. */
 static bool slabs_inspected;
 
 static void slab_expect_empty(const struct span *slab)
@@ -176,7 +180,7 @@ static void slab_empty(const struct span *slab)
     if (!os_purge((void *)slab->address, span_bytes(slab))) memset((void *)slab->address, 0, span_bytes(slab));
 }
 
-/* Says of all its units which blocks free may take. The first index is NULL's. */
+/* Sets the bound of all the slab's units, by which free tells its blocks. Index 0 stays as it is: NULL lies there. */
 static void slab_bound(const struct span *slab, uint32_t bound)
 {
     size_t first = map_index(slab->address);
@@ -184,7 +188,7 @@ static void slab_bound(const struct span *slab, uint32_t bound)
         if (index != 0) POKE(owners.bound[index], bound);
 }
 
-/* There are so many slabs and returned blocks more. */
+/* Adds to the number of slabs and of returned blocks. */
 static void slabs_count(struct class_slabs *slabs, int32_t more, int32_t returned)
 {
     lock_take(&slabs->lock);
@@ -211,7 +215,7 @@ static struct span *slab_new(unsigned class, uint32_t part)
     return slab;
 }
 
-/* Nobody carves it and all its blocks are returned. */
+/* Gives a slab back to its superslab: nobody carves it, it is in no list, and all its blocks are returned. */
 static void slab_delete(struct span *slab, uint64_t now)
 {
     if (UNLIKELY(slabs_inspected)) {
@@ -231,7 +235,7 @@ static void slab_delete(struct span *slab, uint64_t now)
     lock_drop(&arena_lock);
 }
 
-/* Has this address in the slab been carved as a block? Then `index` says which it is. */
+/* Does a carved block of the slab begin here? Then `index` says which. */
 static ALWAYS_INLINE bool slab_finds(const struct span *slab, uintptr_t block, size_t *index)
 {
     return class_is_start(slab->class, block - slab->address, index) && *index < PEEK(slab->carved);
@@ -243,14 +247,16 @@ static ALWAYS_INLINE bool slab_has(const struct span *slab, uintptr_t block)
     return slab_finds(slab, block, &index);
 }
 
-/* A block that is on its way between magazines and slabs: one of the class, carved once. */
+/* Does a carved block of a slab of this class begin here? Every block on its way between magazines and slabs is such a
+ * one. */
 static bool block_is_of(unsigned class, uintptr_t block)
 {
     const struct span *slab = span_of(block);
     return slab != NULL && slab->kind == SPAN_SLAB && slab->class == class && slab_has(slab, block);
 }
 
-/* Carves up to `wanted` new blocks into slots, the lowest address on top. By the slab's owner. */
+/* Carves up to `wanted` new blocks into slots, the lowest address on top. By the heap that carves the slab or, where
+ * none does, under the class lock. Result: how many. */
 static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t size = classes[slab->class].size, left = classes[slab->class].slab_blocks - slab->carved;
@@ -279,20 +285,20 @@ static unsigned slab_part(const struct span *slab, uintptr_t byte)
     return (unsigned)((byte - slab->address) >> slab_part_shift(slab));
 }
 
-/* The parts in which a block lies. */
+/* The parts in which a block lies, as bits. */
 static uint32_t slab_parts(const struct span *slab, uintptr_t block)
 {
     return (2u << slab_part(slab, block + classes[slab->class].size - 1)) - (1u << slab_part(slab, block));
 }
 
-/* Does the block begin where there are no pages? */
+/* Does the block begin in a bare part, one without pages? */
 static bool slab_is_bare(const struct span *slab, uintptr_t block)
 {
     return slab->bare != 0 && (slab->bare >> slab_part(slab, block) & 1) != 0;
 }
 
-/* What was given back reads zero. Ends the program where a block that begins in a bare part was written to since, as a
- * block freed twice is. */
+/* A bare part reads zero. Ends the program where a block that begins there was written to since, as by a second
+ * free. */
 static void slab_expect_bare(const struct span *slab, uintptr_t block)
 {
     uintptr_t end = slab->address + ((size_t)(slab_part(slab, block) + 1) << slab_part_shift(slab));
@@ -301,7 +307,7 @@ static void slab_expect_bare(const struct span *slab, uintptr_t block)
         if (UNLIKELY(block_words(block)[i] != 0)) fatal("free block overwritten, or freed twice,", block);
 }
 
-/* A block is among the returned ones, and its first word says so. */
+/* Marks a block as returned, by its bit and its first word. Ends the program where it is marked already. */
 static ALWAYS_INLINE void slab_put(struct span *slab, uintptr_t block, size_t index)
 {
     uint64_t *word = &slab_words(slab)[index / 64];
@@ -310,7 +316,7 @@ static ALWAYS_INLINE void slab_put(struct span *slab, uintptr_t block, size_t in
     link_set(block, LIST_END);
 }
 
-/* The blocks that begin in a bare part are as other returned ones from now on. Under the class lock. */
+/* The part is bare no longer: the blocks that begin there are marked as returned, like others. Under the class lock. */
 static void slab_dress(struct span *slab, unsigned part)
 {
     size_t size = classes[slab->class].size, begin = (size_t)part << slab_part_shift(slab);
@@ -328,8 +334,8 @@ static void slab_dress(struct span *slab, unsigned part)
 
 /* --- taking and giving -------------------------------------------------------------------------------------------- */
 
-/* Takes up to `wanted` blocks of a slab that nobody carves: returned ones, the lowest address on top, which do not know
- * their slots yet, then new ones. Under the class lock. */
+/* Takes up to `wanted` blocks of a slab that nobody carves: returned ones first, the lowest address on top, whose first
+ * words do not name their slots yet (see slabs_take), then new ones. Under the class lock. Result: how many. */
 static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t n = (uint32_t)size_min(wanted, slab->returned);
@@ -353,7 +359,8 @@ static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
     return n + slab_carve(slab, wanted - n, slots + n);
 }
 
-/* A slab that was in no list, or waited there in another state, has one block more. */
+/* The rest of slab_give, where the slab's place changes: a stripped one moves to the front of the list, one with its
+ * first returned block enters it, and one that is free as a whole leaves it. True for the last. */
 static NOINLINE bool slab_given(struct class_slabs *slabs, struct span *slab)
 {
     if (UNLIKELY(slab->quiet == SLAB_STRIPPED && slab->place == SLAB_PARTIAL)) partial_unlink(slabs, slab);
@@ -366,7 +373,8 @@ static NOINLINE bool slab_given(struct class_slabs *slabs, struct span *slab)
     return false;
 }
 
-/* A block comes home. Under the class lock; true where the slab is now free as a whole and out of every list. */
+/* Returns a block to its slab. Under the class lock. True where the slab is now free as a whole and out of every
+ * list. */
 static ALWAYS_INLINE bool slab_give(struct class_slabs *slabs, struct span *slab, uintptr_t block, size_t index)
 {
     if (UNLIKELY(slab_is_bare(slab, block))) fatal("block freed twice", block);
@@ -378,7 +386,8 @@ static ALWAYS_INLINE bool slab_give(struct class_slabs *slabs, struct span *slab
     return slab->place != SLAB_CURRENT && slab_given(slabs, slab);
 }
 
-/* What slab_of tells, where no bound does: in the first unit, which is NULL's. */
+/* As slab_of, for a block that no bound covers: one in the unit of index 0, which is NULL's. Ends the program for all
+ * others. */
 static COLD struct span *slab_search(unsigned class, uintptr_t block, size_t *index)
 {
     struct span *slab = span_of(block);
@@ -387,14 +396,14 @@ static COLD struct span *slab_search(unsigned class, uintptr_t block, size_t *in
     return slab;
 }
 
-/* The slab of a block that was freed, and which one it is there: of the product by which a free tells blocks, the upper
- * half (sizeclass.c). What is no block of the class ends the program. */
+/* The slab of a freed block, and the block's index in it: the upper half of the product by which free tells blocks
+ * (sizeclass.c). Ends the program for what is no block of the class. */
 static ALWAYS_INLINE struct span *slab_of(unsigned class, struct layout layout, uintptr_t block, size_t *index)
 {
     uint64_t product = (uint64_t)((uint32_t)block & layout.within) * layout.start;
     if (UNLIKELY((uint32_t)product >= PEEK(owners.bound[map_index(block)]))) return slab_search(class, block, index);
     size_t offset = block - arenas[0].base;
-    bool first = LIKELY(offset < PEEK(arenas[0].bytes)); /* arena; where a tiny one's unit is its slab */
+    bool first = LIKELY(offset < PEEK(arenas[0].bytes)); /* arena, where a tiny slab is found by its one unit */
     struct span *slab = first && class < TINY_CLASSES ? &arenas[0].spans[offset >> UNIT_SHIFT] : span_of(block);
     if (UNLIKELY(slab == NULL || slab->class != class)) fatal("free list overwritten", block);
     *index = product >> 32;
@@ -406,7 +415,8 @@ static bool slab_has_blocks(const struct span *slab)
     return slab->returned > 0 || slab->carved < classes[slab->class].slab_blocks;
 }
 
-/* The owner stops carving: the slab belongs to the class. */
+/* The heap stops carving the slab: it is listed if it has blocks to give, and deleted if all of its blocks are
+ * returned. */
 static void slab_abandon(struct span *slab, uint64_t now)
 {
     struct class_slabs *slabs = slabs_of(slab);
@@ -429,7 +439,7 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
     for (uint32_t n = 0; n < blocks;) {
         slot_expect_right(&slots[n]);
         struct span *slab = slab_of(class, layout, slots[n], &index), *whole = NULL;
-        const uint8_t part = slab->part; /* of one after the other */
+        const uint8_t part = slab->part; /* blocks of one part in a row share a hold of its lock */
         struct class_slabs *slabs = &class_slabs[part][class];
         uint32_t begin = n, end = (uint32_t)size_min(n + 64, blocks);
         lock_take(&slabs->lock);

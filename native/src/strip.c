@@ -1,11 +1,11 @@
 /* strip.c: gives back pages of slabs in use: of those parts (a sixteenth of the slab, or a page) in which no block is
  * with a caller or in a magazine. A slab is looked into when none of its blocks has come or gone for some rounds. What
- * a part without pages means to those who take and give blocks is told in slab.c. */
+ * those who take and give blocks do with a bare part, one without pages, is told in slab.c. */
 
 static bool bit_of(const uint64_t *bits, size_t i) { return (bits[i / 64] >> i % 64 & 1) != 0; }
 
-/* The parts in which all blocks are free, if they are half of all; those alone that were carved to their end, for
- * blocks that are carved later are not marked. */
+/* The parts in which all blocks are free, if they are at least half of the parts; else none. Only parts that are carved
+ * to their end count: slab_dress takes each carved block that begins in a bare part for a free one. */
 static uint32_t slab_idle_parts(const struct span *slab, const uint64_t *free)
 {
     bool whole = slab->carved == classes[slab->class].slab_blocks;
@@ -17,7 +17,7 @@ static uint32_t slab_idle_parts(const struct span *slab, const uint64_t *free)
     return 2 * (uint32_t)__builtin_popcount(idle) >= parts ? idle : 0;
 }
 
-/* What is written to free blocks must not be lost with their pages. */
+/* Ends the program where a free block in an idle part was written to: this must not vanish with its page. */
 static void slab_expect_idle(const struct span *slab, const uint64_t *free, uint32_t idle)
 {
     for (size_t i = 0; idle != 0 && i < slab->carved; i++)
@@ -25,8 +25,8 @@ static void slab_expect_idle(const struct span *slab, const uint64_t *free, uint
             slab_expect_free(slab_block(slab, i));
 }
 
-/* Gives back the pages of those of the parts for which the kernel takes them. Result: these. Of others it may have
- * taken the first pages: what their blocks say has to be written anew. */
+/* Gives back the pages of the parts, row by row. Result: the parts whose pages went. Where the kernel refused a row it
+ * may have taken the first pages, so what the row's blocks say has to be written anew. */
 static uint32_t slab_purge(const struct span *slab, uint32_t parts)
 {
     uint32_t gone = 0;
@@ -40,8 +40,8 @@ static uint32_t slab_purge(const struct span *slab, uint32_t parts)
     return gone;
 }
 
-/* Of the free blocks that begin in idle parts: those of parts whose pages are gone are not marked any more, the others
- * say anew that they are free. */
+/* Brings the free blocks that begin in idle parts up to date. In a part whose pages are gone they lose their bits; in
+ * the others their first words are written anew, to say that they are free. */
 static void slab_remark(const struct span *slab, uint64_t *free, uint32_t idle, uint32_t gone)
 {
     for (size_t i = 0; i < slab->carved; i++) {
@@ -53,10 +53,10 @@ static void slab_remark(const struct span *slab, uint64_t *free, uint32_t idle, 
     }
 }
 
-static bool slabs_due; /* blocks came back to slabs that were not looked into since */
+static bool slabs_due; /* blocks came back to slabs, which were not looked into since */
 
-/* Gives back the pages of idle parts of a listed slab. Under the class lock, which is dropped meanwhile: the slab is as
- * if a heap carved it, and its free blocks are out of it. Result: bytes. */
+/* Gives back the pages of a listed slab's idle parts. Under the class lock, which is dropped meanwhile: until then the
+ * slab is in no list, as if a heap carved it, and its bits are kept here. Result: bytes. */
 static size_t slab_strip(struct class_slabs *slabs, struct span *slab)
 {
     uint64_t free[MARKS_WORDS];
@@ -92,8 +92,9 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab)
     return bytes;
 }
 
-/* The same for slabs of a list of which no block came or went for some rounds, or for all, where half of their blocks
- * are free; those that were looked at before come last. Result: bytes, and `most` is less by the slabs. */
+/* The same for slabs of a list, if at least half of their blocks are free: those of which no block came or went for
+ * SLAB_QUIET rounds, or `all`. Slabs that were looked at before stand last and end the walk. `most`: slabs that may be
+ * stripped; it falls by those that were. Result: bytes. */
 static size_t slabs_strip_list(struct class_slabs *slabs, bool all, size_t *most)
 {
     size_t bytes = 0;
@@ -115,7 +116,7 @@ static size_t slabs_strip_list(struct class_slabs *slabs, bool all, size_t *most
             POKE(slabs_due, true);
         }
         if (++seen % 64 != 0) continue;
-        lock_drop(&slabs->lock); /* the cursor knows what others do meanwhile */
+        lock_drop(&slabs->lock); /* who unlinks the cursor's slab meanwhile moves it on */
         lock_take(&slabs->lock);
     }
     slabs->cursor = NULL;
@@ -123,7 +124,7 @@ static size_t slabs_strip_list(struct class_slabs *slabs, bool all, size_t *most
     return bytes;
 }
 
-/* In all lists at most so many slabs: what is behind them waits for the next round. Result: bytes. */
+/* The same for all lists, but at most so many slabs: the others wait for the next round. Result: bytes. */
 static size_t slabs_strip(bool all, size_t most)
 {
     size_t bytes = 0, shortest = size_max((size_t)knob(KNOB_purge_range_bytes), 2 * os_page);
