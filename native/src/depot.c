@@ -5,11 +5,12 @@
  * while the lines are still in its core's cache. Blocks that come from another core cost several times as much. */
 
 static struct depot depots[PARTS][CLASSES];
-static _Atomic size_t depots_told; /* bytes in all depots, each part to 256 KiB */
-static size_t depots_inherited;    /* bytes that a child had of its parent's, and lets alone: see depots_are_shared */
-static bool class_homing[CLASSES]; /* magazines with blocks from all over memory go home, until a depot is asked */
+static _Atomic size_t depots_told; /* bytes in all depots, each part's to within 256 KiB */
+static size_t depots_inherited;    /* bytes that a child has from its parent and leaves alone: see depots_are_shared */
+static bool class_homing[CLASSES]; /* magazines of scattered blocks go home, until a depot is asked for one */
 
-/* Under the part's lock: what all depots hold is told in portions, so that a visit seldom touches a line of all. */
+/* Brings the sum over all depots up to date, in portions, so that a visit seldom touches a line that all share. Under
+ * the part's lock. */
 static ALWAYS_INLINE void depot_tell(struct depot *depot, unsigned class)
 {
     size_t portion = size_min(256 * KIB, (size_t)knob(KNOB_depot_bytes) / 64);
@@ -66,15 +67,15 @@ static struct chain depot_pop(struct depot *depot, unsigned class)
 
 static struct depot *depot_own(const struct heap *heap, unsigned class) { return &depots[heap_part(heap)][class]; }
 
-/* Magazines that nobody wanted in this turn of pushes and the last one. */
+/* Magazines that nobody wanted in this turn of pushes or the last one. */
 static uint32_t depot_idle(const struct depot *depot)
 {
     return (uint32_t)size_min(PEEK(depot->idle), PEEK(depot->least));
 }
 
-/* How many magazines of a part are for others: where its owner comes back for them, those that lie idle. A thread that
- * takes what another would have taken back mixes their blocks for good, neighbours in one page then belong to two
- * cores, and each core's prefetches disturb the other. */
+/* How many magazines of a part others may take: all, or only the idle ones where the owner comes back for its own.
+ * Taking what another thread would have taken back mixes their blocks for good: neighbours in one page then belong to
+ * two cores, and the prefetches of each disturb the other. */
 static uint32_t depot_spare(const struct depot *depot)
 {
     uint32_t asked = PEEK(depot->asked);
@@ -82,7 +83,8 @@ static uint32_t depot_spare(const struct depot *depot)
     return wanted ? depot_idle(depot) : PEEK(depot->magazines);
 }
 
-/* A full magazine: the thread's own before another's, and of those first where the last one was found. */
+/* A full magazine: from the thread's own part or else from another, beginning where one was found last; a chain of 0
+ * blocks where there is none. */
 static struct chain depot_find(struct heap *heap, unsigned class)
 {
     struct depot *own = depot_own(heap, class);
@@ -98,17 +100,17 @@ static struct chain depot_find(struct heap *heap, unsigned class)
     return full;
 }
 
-static struct lock round_lock; /* held while memory goes back: what is on its way is in no list, and a fork waits */
+static struct lock round_lock; /* held while memory goes back: a fork waits, for what is on its way is in no list */
 static uintptr_t round_slots[MAGAZINE_MAX];
 
-/* The kernel is asked anew. Under round_lock. */
+/* Begins a round: the kernel is asked anew for what it refused. Under round_lock. */
 static void round_begin(void)
 {
     refusals_left = REFUSALS_MAX;
     refused_set(0);
 }
 
-/* Returns one magazine to its slabs. Under round_lock. Result: bytes. */
+/* Returns the blocks of one magazine to their slabs. Under round_lock. Result: bytes, 0 where there is none. */
 static size_t depot_send_home(struct depot *depot, unsigned class, uint64_t now)
 {
     struct chain chain = depot_pop(depot, class);
@@ -120,7 +122,8 @@ static size_t depot_send_home(struct depot *depot, unsigned class, uint64_t now)
     return bytes;
 }
 
-/* Returns to their slabs the magazines that nobody asked for since the last trim. Under round_lock. Result: bytes. */
+/* Returns to their slabs the magazines that nobody asked for since the last trim, or `all`. Under round_lock. Result:
+ * bytes. */
 static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool all)
 {
     size_t bytes = 0;
@@ -136,7 +139,7 @@ static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool
     return bytes;
 }
 
-/* The parts together. */
+/* The sums over a depot's parts. */
 struct depot_counts {
     uint64_t magazines, blocks, pushes, pops, contended;
 };
@@ -164,7 +167,7 @@ static size_t depots_bytes(void)
 
 static bool depots_hold(size_t much) { return atomic_load_explicit(&depots_told, memory_order_relaxed) >= much; }
 
-/* Bytes that go home when they lie idle. */
+/* Of `bytes` in depots, those that go home when they lie idle: not the inherited ones. */
 static size_t depots_own(size_t bytes) { return bytes - size_min(bytes, PEEK(depots_inherited)); }
 
 static pid_t inherited_from;
@@ -175,9 +178,9 @@ static void depots_child(void)
     inherited_from = getppid();
 }
 
-/* Whoever sends a block home writes to it, and so copies its page where that is still the parent's too. A child that
- * works a little does not do that to all that its parent had freed; but once the parent has gone, or as much again was
- * freed as makes a round, it is the child's. Under round_lock. */
+/* Do a child's depots still share pages with its parent? To send a block home is to write to it, which copies its page
+ * if the parent has it too. A child that works a little does not do that to all that its parent had freed; but once the
+ * parent has gone, or as much again was freed as makes a round, it is the child's. Under round_lock. */
 static bool depots_are_shared(void)
 {
     size_t inherited = PEEK(depots_inherited);
@@ -198,9 +201,9 @@ static size_t depots_trim(uint64_t now, bool all)
     return bytes;
 }
 
-/* Before memory grows: where depots hold much, what lies idle there goes home, for its slabs may serve, or whole
- * superslabs do as runs; and of free slabs so many bytes to the kernel, if it takes any. `relieved`: what was grown
- * when that was done last, `has`: what is now. */
+/* Before memory grows: what lies idle in depots goes home, for its slabs may serve, or whole superslabs as runs; and
+ * `bytes` of superslabs' free units go to the kernel, if it takes any. `relieved` becomes `has`: what there was when
+ * this was last done. Does nothing while a round is under way. */
 static COLD void depots_relieve(size_t *relieved, size_t has, size_t bytes)
 {
     if (!lock_try(&round_lock)) return;
@@ -211,8 +214,9 @@ static COLD void depots_relieve(size_t *relieved, size_t has, size_t bytes)
     lock_drop(&round_lock);
 }
 
-/* Before there are more superslabs, and after, once each: where depots hold much, or a little of them may hold back
- * many slabs. */
+/* Before blocks come from slabs; for each number of superslabs once while they have free units and once when they have
+ * none: relieves depots that hold much, or whose few blocks may hold back many slabs. Before a new superslab, kept runs
+ * are collected, too. */
 static void depots_relieve_slabs(void)
 {
     static size_t relieved;
@@ -225,10 +229,10 @@ static void depots_relieve_slabs(void)
     if (UNLIKELY(PEEK(superslabs_free) == NULL)) runs_relieve();
 }
 
-static size_t runs_relieved; /* units of runs that threads had; the most since the last round of tidying */
+static size_t runs_relieved; /* units of runs out at the last relief for their sake, or the last round of tidying */
 
-/* Before there are more runs, `units` of them by now: each time they are more by a sixteenth than they ever were. Free
- * slabs beside others that are in use serve no run: where long blocks take the place of short ones, these go. */
+/* Before memory for runs grows, with `units` of them out: each time they are more by a sixteenth than the last time.
+ * Free units between slabs in use serve no run: where long blocks take the place of short ones, their pages go. */
 static void depots_relieve_runs(size_t units)
 {
     size_t had = PEEK(runs_relieved), much = size_max(had / 16, SUPERSLAB_SMALL / UNIT_BYTES);

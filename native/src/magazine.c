@@ -20,8 +20,8 @@ static uint32_t magazine_capacity(unsigned class)
     return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(fit, MAGAZINE_MIN));
 }
 
-/* The same for one thread: of a class that goes to the depot and comes back in bursts it holds more bytes, up to as
- * many blocks as make an exchange cost each of them little. */
+/* The capacity for one thread, which holds more bytes of a class that goes to the depot and comes back in bursts: up to
+ * as many blocks as make an exchange cost each of them little. */
 static uint32_t magazine_room(const struct heap *heap, unsigned class)
 {
     uint32_t capacity = magazine_capacity(class);
@@ -34,13 +34,15 @@ static uint32_t magazine_room(const struct heap *heap, unsigned class)
 
 /* --- the two verbs of a magazine ---------------------------------------------------------------------------------- */
 
-/* Top and limit of a bin that is empty and full: its class was not used yet. Who pops may look one further down. */
+/* Top and limit of a bin whose class was not used yet: empty and full at once. A pop may look one slot further down, so
+ * there are two. */
 static const uintptr_t no_slots[2] = {LIST_END, LIST_END};
 #define NO_SLOT ((uintptr_t *)no_slots + 2)
 
-/* Blocks that a magazine should hold. A thread that gives away one after the other keeps few blocks in the end, a
- * quarter of those that its callers have, or as many as hold back a unit: each may hold back a page. A thread that
- * frees what others allocated does not know how many there are, and keeps magazines of the usual length. */
+/* Blocks that a magazine should hold. A thread that gives away one magazine after the other keeps few blocks in the
+ * end, since each may hold back a page: a quarter of those that its callers have, or as many as hold back a unit
+ * together, if that is more. A thread that frees what others allocated does not know how many there are, and keeps
+ * magazines of the usual length. */
 static uint32_t magazine_limit(const struct heap *heap, unsigned class)
 {
     uint32_t capacity = magazine_room(heap, class);
@@ -51,24 +53,25 @@ static uint32_t magazine_limit(const struct heap *heap, unsigned class)
     return (uint32_t)size_min(size_max((size_t)out / 4, size_max(few, 1)), capacity);
 }
 
-/* A thread that gives one after the other, memory that is freed after a peak, keeps little in the end. But one that
- * soon takes again what it gave works in bursts: from then on more must go in a row until it is a peak, until it takes
- * nothing for a while. So does one that gives and takes by turns, many times, if less at a time. */
+/* A thread takes again what it gave in a row. If that was memory freed after a peak, the thread should keep little. But
+ * one that takes it again within the purge delay works in bursts: each burst counted lets it keep more, and give more
+ * in a row before that is a peak. After a longer pause the count begins anew. Giving and taking less by turns, many
+ * times, is a burst, too (magazine_fetch). */
 static COLD void heap_regret(const struct heap *heap, uint8_t *bursts, uint8_t most)
 {
-    bool soon = os_tick_ns() < heap->given_ns + (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u; /* it may be ahead */
+    bool soon = os_tick_ns() < heap->given_ns + (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u; /* ticks lag behind */
     if (!soon) *bursts = 0;
     else if (*bursts < most) *bursts += 1;
 }
 
-/* The thread begins to give blocks of a class. */
+/* The thread begins to give blocks of a class: notes how often its part of the depot was popped until now. */
 static void heap_gives(struct heap *heap, unsigned class)
 {
     heap->given_pops[class] = (uint32_t)PEEK(depot_own(heap, class)->pops);
 }
 
-/* Blocks in a bin. To an observer, who may see one half of a swap, any number. Where a thread was at an empty bin when
- * its process forked, the top stays one too low in the child. */
+/* Blocks in a bin; to an observer, who may see one half of a swap, any number. In a child, where a thread was at an
+ * empty bin during the fork, its top stays one too low: the bin counts as empty. */
 static uint32_t bin_length(const struct heap *heap, unsigned class)
 {
     const struct bin *bin = &heap->bins.small[class];
@@ -76,7 +79,8 @@ static uint32_t bin_length(const struct heap *heap, unsigned class)
     return PEEK(bin->limit) != NO_SLOT && top > first ? (uint32_t)(top - first) : 0;
 }
 
-/* The bin works from the loaded magazine and its blocks, up to the limit, and the capacity is in force from now on. */
+/* Points the bin at the loaded magazine and its blocks, with room up to `limit`. The capacity is in force from now
+ * on. */
 static void bin_load(struct heap *heap, unsigned class, uint32_t limit)
 {
     struct bin *bin = &heap->bins.small[class];
@@ -93,17 +97,17 @@ static uintptr_t *heap_slots(struct heap *heap, uint32_t count)
     if ((size_t)(heap->slots_end - heap->slots) < count + line) {
         uintptr_t *fresh = os_map(SLOTS_BYTES);
         if (fresh == NULL) return NULL;
-        fresh[0] = (uintptr_t)heap->slots_end; /* the way back, for who empties the heap */
+        fresh[0] = (uintptr_t)heap->slots_end; /* the way back, for heap_empty */
         heap->slots = fresh + 1;
         heap->slots_end = fresh + SLOTS_COUNT;
     }
     uintptr_t *slots = heap->slots;
-    heap->slots += count + line; /* else all of a size would begin in the same few sets of the first cache */
+    heap->slots += count + line; /* the gap: else all of a size would begin in the same few sets of the first cache */
     return slots;
 }
 
-/* Has a magazine room for so many blocks? Else it gets other slots, a power of two of them; those it had, fewer than
- * the new ones, are not used again. So what a program that needs little of many classes touches lies in few pages.
+/* Makes room for so many blocks. Where a magazine has less, it moves to other slots, a power of two of them; the old
+ * ones, fewer than the new, are not used again. So a program that needs little of many classes touches few pages.
  * False: no memory, and nothing is done. */
 static bool magazine_widen(struct heap *heap, struct magazine *magazine, uint32_t room)
 {
@@ -138,9 +142,9 @@ static void magazine_swap(struct heap *heap, unsigned class)
     magazine_put(&heap->spare[class], loaded);
 }
 
-/* Blocks to fetch at once when the depot has none: a page's worth, so that little is touched before it is needed; more
- * of a class that the thread has much of, at most a quarter of that and a unit. Magazines are split and joined at
- * multiples of what was fetched, and where fetches meet, neighbours may belong to two cores and disturb each other. */
+/* Blocks to fetch from slabs at once when the depot has none: a page's worth, so that little is touched before it is
+ * needed; of a class that the thread has much of, more, but at most a quarter of that, and a unit. Where two fetches
+ * meet, neighbours may come to belong to two cores and disturb each other, so few long ones are better. */
 static uint32_t magazine_batch(const struct heap *heap, unsigned class)
 {
     uint32_t size = classes[class].size, half = magazine_room(heap, class) / 2;
@@ -150,7 +154,8 @@ static uint32_t magazine_batch(const struct heap *heap, unsigned class)
     return (uint32_t)size_max(size_min(bytes / size, half), 1);
 }
 
-/* Into the loaded magazine, which is empty: a full one from the depot, or blocks from slabs. False: no memory. */
+/* Fills the loaded magazine, which is empty: from the depot, or from slabs where the depot has none, or where the class
+ * is kept apart and slabs have blocks for it. False: no memory. */
 static bool magazine_fetch(struct heap *heap, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class];
@@ -189,8 +194,9 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     return blocks != 0;
 }
 
-/* A magazine leaves its slots, of which others take the place if they are a rack. While there are few of these, and of
- * a class that comes back from the depot: to memory that is only torn down they would add. */
+/* Makes a chain of a magazine's blocks, for the depot. A rack with enough of them goes as it is, and the magazine gets
+ * another, while few racks are out and if the class comes back from the depot: to memory that is only torn down they
+ * would add. All other blocks are packed. */
 static struct chain magazine_rest(struct heap *heap, unsigned class, struct magazine *full, bool leaves)
 {
     size_t much = size_max(RACKS_LEAST, atomic_load_explicit(&superslab_bytes, memory_order_relaxed) / RACKS_SHARE);
@@ -203,7 +209,7 @@ static struct chain magazine_rest(struct heap *heap, unsigned class, struct maga
     return chain;
 }
 
-/* Are most of its blocks far from the one before? */
+/* Do most of its blocks lie far from the one before? Every eighth is looked at. */
 static bool magazine_is_scattered(const struct magazine *full)
 {
     uint32_t far = 0, seen = 0;
@@ -212,10 +218,11 @@ static bool magazine_is_scattered(const struct magazine *full)
     return far * 2 > seen;
 }
 
-/* Does it go home, to slabs? A thread that gives much and takes nothing tears down what it had, and what it builds next
- * would lie in the order in which that was freed, for good: lists whose every step misses all caches. Slabs give blocks
- * in the order of addresses. Not where others take what it gives, nor what was freed in that order anyway; what others
- * had taken only once much of all classes was given. What tidying takes from the depot meanwhile does not end it. */
+/* Does a magazine go home, to slabs? A thread that gives much and takes nothing tears down what it had. From the depot,
+ * what it builds next would lie for good in the order in which that was freed: lists whose every step misses all
+ * caches. Slabs give blocks in the order of addresses. It does not go home where others take from the depot what the
+ * thread gives, nor where its blocks lie close together anyway; and blocks that others had taken go only once much of
+ * all classes was given. What tidying takes from the depot later does not end it. */
 static bool magazine_homes(struct heap *heap, unsigned class, const struct magazine *full)
 {
     bool others = heap->moved[class] < 0, much = !others && (heap->homed || heap->given_bytes >= HOMES_LEAST);
@@ -227,7 +234,8 @@ static bool magazine_homes(struct heap *heap, unsigned class, const struct magaz
     return true;
 }
 
-/* Its blocks go to slabs; `homes`: and some that the depot has, which would keep those slabs from being whole. */
+/* Returns a magazine's blocks to slabs; `homes`: and one magazine of the depot's, whose blocks would keep those slabs
+ * from becoming whole. */
 static void magazine_return(struct heap *heap, unsigned class, struct magazine *full, bool homes)
 {
     uint64_t now = os_tick_ns();
@@ -241,7 +249,8 @@ static void magazine_return(struct heap *heap, unsigned class, struct magazine *
     POKE(full->blocks, 0);
 }
 
-/* A magazine's blocks leave the thread: to the depot, or to slabs, for their order or as the depot holds enough. */
+/* A magazine's blocks leave the thread: to the depot or, unless `keep`, to slabs, for the sake of their order
+ * (magazine_homes) or because the depot holds enough. */
 static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, bool keep)
 {
     bool homes = !keep && magazine_homes(heap, class, full);
@@ -253,8 +262,8 @@ static void magazine_give(struct heap *heap, unsigned class, struct magazine *fu
     POKE(full->blocks, 0);
 }
 
-/* The loaded magazine is empty, or its uppermost block is not as it was left, which ends the program: take the spare,
- * or fetch blocks. False: no memory. */
+/* A pop failed: the loaded magazine is empty, or its uppermost block is not as it was left, which ends the program.
+ * Takes the spare magazine, or fetches blocks. False: no memory. */
 static NOINLINE bool magazine_refill(struct heap *heap, unsigned class)
 {
     uintptr_t uppermost = heap->bins.small[class].top[-1];
@@ -279,19 +288,20 @@ static NOINLINE bool magazine_refill(struct heap *heap, unsigned class)
 
 /* --- what is freed is kept apart from what is taken --------------------------------------------------------------- */
 
-/* What was freed last is taken next, and lies in any slab. So where a class needs ever less of its slabs, or less than
- * at a peak, the few blocks that live are soon all over them and let none go. While much of a class is free, and blocks
- * are both taken and given, those given go home by way of the spare magazine, and those taken come from slabs that are
- * nearly full, for these were the last in which a block became free: the others become whole. The price is a call for
- * each free, as none finds room in the bin; hits of malloc cost what they did. */
+/* What was freed last is taken next, whichever slab it lies in. So where a class needs ever less of its slabs, or less
+ * than at a peak, the few live blocks are soon spread over all slabs, and none can go. Therefore, while much of a class
+ * is free and blocks are both taken and given, those given go home by way of the spare magazine, and those taken come
+ * from the slabs that entered the list last. These are nearly full; the others become whole. The price is a call for
+ * each free, as the bin has no room (its limit is 0); hits of malloc cost what they did. */
 
-/* Blocks of the class that the thread's callers have more than they freed. */
+/* Blocks of the class that the thread's callers took, less those that they freed. */
 static int64_t heap_out(const struct heap *heap, unsigned class)
 {
     return heap->moved[class] - bin_length(heap, class);
 }
 
-/* Blocks of the class that magazines of the usual length would not hold count as free, too. */
+/* Is much of the class free in the thread's part (slabs_are_sparse)? Blocks in the depot's idle magazines count as
+ * free, and so do those in the thread's own beyond two magazines of the usual length. */
 static bool class_is_sparse(const struct heap *heap, unsigned class, bool before)
 {
     uint32_t cached = heap->loaded[class].blocks + heap->spare[class].blocks, usual = 2 * magazine_capacity(class);
@@ -299,7 +309,7 @@ static bool class_is_sparse(const struct heap *heap, unsigned class, bool before
     return slabs_are_sparse(slabs_own(heap, class), class, idle + (uint32_t)(cached - size_min(cached, usual)), before);
 }
 
-/* Shall it be so from now on? A magazine was given. */
+/* A magazine was given: are freed blocks of the class to be kept apart from now on? */
 static bool magazine_parts(struct heap *heap, unsigned class)
 {
     if (LIKELY(!class_is_sparse(heap, class, false))) return false;
@@ -308,7 +318,7 @@ static bool magazine_parts(struct heap *heap, unsigned class)
     return false;
 }
 
-/* From now on it is seen what becomes of the next frees; `anew`: and of slabs. */
+/* Begins to watch the next APART_LOOK frees; `anew`: and what becomes of the slabs. */
 static void magazine_look(struct heap *heap, unsigned class, bool anew)
 {
     struct apart *apart = &heap->apart[class];
@@ -319,7 +329,7 @@ static void magazine_look(struct heap *heap, unsigned class, bool anew)
     apart->slabs = PEEK(slabs_own(heap, class)->slabs);
 }
 
-/* It is so no longer, nor while so many magazines are given. */
+/* Freed blocks are no longer kept apart, and will not be until `wait` more magazines were given. */
 static void magazine_join(struct heap *heap, unsigned class, size_t wait)
 {
     struct magazine *loaded = &heap->loaded[class];
@@ -329,9 +339,10 @@ static void magazine_join(struct heap *heap, unsigned class, size_t wait)
     if (loaded->room != 0) bin_load(heap, class, magazine_limit(heap, class));
 }
 
-/* Was it worth it, and is it? A thread that only gives tears down what it had. Where blocks come and go in balance
- * slabs become whole until the rest is dense. If it is dense though none did, what was free was taken again: it comes
- * and goes, as waves do. */
+/* After APART_LOOK frees: are blocks still to be kept apart? Not where the thread hardly takes any: it tears down what
+ * it had. Not where the class is dense again: slabs became whole, as they do where blocks come and go in balance; or
+ * none did, and what was free was taken again, as in waves: then the next try waits longer. Nor where all blocks were
+ * freed several times and no slabs became whole: then it waits longest. */
 static void magazine_judge(struct heap *heap, unsigned class)
 {
     struct apart *apart = &heap->apart[class];
@@ -350,8 +361,8 @@ static void magazine_judge(struct heap *heap, unsigned class)
     }
 }
 
-/* The loaded magazine has no room: it gets more, up to its capacity, or it becomes the spare, and what the spare holds
- * goes to the depot. False: no memory for slots, and still no room. */
+/* The loaded magazine has no room: it gets more, up to its limit, or it becomes the spare, and the blocks of the spare
+ * leave the thread. False: no memory for slots, and still no room. */
 static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
@@ -371,7 +382,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
             magazine_widen(heap, spare, (uint32_t)size_min(loaded->room, limit));
             if (LIKELY(spare->room != 0)) {
                 magazine_swap(heap, class);
-            } else { /* no memory for a second one's slots: this one goes */
+            } else { /* no memory for the spare's slots: the loaded one goes */
                 given = loaded->blocks;
                 magazine_give(heap, class, loaded, false);
             }
@@ -393,7 +404,8 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
     return true;
 }
 
-/* A freed block, if its class is kept apart and the spare magazine has room. */
+/* Puts a freed block into the spare magazine, if its class is kept apart and there is room; else false, and nothing is
+ * done. */
 static bool magazine_keep_apart(struct heap *heap, unsigned class, uintptr_t block)
 {
     struct magazine *spare = &heap->spare[class];
@@ -416,8 +428,8 @@ static bool magazine_empty_spare(struct heap *heap, unsigned class)
     return magazine_widen(heap, spare, heap->capacity[class]);
 }
 
-/* Everything of one class goes to the depot; `leaves`: for a thread that ends, rests or purges, and so does not come
- * back. */
+/* Gives away all blocks of one class. `leaves`: the thread ends, rests or purges, and so does not come back; then all
+ * go to the depot. */
 static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
@@ -435,14 +447,14 @@ static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
 
 /* --- a block asked about ------------------------------------------------------------------------------------------ */
 
-/* Does one of the slots from `first` to below `top` hold the block, that which its first word names? */
+/* Does the block's first word name one of the slots from `first` to below `top`, and does that one hold the block? */
 static bool slots_hold(const uintptr_t *first, const uintptr_t *top, uintptr_t block)
 {
     uintptr_t at = block_words(block)[0] - (uintptr_t)first;
     return at < (uintptr_t)top - (uintptr_t)first && first[at / sizeof *first] == block;
 }
 
-/* Does a slab hold it? */
+/* Is the block among the returned ones of its slab? */
 static bool slab_holds(struct span *slab, uintptr_t block)
 {
     struct class_slabs *slabs = slabs_of(slab);
@@ -457,7 +469,7 @@ static bool slab_holds(struct span *slab, uintptr_t block)
 static bool depot_holds(struct depot *depot, unsigned class, uintptr_t block)
 {
     bool found = false;
-    lock_take(&round_lock); /* for the slots */
+    lock_take(&round_lock); /* for round_slots */
     lock_take(&depot->lock);
     for (uintptr_t head = depot->top; head != 0 && !found;) {
         struct chain chain = chain_open(head, &head);
@@ -469,7 +481,7 @@ static bool depot_holds(struct depot *depot, unsigned class, uintptr_t block)
     return found;
 }
 
-/* Can its first word be what a free block's in a slab or in the depot is? */
+/* Could the block's first word be that of a free block in a slab or in the depot? */
 static bool block_leads_on(unsigned class, uintptr_t block)
 {
     uintptr_t next = link_next(block), below;
@@ -480,7 +492,8 @@ static bool block_leads_on(unsigned class, uintptr_t block)
 }
 
 /* Is the block free, in one of this thread's magazines, in a slab or in the depot? Those in other threads' magazines
- * and in parts without pages do not tell. What a program writes often looks like neither; else all are searched. */
+ * and in bare parts are not found. Most words that a program writes look like none of these; only for the others are
+ * all places searched. */
 static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
     const struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
@@ -498,7 +511,7 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
     return found;
 }
 
-/* May it be? No word of a block that is not says so often; what a program copies there unread may. */
+/* May the block be free? The first word of a live block seldom says so, unless a program copied it there unread. */
 static ALWAYS_INLINE bool block_seems_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
     uintptr_t word = block_words(block)[0];
