@@ -7,17 +7,17 @@ static bool wide_is_near(unsigned class, size_t size)
     return class >= WIDE_CLASS && classes[class].size >= size && classes[class].size <= size + size / 2;
 }
 
-/* A cached block of a longer class, for when none of this class lies ready with the thread, in its part of the depot or
- * in a slab; it is aligned as well as this one's are. These blocks are pages long: those of the longer one are there
- * already, those of a new one would be touched for the first time. But a class that is served so again and again gets
- * a block of its own each time NEAR_MANY were lent, or it would never have any. 0: there is none. */
+/* A block of a longer class from the thread's own magazine, for when none of this class lies ready with the thread, in
+ * its part of the depot or in a slab. It is aligned as well as this one's are. Such blocks are pages long: those of the
+ * longer one are there already, those of a new one would be touched for the first time. One request in NEAR_MANY is
+ * refused, or a class that is served so again and again would never get blocks of its own. 0: there is none. */
 static NOINLINE uintptr_t wide_allocate_near(struct heap *heap, unsigned class)
 {
     uint32_t size = classes[class].size, alignment = size & -size;
     uint8_t *lent = &heap->lent[class - WIDE_CLASS];
     *lent = (uint8_t)((*lent + 1) % NEAR_MANY);
     if (*lent == 0) return 0;
-    bool behind = heap->spare[class].blocks != 0 && heap->apart[class].frees == 0; /* else it goes home */
+    bool behind = heap->spare[class].blocks != 0 && heap->apart[class].frees == 0; /* else these go home */
     bool ready = behind || PEEK(depot_own(heap, class)->top) != 0 || slabs_wait(heap, class);
     uintptr_t block;
     for (class ++; !ready && class < CLASSES && wide_is_near(class, size); class ++)

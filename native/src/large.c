@@ -28,8 +28,8 @@ static bool window_try(struct span *window)
 
 static struct lock trim_lock; /* held while live windows are trimmed; arena_lock comes after it */
 
-/* A window's size and pages change under this hold, which lasts for a few instructions, or for one purge: then its
- * owner waits for the lock that goes with it. */
+/* Holds a live window, as whoever changes its size or pages must. A hold lasts for a few instructions, or for one
+ * purge: then the owner waits for trim_lock, which goes with it. */
 static void window_hold(struct span *window)
 {
     while (!window_try(window)) {
@@ -46,7 +46,7 @@ static void window_release(struct span *window, uint32_t life)
 
 static bool window_is_long(const struct span *window) { return window->units > GROWTH_UNITS; }
 
-/* Those that may be written to where so many are reached. */
+/* Units of a window that may be written to once its blocks have reached so many. */
 static size_t window_open_units(size_t units)
 {
     size_t open = GROWTH_UNITS;
@@ -54,7 +54,7 @@ static size_t window_open_units(size_t units)
     return open;
 }
 
-/* Before a block has so many units here; false where the kernel refuses. The caller holds the window, or it is in no
+/* Makes so many units of a window writable; false where the kernel refuses. The caller holds the window, or it is in no
  * list. */
 static bool window_open(const struct span *window, size_t units)
 {
@@ -62,7 +62,7 @@ static bool window_open(const struct span *window, size_t units)
     return open <= window_open_units(window->touched) || os_commit((void *)window->address, open << UNIT_SHIFT);
 }
 
-/* Units that a live window holds beyond so many, where they are most of what it holds, or very many. */
+/* Units that a window holds beyond so many, if they are most of what it holds, or very many; else 0. */
 static size_t window_spare(const struct span *window, size_t units)
 {
     size_t spare = window->touched - size_min(window->touched, units);
@@ -97,8 +97,9 @@ static void room_count(struct room had, struct room has)
     if (more != 0) atomic_fetch_add_explicit(&windows_roomy, more, memory_order_relaxed);
 }
 
-/* A new window for so many units. NULL where windows have their share of the address space, a quarter, of which long
- * ones have half, or what is mapped is resident at once: then blocks that grow are copied. Under arena_lock. */
+/* A new window for so many units. NULL where windows have their share of the address space, a quarter (long ones: where
+ * all have an eighth), or memory is resident as soon as it is mapped: then blocks that grow are copied. Under
+ * arena_lock. */
 static struct span *window_new(size_t units)
 {
     bool is_long = units > GROWTH_UNITS;
@@ -115,9 +116,10 @@ static struct span *window_new(size_t units)
     return window;
 }
 
-/* The window's block is about to grow from `had` units, which lie here or, `moved`, are copied here next. From
+/* The block is about to grow from `had` units, which lie in this window or, `moved`, are copied here next. From
  * WINDOW_HUGE on, so that the rest of the last huge page is little beside it, it gets huge pages each time it doubles,
- * as far as the next doubling, if it grows in steps and what it had is filled. The caller holds the window. */
+ * up to the next doubling, if it grows in steps and what it had is filled. The caller holds the window, or has just
+ * taken it. */
 static ALWAYS_INLINE void window_huge(const struct span *window, size_t had, size_t units, bool moved)
 {
     size_t end = (size_t)2 << log2_floor(units), from = moved ? 0 : end / 2;
@@ -127,8 +129,9 @@ static ALWAYS_INLINE void window_huge(const struct span *window, size_t had, siz
     if (from < end) os_huge((void *)(window->address + (from << UNIT_SHIFT)), (end - from) << UNIT_SHIFT, true);
 }
 
-/* Gives back the window's pages from a unit on, the last huge one whole, and with them what was asked for. The caller
- * holds the window, or it is nobody's. Result: bytes of units that were touched, 0 where the kernel refuses. */
+/* Gives back the window's pages from a unit on, up to the end of the last huge page, and withdraws the request for huge
+ * pages there. The caller holds the window, or it is nobody's. Result: bytes of units that were touched, 0 where the
+ * kernel refuses. */
 static size_t window_purge(struct span *window, uint32_t from)
 {
     uintptr_t begin = window->address + ((size_t)from << UNIT_SHIFT), end = window->address + run_touched_bytes(window);
@@ -152,10 +155,10 @@ static void window_list(struct span *window)
     POKE(windows, window);
 }
 
-/* The free window that was used last, of those that are long enough, and while half of the long ones' share is left of
- * any length: where there are many blocks, long ones are for those that need them. `warm`: whose pages are wanted, so
- * of a few one that has not far more of them than the block, but for as many blocks as threads can work at a time: each
- * holds them until a round of purging. NULL where there is none. Under arena_lock. */
+/* Takes the free window that was used last, of those that are long enough. Long windows are for blocks that need them;
+ * others get one only while less than half of their share is reserved. `warm`: only one with pages. Each holds them
+ * until a round of purging, so once there are as many roomy windows as threads can work at a time, one with far more
+ * pages than the block is passed over; up to eight are looked at. NULL where there is none. Under arena_lock. */
 static struct span *window_pick(size_t size, bool warm)
 {
     bool any = !warm || atomic_load_explicit(&windows_roomy, memory_order_relaxed) < run_threads;
@@ -174,7 +177,8 @@ static struct span *window_pick(size_t size, bool warm)
     return NULL;
 }
 
-/* A window for a block of this size, a warm one first; `warm`: no other. NULL where there is none. */
+/* A window for a block of this size, a free one before a new one; `warm`: only a free one that has pages. NULL where
+ * there is none. */
 static struct span *window_take(struct heap *heap, size_t size, bool warm)
 {
     size_t units = run_units(size);
@@ -204,7 +208,7 @@ static struct span *window_take(struct heap *heap, size_t size, bool warm)
     return window;
 }
 
-/* The caller holds the window; it is free from here on. `goes`: without its pages. */
+/* Frees a window that the caller holds; `goes`: without its pages. */
 static void window_give(struct heap *heap, struct span *window, bool goes, uint64_t now)
 {
     if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(window));
@@ -221,7 +225,7 @@ static void window_give(struct heap *heap, struct span *window, bool goes, uint6
     lock_drop(&arena_lock);
 }
 
-/* The block became shorter: pages behind it go, if they are worth it. */
+/* The block became shorter: the pages behind it go, if they are WINDOW_HUGE or more. */
 static void window_fit(struct heap *heap, struct span *window)
 {
     window_hold(window);
@@ -235,9 +239,9 @@ static void window_fit(struct heap *heap, struct span *window)
     window_release(window, run_mark(run_block(window)));
 }
 
-/* Gives back the pages of live windows that no block has reached since the last round (all: that the block in it does
- * not reach now), where they are most of what the window holds. A vector that is emptied and grows again keeps its
- * pages. Result: bytes. */
+/* Gives back the pages of live windows that no block has reached since the last round (`all`: that the present block
+ * does not reach), where they are most of what the window holds, or very many. A vector that is emptied and grows again
+ * keeps its pages. Result: bytes. */
 static size_t windows_trim(bool all)
 {
     size_t bytes = 0;
@@ -257,7 +261,7 @@ static size_t windows_trim(bool all)
         room_count(had, window_room(window));
         window->wanted = units;
         window_release(window, run_mark(run_block(window)));
-        lock_drop(&trim_lock); /* its owner may wait for it, and takes it only to wait: so here it may come second */
+        lock_drop(&trim_lock); /* its owner may wait for it, and takes no other under it: so here it may come second */
         lock_take(&trim_lock);
     }
     lock_drop(&arena_lock);
@@ -265,8 +269,8 @@ static size_t windows_trim(bool all)
     return bytes;
 }
 
-/* Gives windows idle since `horizon` back to the arena, without their pages; of long ones the pages alone. Result:
- * bytes. */
+/* Gives free windows that are idle since `horizon` back to the arena, without their pages; long ones stay, and lose
+ * only their pages. Result: bytes. */
 static size_t windows_purge(uint64_t horizon)
 {
     size_t bytes = 0;
@@ -295,7 +299,7 @@ static size_t windows_purge(uint64_t horizon)
     return bytes;
 }
 
-/* In a child: a window that a thread held which stayed behind is nobody's, and its count may be behind its size. */
+/* In a child: windows are counted anew, and those that were held by threads that stayed behind are released. */
 static void windows_child(void)
 {
     atomic_store(&window_units, 0);
@@ -318,8 +322,8 @@ static void large_free(struct heap *heap, struct span *run, bool goes, uint64_t 
     mid_spill(heap, run, RUN_FREE, now);
 }
 
-/* A block that became much shorter where it lies keeps no pages behind it; and where most of it went, no address space
- * either. */
+/* A block became much shorter where it lies: the pages behind it go, and where it needs less than half of the run, the
+ * address space, too. */
 static void run_trim(struct heap *heap, struct span *run, size_t units)
 {
     size_t had = run_touched_bytes(run), keeps = units << UNIT_SHIFT;
@@ -368,7 +372,7 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
         return true;
     }
     bool cuts = units >= run->units / 4 && run->units - units >= WINDOW_HUGE / UNIT_BYTES;
-    if (units < run->units / 2 && !cuts) return false; /* little is copied, and its place serves the next one whole */
+    if (units < run->units / 2 && !cuts) return false; /* moving it copies little, and leaves its place whole */
     if (units > run->units) {
         lock_take(&arena_lock);
         uint32_t had = run->units;

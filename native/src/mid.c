@@ -4,16 +4,16 @@
  *
  * A run's descriptor lies outside the run: neither allocation nor free touches the block itself. */
 
-/* Units that a block of this size needs, its colour included. Large ones have none: they would need one more huge
- * page. */
+/* Units that a block of this size needs, its colour included. Large blocks have no colour: with one they would need one
+ * more huge page. */
 static ALWAYS_INLINE size_t run_units(size_t size)
 {
     return (size + (size < LARGE_MIN ? RUN_SLACK : 0) + UNIT_BYTES - 1) >> UNIT_SHIFT;
 }
 
 /* Blocks that all began on a unit would share a few sets of every cache, so each run has a colour: the cache line of
- * its first page on which the block begins (Bonwick, USENIX 1994, section 4.2). Steps of 5 of 63 spread any few of
- * them; the first line is left out, so that free sees at once that such a block is no slab's. */
+ * its first page on which the block begins (Bonwick, USENIX 1994, section 4.2). Steps of 5, modulo 63, spread any few
+ * of them; the first line is left out. */
 static void run_colour(struct heap *heap, struct span *run)
 {
     heap->colour = (heap->colour + 5) % (RUN_COLOURS - 1);
@@ -21,40 +21,41 @@ static void run_colour(struct heap *heap, struct span *run)
 }
 static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
 
-/* The word of a live run: the lower half of its block's address and one. It is odd, so no other span has it in this
- * place: a slab has 0 there, a free span an even number. */
+/* The word of life of a run that a caller has: the lower half of its block's address, plus one. It is odd, so no other
+ * span has it in this place: a slab has 0 there, a free span an even number. */
 static ALWAYS_INLINE uint32_t run_mark(uintptr_t block) { return (uint32_t)block + 1; }
 
-/* Does a block that a caller has start here? Whatever the span is. */
+/* Does a block that a caller has start here? The span may be of any kind. */
 static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
 {
     return PEEK(span->life) == run_mark(block);
 }
 
-/* Longer by half and a unit is near enough: the pages are there already. One unit, the most frequent length, takes no
- * other. Of nine to sixteen, where each length has a bin, a quarter is enough to find one, and idles less memory. */
+/* Is a run of this length near enough to be used for so many units? Longer by half and a unit will do: its pages are
+ * there already. One unit, the most frequent length, takes no other. From nine to sixteen, where each length has a bin,
+ * longer by a quarter and a unit is enough to find one, and less memory lies idle. */
 static ALWAYS_INLINE bool run_is_near(size_t length, size_t units)
 {
     return length <= units + units / (units > RUN_SHORT && units <= RUN_EXACT ? 4 : 2) + (units > 1);
 }
 
-/* The lengths of short runs, by the units that a block needs, as the offset of their bin in the row of them:
- * descriptors have it as it is, so nothing is multiplied on the way. There is none of 5 or 7 units: where there are
- * fewer lengths, one of the right length is in hand more often, and a call that finds none takes a branch that no core
- * foretells. The surplus of a longer run is never touched. The last bin is always empty. */
+/* By the units that a block needs: the bin of the short runs that serve it, as an offset in the row of bins.
+ * Descriptors have it like that, so nothing is multiplied on the way. There are no runs of 5 or 7 units: with fewer
+ * lengths, one of the right length is in hand more often, and a call that finds none takes a branch that no core
+ * foretells. What a longer run has to spare is never touched. The last bin is always empty. */
 #define SHORT_BIN(length) ((length) * sizeof(struct run_bin))
 static const uint8_t short_bins[RUN_SHORT + 2] = {SHORT_BIN(0), SHORT_BIN(1), SHORT_BIN(2), SHORT_BIN(3), SHORT_BIN(4),
                                                   SHORT_BIN(6), SHORT_BIN(6), SHORT_BIN(8), SHORT_BIN(8), SHORT_BIN(9)};
 
-/* The length of a run for so many units. */
+/* The length of the run that serves so many units. */
 static ALWAYS_INLINE size_t run_length(size_t units)
 {
     return units <= RUN_SHORT ? short_bins[units] / sizeof(struct run_bin) : units;
 }
 
-/* Says where the run goes when it is freed. Short ones of the first arena, where a block tells its descriptor by its
- * address alone, and of no known site, which would have to be forgotten, need no accounts: all of such a run counts as
- * touched. One of 5 or 7 units, from elsewhere, serves the length below. */
+/* Says to which bin the run goes when it is freed. Short runs need no accounts (all of such a run counts as touched) if
+ * they lie in the first arena, where the block's address alone leads to the descriptor, and if no site is known, which
+ * would have to be forgotten. A run of 5 or 7 units, made elsewhere, serves the length below. */
 static ALWAYS_INLINE void run_sort(struct span *run)
 {
     bool brief = run->units <= RUN_SHORT && run->address - arenas[0].base < PEEK(arenas[0].bytes) && run->site == 0;
@@ -62,7 +63,7 @@ static ALWAYS_INLINE void run_sort(struct span *run)
     if (brief) POKE(run->touched, run->units);
 }
 
-/* Has a caller its block? */
+/* Does a caller have its block? */
 static ALWAYS_INLINE bool run_is_out(const struct span *run) { return PEEK(run->life) % RUN_KEPT != RUN_FREE; }
 
 /* The run goes to a caller. */
@@ -77,14 +78,14 @@ static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
     run_sort(run);
 }
 
-/* It comes back, to be given to the arena. False where another thread frees it, too. */
+/* The run comes back, to be given to the arena. False where another thread has freed it, too. */
 static bool run_end(struct span *run, uintptr_t block)
 {
     uint32_t live = run_mark(block);
     return __atomic_compare_exchange_n(&run->life, &live, RUN_FREE, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-/* The caller's block begins where the run does. */
+/* Lets a live run's block begin where the run does, without a colour. */
 static void run_level(struct span *run)
 {
     run->start = 0;
@@ -112,8 +113,9 @@ static ALWAYS_INLINE uintptr_t short_pop(struct run_bin *bin)
     return block;
 }
 
-/* Here and in short_free as few stores as can be: they wait behind those of the program to large blocks, each of which
- * misses a cache. All lengths take the same way, since which one comes next cannot be foretold. */
+/* Hands a short run out. Here and in short_free are as few stores as can be: they wait behind those of the program to
+ * large blocks, each of which misses a cache. All lengths take the same way, since which one comes next cannot be
+ * foretold. */
 static ALWAYS_INLINE void *short_begin(const struct bins *bins, uintptr_t block, size_t size)
 {
     struct span *run = short_of(block);
@@ -131,7 +133,8 @@ static ALWAYS_INLINE uintptr_t short_take(struct run_bin *shorts, size_t size)
     return short_pop(short_at(shorts, short_bins[run_units(size)]));
 }
 
-/* Where there is none: one of the next length, if that is near and none of the first lies among the others. */
+/* Where none of that length is in hand: one of the next length, if that is near enough and none of the first length is
+ * kept with accounts. */
 static ALWAYS_INLINE uintptr_t short_take_near(struct heap *heap, size_t size)
 {
     size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
@@ -139,7 +142,7 @@ static ALWAYS_INLINE uintptr_t short_take_near(struct heap *heap, size_t size)
     return short_pop(&heap->bins.shorts[next]);
 }
 
-/* Keeps a live short run; false, and nothing is done, where it is none or there is no room. */
+/* Keeps a live short run in hand; false, and nothing is done, where the run is not short or there is no room. */
 static ALWAYS_INLINE bool short_free(struct bins *bins, struct span *run, uintptr_t block)
 {
     struct run_bin *bin = short_at(bins->shorts, run->bin);
@@ -156,7 +159,7 @@ static size_t shorts_most(unsigned length) { return run_length(length) == length
 static uintptr_t *shorts_slots(struct heap *heap, unsigned length) { return heap->short_slots[length] + 1; }
 
 static _Atomic uint32_t heaps_alive; /* threads that cache; heap.c counts them */
-static uint32_t run_threads = 1;     /* that can work at a time: as many as there are cores */
+static uint32_t run_threads = 1;     /* threads that can work at a time: the number of cores */
 
 /* What a thread may keep is divided by this: where there are more threads than cores, most of them rest. */
 static uint32_t runs_share(void)
@@ -165,10 +168,10 @@ static uint32_t runs_share(void)
     return share != 0 ? share : 1;
 }
 
-/* What it may always keep of runs that are not in hand. */
+/* Bytes of runs, beside those in hand, that a thread may always keep. */
 static size_t runs_least(void) { return (size_t)knob(KNOB_run_cache_bytes) / runs_share(); }
 
-/* What it may have in hand of short ones of a length. */
+/* Bytes of short runs of each length that it may have in hand. */
 static size_t shorts_bytes(void)
 {
     return size_min(RUN_SHORT_BYTES, (size_t)knob(KNOB_run_cache_bytes) / 4 * 3) / runs_share();
@@ -178,13 +181,13 @@ static void shorts_limit(struct heap *heap, size_t bytes)
 {
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
         size_t run = length * UNIT_BYTES;
-        size_t runs = 8 * bytes >= run ? (bytes + run - 1) / run : 0; /* far less: those not in hand can be collected */
+        size_t runs = 8 * bytes >= run ? (bytes + run - 1) / run : 0; /* far less: none, for others can be collected */
         heap->bins.shorts[length].limit = shorts_slots(heap, length) + size_min(runs, shorts_most(length));
     }
     heap->short_bytes = bytes;
 }
 
-/* Empty bins. */
+/* Gives the heap empty bins for short runs. */
 static void shorts_begin(struct heap *heap)
 {
     heap->run_allowed = runs_least();
@@ -204,8 +207,8 @@ static struct span *short_run(struct heap *heap, size_t length)
     return short_of(block);
 }
 
-/* The cached run whose length is nearest, not shorter; NULL where none is near. Its pages are not zero. The thread is
- * at its lists, and leaves them. */
+/* Serves a block by the cached run whose length is nearest and not shorter; NULL where none is near. Its pages are not
+ * zero. The caller has begun with kept_try or kept_enter; this ends it. */
 static NOINLINE struct span *mid_allocate_near(struct heap *heap, size_t size)
 {
     size_t units = run_units(size);
@@ -247,18 +250,19 @@ static void run_huge(const struct span *run, bool wanted)
     os_huge((void *)begin, size_min(end, arena->base + PEEK(arena->writable)) - begin, wanted);
 }
 
-/* Large blocks get huge pages where this program fills them, or blocks of which little is touched would cost 2 MiB
- * each. What is known goes by doublings of size, by log2. `large_filled`: blocks in a row that were seen without huge
- * pages and were filled, long ones counted as several, at most LARGE_SURE, or LARGE_SPARSE. Only those can tell, for
- * one touch fills 2 MiB of the others; so some go without, to see, the more seldom the more were filled. `large_since`:
- * blocks since the last of them. A lost update is no matter. */
+/* Large blocks get huge pages where this program fills them; else each of which little is touched would cost 2 MiB.
+ * What is known is kept by doublings of size (log2). Only blocks without huge pages can tell, for one touch fills 2 MiB
+ * of the others; so some go without, to see, the more seldom the more were filled. `large_filled`: of those that could
+ * tell, how many in a row were filled, long ones counted as several, up to LARGE_SURE; or LARGE_SPARSE. `large_since`:
+ * blocks since the last one without. A lost update does no harm. */
 static uint8_t large_filled[64], large_since[64];
 
-/* A block from the threshold on goes back when it is freed. But where that is the highest, and one was asked for soon
- * after the last one was freed, it stays for the purge delay, as other free memory does. A lost update is no matter. */
+/* The pages of a block from the threshold on go back when it is freed. But where the threshold is the highest, and such
+ * a block is asked for soon after the last one was freed (`large_returns`), they stay for the purge delay, as other
+ * free memory does. A lost update does no harm. */
 static uint64_t large_gone_ns;
 static bool large_returns;
-static bool giants_stay; /* did the pages of the last one that was freed, or shortened? */
+static bool giants_stay; /* did those of the last block that was freed or shortened? */
 
 static bool large_goes(size_t size) { return size >= (size_t)knob(KNOB_large_threshold); }
 
@@ -268,13 +272,14 @@ static void large_came(void)
     POKE(large_returns, soon && (size_t)knob(KNOB_large_threshold) == LARGE_THRESHOLD_MAX);
 }
 
-/* A doubling of which nothing is known yet goes by the one beside it. */
+/* A doubling of which less is known goes by the one beside it, up to LARGE_FEW. */
 static void large_hint(unsigned doubling, size_t filled)
 {
     uint8_t *row = &large_filled[doubling], hint = (uint8_t)size_min(filled, LARGE_FEW);
     if (PEEK(*row) < hint) POKE(*row, hint);
 }
 
+/* Learns from a large block. That it was not filled always counts; that it was, only if it had no huge pages. */
 static void large_learn(const struct span *run, size_t size, bool filled)
 {
     unsigned doubling = log2_floor(size);
@@ -290,8 +295,8 @@ static void large_learn(const struct span *run, size_t size, bool filled)
     }
 }
 
-/* Looks at the large block that this thread took last from what nobody had touched. Whoever asks for one after the
- * other has filled it by now, if ever. Result: does it live? */
+/* Looks at the large block that this thread took last from what nobody had touched. A thread that asks for another one
+ * has filled it by now, if ever. Result: does it live? */
 static bool large_look(const struct heap *heap)
 {
     const struct span *last = heap->fresh;
@@ -305,8 +310,8 @@ static bool large_look(const struct heap *heap)
     return live;
 }
 
-/* A large run is freed for the first time, or one whose pages go back whenever it is: also with huge pages a long one
- * shows whether it was filled. */
+/* A large run is freed for the first time, or its pages go back: was it filled? A long one shows that with huge pages,
+ * too. If it was, at the first time, and its pages stay, it gets huge pages from now on. */
 static NOINLINE void run_settle(struct span *run)
 {
     bool filled = os_dense((void *)run->address, run->size, 12), first = run->place == RUN_UNSETTLED;
@@ -317,14 +322,14 @@ static NOINLINE void run_settle(struct span *run)
 }
 
 /* A large run whose pages nobody has touched goes to a caller: with huge pages? One that lies in another's huge page
- * already would tell nothing. */
+ * already gets them, for it would tell nothing. */
 static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t size)
 {
     bool lives = large_look(heap);
     unsigned doubling = log2_floor(size), filled = PEEK(large_filled[doubling]), since = PEEK(large_since[doubling]);
     bool sure = filled >= LARGE_FEW && filled != LARGE_SPARSE;
-    size_t weight = lives ? 1 : 1 + size / LARGE_LONG; /* of long ones that come and go, one at a time is on trust */
-    size_t trusted = lives ? size_max(2, LARGE_TRUST / size) : UINT8_MAX; /* one that is sparse costs all its bytes */
+    size_t weight = lives ? 1 : 1 + size / LARGE_LONG; /* of long ones that come and go, one at a time is trusted */
+    size_t trusted = lives ? size_max(2, LARGE_TRUST / size) : UINT8_MAX; /* a sparse one costs all its bytes */
     size_t turn = sure ? size_min(weight << (filled - LARGE_FEW + 1), size_min(trusted, UINT8_MAX)) : 0;
     bool huge = sure && (since + 1 < turn || os_dense((void *)run->address, size, 1));
     POKE(large_since[doubling], huge ? (uint8_t)size_min(since + 1, UINT8_MAX) : 0);
@@ -334,8 +339,8 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
 }
 
 /* Huge pages under runs that come and go: a region whose pages are nearly all resident is moved into one, which costs
- * hardly any memory but up to a millisecond, once. A program that ends soon has none moved: one region a call,
- * and none in the first ones. */
+ * hardly any memory but up to a millisecond, once. At most one region a call, and none in the first REGION_WAIT calls,
+ * so a program that ends soon has none moved. */
 static NOINLINE void region_collapse(void)
 {
     static uint32_t waited;
@@ -352,16 +357,16 @@ static NOINLINE void region_collapse(void)
     bool collapsed = os_collapse((void *)region, SUPERSLAB_LARGE);
     os_huge((void *)region, SUPERSLAB_LARGE, false); /* what comes later is small again */
     if (collapsed) return;
-    if (os_dense((void *)region, SUPERSLAB_LARGE, 15)) POKE(recycled_due, SIZE_MAX); /* else it went back meanwhile */
+    if (os_dense((void *)region, SUPERSLAB_LARGE, 15)) POKE(recycled_due, SIZE_MAX); /* the kernel refuses: no more */
 }
 
 static bool runs_given_many(const struct heap *heap) { return heap->run_given >= RUN_GIVEN_MANY << heap->peaks; }
 
-/* Says how many bytes of runs the thread may keep beside the short ones: RUN_TIMES what its callers have, but always a
- * little, more where it works in bursts, and never RUN_MORE times that little, for an idle thread keeps them. Of runs
- * that other threads freed it does not know, so it has no more than there are. What it has in hand counts as its
- * callers', who will soon ask for it, unless it gives one after the other. Where an idle thread's are collected it may
- * keep all that it had, up to RUN_WATCHED times that little. */
+/* Says how many bytes of runs the thread may keep beside those in hand: RUN_TIMES what its callers have, up to RUN_MORE
+ * times what it may always keep, for an idle thread keeps them; and always that least, which doubles with each burst
+ * (`peaks`). Of runs that other threads freed it does not know, so it counts no more than are out. Those in hand count
+ * as its callers', who will soon ask for them, unless it gives one after the other. Where an idle thread's runs are
+ * collected it may keep all that it had, up to RUN_WATCHED times the least. */
 static void mid_allow(struct heap *heap)
 {
     if (UNLIKELY(PEEK(heap->kept.taken) != 0)) heap->run_held -= size_min(heap->run_held, kept_learn(&heap->kept));
@@ -375,7 +380,7 @@ static void mid_allow(struct heap *heap)
     heap->kept.portion = size_max(heap->run_allowed / 4, RUN_PORTION);
 }
 
-/* As run_give; the heap, where there is one, had it. */
+/* As run_give, for a run of the heap's, where there is a heap. */
 static void mid_spill(struct heap *heap, struct span *run, uint32_t life, uint64_t now)
 {
     if (heap != NULL) {
@@ -387,7 +392,7 @@ static void mid_spill(struct heap *heap, struct span *run, uint32_t life, uint64
     run_give(run, life, now);
 }
 
-/* Bounds the bins; what they hold beyond that is spilled. */
+/* Bounds the short runs in hand to so many bytes of each length; spills what is beyond. */
 static void shorts_bound(struct heap *heap, size_t bytes)
 {
     if (heap->short_bytes == bytes) return;
@@ -398,19 +403,19 @@ static void shorts_bound(struct heap *heap, size_t bytes)
             mid_spill(heap, short_run(heap, length), heap->bins.kept, now);
 }
 
-/* Spills cached runs, longest first, until `keep` bytes are left. */
+/* Spills cached runs, longest first, until `keep` bytes are left; with 0, those in hand as well. */
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
         for (struct span *run; (run = short_run(heap, length)) != NULL;) mid_spill(heap, run, heap->bins.kept, now);
     for (struct span *run; (run = kept_longest(heap, keep)) != NULL;) mid_spill(heap, run, heap->bins.kept, now);
     kept_enter(&heap->kept);
-    kept_leave_told(&heap->kept); /* nobody looks here for what has gone */
+    kept_leave_told(&heap->kept); /* so that nobody collects here what has gone */
 }
 
-/* A run went to the arena since the thread had too much. What it keeps falls with what it may keep, which falls with
- * every run that goes; but no free pays for more than a few. A thread that gives one after the other keeps a quarter of
- * its short ones, until it takes one. */
+/* A run went to the arena since the thread had too much. What the thread keeps is brought down to what it may keep,
+ * which falls with every run that goes; but no free pays for more than a few runs. A thread that gives one after the
+ * other keeps a quarter of the short ones in hand, until it takes a run from the arena. */
 static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
 {
     if (runs_given_many(heap)) shorts_bound(heap, shorts_bytes() / 4);
@@ -420,12 +425,12 @@ static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
         mid_spill(heap, run, heap->bins.kept, now);
 }
 
-static _Atomic size_t window_units; /* that may hold pages: of free growth windows, and spare ones of live ones */
+static _Atomic size_t window_units; /* that may hold pages: in free growth windows, and spare ones in live ones */
 static size_t (*windows_relieve)(uint64_t horizon); /* large.c's windows_purge; set at start */
 
-/* One is asked for that no free memory with pages serves: what there is goes back first, the oldest first, if it is
- * much beside what callers have, so that what stayed makes no peak much higher. Some stays, as sizes that vary find
- * none that serves now and then, and all that went is touched anew. */
+/* A giant is asked for that no free memory with pages can serve. If that memory is much beside what callers have, it
+ * goes back first, oldest first, so that what stayed does not raise the peak. Some of it stays where giants keep their
+ * pages: as their sizes vary, now and then none serves, and all that went would be touched anew. */
 static NOINLINE void giant_relieve(void)
 {
     size_t much = (size_t)knob(KNOB_large_threshold) >> UNIT_SHIFT, keep = 0;
@@ -439,7 +444,8 @@ static NOINLINE void giant_relieve(void)
     lock_drop(&round_lock);
 }
 
-/* A run from the arena. Runs lie side by side, so neighbours share the huge pages at their ends. */
+/* A run from the arena; NULL where memory ends. Runs lie side by side, so neighbours share the huge pages at their
+ * ends. */
 static struct span *mid_refill(struct heap *heap, size_t size)
 {
     size_t units = run_units(size);
@@ -451,7 +457,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     lock_take(&arena_lock);
     struct span *run = arena_take_warm(length, 1);
     lock_drop(&arena_lock);
-    if (run == NULL) { /* no growth while pages lie idle here: together with what lies beside them they may do */
+    if (run == NULL) { /* no growth while pages lie idle: together with what lies beside them they may serve */
         if (PEEK(heap->kept.bytes) >= RUN_MUCH) mid_shrink(heap, 0, os_tick_ns());
         runs_relieve();
         depots_relieve_runs(atomic_load_explicit(&run_units_out, memory_order_relaxed));
@@ -493,8 +499,8 @@ static ALWAYS_INLINE bool mid_keep(struct heap *heap, struct span *run)
     return kept_push(kept, run_bin_floor(run->units), run, bytes);
 }
 
-/* What lay idle for a whole round goes back, lists of which none was taken first: a thread that needs less than it did
- * keeps less. */
+/* As mid_keep, at the end of a round: what lay idle for all of it goes to the arena, lists of which none was taken
+ * first. So a thread that needs less than it did keeps less. */
 static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
 {
     uint64_t now = os_tick_ns();
@@ -510,7 +516,7 @@ static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
     return kept;
 }
 
-/* Keeps the run if the allowance has room; false, and nothing is done, where it has not. */
+/* Keeps the run, in hand or within the allowance; false where there is no room. */
 static bool mid_free(struct heap *heap, struct span *run)
 {
     if (short_free(&heap->bins, run, run_block(run))) return true;

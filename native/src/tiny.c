@@ -3,10 +3,10 @@
  * and of free. A free need not ask which pool a block belongs to: the bins of L2 follow directly.
  *
  * A hit is thread-local: no lock, no atomic, no knob, no counter but the magazine's own top. Safety costs it seven
- * instructions a pair. A block must know its slot (slab.c) before it is handed out, so one that was overwritten, or is
- * in two places, is noticed; and a freed pointer must be the start of a block of its slab. No block holds the address
- * of another while both are in a magazine, so none can be had by overwriting one. Nothing is written to a block that is
- * handed out: a series of calls waits for nothing but room in the core's store buffer.
+ * instructions for a malloc and its free. A block must know its slot (slab.c) before it is handed out, so one that was
+ * overwritten, or is in two places, is noticed; and a freed pointer must be the start of a block of its slab. No block
+ * holds the address of another while both are in a magazine, so none can be had by overwriting one. Nothing is written
+ * to a block that is handed out: a series of calls waits for nothing but room in the core's store buffer.
  *
  * The compiler would spend several more instructions on a bin's top, so on x86-64 some are written by hand. Everywhere
  * else, and under a sanitizer, the same code is plain C. */
@@ -40,9 +40,9 @@ static void front_load(struct bins *bins)
 #define FRONT_WRITTEN 0
 #endif
 
-/* A bin, its address in one register: what was stored there is passed on to the next load within the cycle by Intel's
- * cores since Golden Cove, but only if both name it by one register. By base and index it takes seven cycles, and as
- * each call waits for the one before, that was a third of a call. */
+/* A bin, with its address in one register. Intel's cores since Golden Cove pass a store on to the next load within the
+ * cycle, but only if both name the address by one register. By base and index it takes seven cycles, and as each call
+ * waits for the one before, that was a third of a call. */
 static ALWAYS_INLINE struct bin *bin_at(struct bins *bins, size_t offset)
 {
     char *bin = (char *)bins + offset;
@@ -67,12 +67,13 @@ static ALWAYS_INLINE bool bin_pop(struct bin *bin, uintptr_t *block)
     uintptr_t *slot = bin->top - 1;
     *block = *slot;
     if (UNLIKELY(!slot_is_right(slot))) return false;
-    __asm__("" : "+r"(slot)); /* not the equal word of the block: the next call would wait for that load too */
+    __asm__("" : "+r"(slot)); /* not the equal word in the block: the next call would wait for that load too */
     POKE(bin->top, slot);
     return true;
 }
 
-/* The same where the bin is a heap's: lowered first, and raised again if need be, an instruction less. */
+/* The same for a heap's bin, with an instruction less: its top is lowered first, and raised again where the pop
+ * fails. */
 static ALWAYS_INLINE bool bin_pop_own(struct bin *bin, uintptr_t *block)
 {
 #if FRONT_WRITTEN
@@ -87,8 +88,8 @@ static ALWAYS_INLINE bool bin_pop_own(struct bin *bin, uintptr_t *block)
 #endif
 }
 
-/* Pushes a block; false where the magazine has no room. The top is stored last: a load of it that follows would else
- * wait where the block lies 4 KiB or a multiple from the bin. */
+/* Pushes a block; false where the magazine has no room. The top is stored last: else the next load of it would wait
+ * where the block lies a multiple of 4 KiB from the bin. */
 static ALWAYS_INLINE bool bin_push(struct bin *bin, uintptr_t block)
 {
     uintptr_t *top = bin->top;
@@ -102,10 +103,10 @@ static ALWAYS_INLINE bool bin_push(struct bin *bin, uintptr_t block)
     return true;
 }
 
-/* Has a slab a block here that was carved? `row`: twice its class. */
+/* Does a carved block of a slab begin here? `row`: twice its class. */
 static ALWAYS_INLINE bool front_has(uintptr_t block, size_t *row)
 {
-#if FRONT_WRITTEN /* compared where it lies */
+#if FRONT_WRITTEN /* compared in memory */
     const uint32_t *bound = &owners.bound[map_index(block)];
     *row = *(const uint8_t *)bound;
 #else
@@ -116,7 +117,7 @@ static ALWAYS_INLINE bool front_has(uintptr_t block, size_t *row)
     return ((uint32_t)block & layout->within) * layout->start < *bound;
 }
 
-/* Frees a block; false where it is no block's start, nobody was given it yet, or the magazine has no room. */
+/* Frees a block; false where no carved block of a slab begins here, or the magazine has no room. */
 static ALWAYS_INLINE bool front_free(uintptr_t block)
 {
     size_t row;
