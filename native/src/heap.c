@@ -14,14 +14,15 @@ static pthread_key_t heap_key;
 static _Atomic bool heap_key_made;
 
 static struct heap *heaps_free;                  /* those that wait for a thread; under heap_lock, as what follows */
-static struct heap *heaps_by_front[HEAP_FRONTS]; /* those that have one, in rows by where its front is */
+static struct heap *heaps_by_front[HEAP_FRONTS]; /* those that a thread has, in rows by the address of its front */
 
 static struct heap **heap_row(const struct front *of)
 {
     return &heaps_by_front[((uintptr_t)of >> 6) * UINT64_C(0x9E3779B97F4A7C15) >> 32 & (HEAP_FRONTS - 1)];
 }
 
-/* One that is free, or whose thread ended unheard: this one's front is where that one's was. Under heap_lock. */
+/* A heap for this thread: one whose thread ended unheard, for its front lay where this one's lies; else a free one;
+ * else NULL. Under heap_lock. */
 static struct heap *heap_find_free(void)
 {
     for (struct heap *heap = *heap_row(&front); heap != NULL; heap = heap->in_row)
@@ -90,7 +91,8 @@ static bool heap_is_owned(const struct heap *heap)
     return atomic_load_explicit(&heap->state, memory_order_acquire) == HEAP_LIVE && heap->front != NULL;
 }
 
-/* Every block goes where other threads can get it, and the slabs that are carved; `leaves`: as in magazine_flush. */
+/* Gives all blocks, and the slabs that are being carved, to where other threads can get them; `leaves`: as in
+ * magazine_flush. */
 static void heap_flush_blocks(struct heap *heap, bool leaves, uint64_t now)
 {
     for (unsigned class = 1; class < CLASSES; class ++) {
@@ -100,7 +102,7 @@ static void heap_flush_blocks(struct heap *heap, bool leaves, uint64_t now)
     POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
 }
 
-/* And every run. */
+/* The same, and all runs go to the arena. What was learnt of the thread is forgotten. */
 static void heap_flush(struct heap *heap, uint64_t now)
 {
     heap_flush_blocks(heap, true, now);
@@ -111,14 +113,14 @@ static void heap_flush(struct heap *heap, uint64_t now)
     heap->given_bytes = heap->peaks = heap->gave_all = heap->homed = 0;
 }
 
-/* The heap of a thread that ended unheard is free again. Under heap_lock. */
+/* Frees the heap of a thread that ended unheard. Under heap_lock. */
 static COLD void heap_bury(struct heap *heap)
 {
     heap_flush(heap, os_now_ns());
     heap_retire(heap);
 }
 
-/* Those of threads that ended unheard are free again. For a process that lives on after its first thread has left:
+/* Frees the heaps of all threads that ended unheard. For a process that lives on after its first thread has left:
  * nobody else would notice that its last one has. */
 static COLD void heaps_bury(void)
 {
@@ -162,8 +164,8 @@ static struct heap *heap_begin(void)
     return heap;
 }
 
-/* A thread that gave much, and took nothing, keeps few blocks of any class: each may hold back a page, and while it
- * rests nobody takes them from it. */
+/* A thread that gave much, and took nothing, keeps few blocks of any class from now on: each may hold back a page, and
+ * while the thread rests nobody takes them from it. */
 static NOINLINE void heap_give_all(struct heap *heap)
 {
     for (unsigned class = 1; class < CLASSES; class ++) {
@@ -207,11 +209,12 @@ static void heaps_init(void)
 
 /* --- what a thread without a cache uses --------------------------------------------------------------------------- */
 
-/* One block straight from the slabs; 0 where memory ends. Slabs are carved under a heap of their own. */
+/* Single blocks straight from the slabs, for which slabs are carved under this heap. It is under orphan_lock. */
 static struct heap orphan_heap;
 static _Atomic uint64_t orphan_stats[HEAP_STAT_COUNT];
 static struct lock orphan_lock;
 
+/* One block; 0 where memory ends. */
 static uintptr_t orphan_allocate(unsigned class)
 {
     lock_take(&orphan_lock);
@@ -233,7 +236,7 @@ static void orphan_free(unsigned class, uintptr_t block)
     slabs_return(class, &slot, 1, os_tick_ns());
 }
 
-/* Its slabs go back to their classes. */
+/* The slabs that it carves go back to their classes. */
 static void orphan_flush(uint64_t now)
 {
     lock_take(&orphan_lock);
@@ -257,8 +260,8 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
     return run;
 }
 
-/* The slots that an ended thread had go back: what was mapped beside the first ones, and the pages of these. The heap
- * is held. Result: bytes. */
+/* Gives back the slots of an ended thread: racks, what was mapped beside the first slots, and the pages of these. The
+ * heap is held. Result: bytes of these pages. */
 static size_t heap_empty(struct heap *heap)
 {
     uintptr_t *first = heap_first_slot(heap), *further;
@@ -301,7 +304,7 @@ static size_t idle_units(void)
            atomic_load_explicit(&slab_dirty_units, memory_order_relaxed);
 }
 
-/* Bytes that a trim and a purge could return, with so many in depots. Locked ones it could not. */
+/* Bytes that a trim and a purge could return, with so many in depots. What the kernel refused is not among them. */
 static size_t pending_bytes(size_t in_depots)
 {
     size_t units = idle_units();
@@ -309,7 +312,8 @@ static size_t pending_bytes(size_t in_depots)
     return (units << UNIT_SHIFT) + in_depots + runs_bytes();
 }
 
-/* Locked pages of one kind say nothing of the others: for those the kernel is asked again. Result: was it no use? */
+/* Before another kind of memory is asked for: locked pages of one kind say nothing of the others, so as many refusals
+ * are allowed again. Result: were all used up? */
 static bool refusals_renew(void)
 {
     bool spent = refusals_left <= 0;
@@ -332,12 +336,13 @@ static bool idle_is_young(uint64_t horizon)
     return young;
 }
 
-static uint32_t rounds_vain; /* in a row, that asked again for what the kernel kept, and got none. Under round_lock */
+static uint32_t rounds_vain; /* rounds in a row that asked in vain for what the kernel refused. Under round_lock */
 
-/* Everything that has been free since `horizon` goes back to the kernel, and of live growth windows what lay bare since
- * the last round, or all that does now; of slabs in use, the parts that lay idle for some rounds, in at most so many
- * slabs. What the kernel refuses is asked for again when other memory is, and after a while: where it took nothing of
- * much, all is locked. Under round_lock. Result: bytes. */
+/* Everything that has been free since `horizon` goes back to the kernel; of live growth windows, what no block has
+ * reached since the last round, or (`all`) what none reaches now; of slabs in use, the parts that lay idle for some
+ * rounds, in at most so many slabs. What the kernel refuses is asked for again when other memory is, and after a while.
+ * Where it refused until no refusal was left and took nothing, all memory is locked: then everything idle counts as
+ * refused. Under round_lock. Result: bytes. */
 static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
 {
     round_begin();
@@ -366,7 +371,7 @@ static size_t give_all_back(uint64_t now)
     return bytes;
 }
 
-/* Nanoseconds between two rounds of tidying; `again`: that only ask again for what the kernel kept. */
+/* Nanoseconds between two rounds of tidying; `again`: between those that only ask again for what the kernel refused. */
 static uint64_t tidy_pause(bool again)
 {
     uint64_t pause = (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u / 2 + 1000000u;
@@ -374,8 +379,8 @@ static uint64_t tidy_pause(bool again)
     return pause << doublings < AGAIN_NS ? pause << doublings : size_max(pause, AGAIN_NS);
 }
 
-/* A round of tidying, by whoever comes first, at most twice in a purge delay: magazines nobody asked for since the last
- * round go home, what is old goes back, of slabs in use from so many at most. Result: ns until the next. */
+/* A round of tidying, by whoever comes first, at most twice in a purge delay: magazines that nobody asked for since the
+ * last round go home, then what is old goes back (purge_aged). `again`: the latter alone. Result: ns until the next. */
 static uint64_t tidy(uint64_t now, bool again, size_t slabs)
 {
     uint64_t delay = (uint64_t)knob(KNOB_purge_delay_ms) * 1000000u;

@@ -13,9 +13,9 @@ static _Atomic uint32_t helper_state;
 static _Atomic uint32_t helper_word; /* raised by every poke; slept on */
 static _Atomic bool helper_sleeps;
 static _Atomic bool helper_wanted;    /* ACE is on: a helper must be there, in a child from its first slow calls on */
-static _Atomic bool helper_due;       /* a free would have started it */
-static _Atomic uint64_t helper_again; /* it could not start, and is not asked for before this time, ... */
-static uint64_t helper_pause;         /* ... which is so far from the last one; who starts it writes it */
+static _Atomic bool helper_due;       /* a free found it needed: the next allocation starts it */
+static _Atomic uint64_t helper_again; /* it could not start, and is not tried again before this time ... */
+static uint64_t helper_pause;         /* ... so long after the last try; written by who tries */
 static sigset_t helper_mask;          /* of signals, as in the thread that started it */
 static uint64_t (*helper_ace)(uint64_t now); /* ACE's step; returns ns until the next, 0: ACE is off */
 
@@ -32,8 +32,8 @@ static bool helper_has_work(void)
     return due && knob(KNOB_idle_return);
 }
 
-/* Nanoseconds until there is something to do; 0: until a poke. What the kernel kept it is asked for again, ever more
- * seldom. */
+/* Does what is due. Result: nanoseconds until the next time; 0: not before a poke. The kernel is asked ever more seldom
+ * for what it refused. */
 static uint64_t helper_round(uint64_t now)
 {
     bool work = helper_has_work(), again = knob(KNOB_idle_return) && atomic_load(&refused_units) != 0;
@@ -45,7 +45,7 @@ static uint64_t helper_round(uint64_t now)
 static void *helper_main(void *unused)
 {
     (void)unused;
-    sigset_t mask = helper_mask; /* while no other helper can be started */
+    sigset_t mask = helper_mask; /* read while no other helper can be started */
     POKE(fences_there, os_fences_begin());
     for (;;) {
         uint32_t seen = atomic_load(&helper_word); /* first: who changes what is read below raises it afterwards */
@@ -65,14 +65,14 @@ static void *helper_main(void *unused)
     }
     POKE(runs_watched, false);
     lock_take(&heap_lock);
-    sigorset(&mask, &mask, &last_mask); /* what either blocked, a thread that has no heap may wait for */
+    sigorset(&mask, &mask, &last_mask); /* what either blocked, a thread without a heap may wait for */
     lock_drop(&heap_lock);
     atomic_store(&helper_state, HELPER_NONE);
     pthread_sigmask(SIG_SETMASK, &mask, NULL); /* the last thread of all runs the program's exit handlers */
     return NULL;
 }
 
-/* Will idle memory go back though nobody calls? */
+/* Will idle memory go back even if nobody calls the allocator? */
 static bool helper_is_there(void)
 {
     return knob(KNOB_idle_return) && atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_RUNS;
@@ -91,8 +91,8 @@ static void helper_child(void)
 
 extern size_t __pthread_get_minstack(const pthread_attr_t *) __attribute__((weak)); /* glibc */
 
-/* Bytes: static TLS lies in the stack and may be most of it. The usual size where address space costs nothing, for the
- * thread that ends last runs the program's exit handlers. */
+/* Bytes of the helper's stack. Static TLS lies in it and may be most of it. It has the usual size where address space
+ * costs nothing, for the thread that ends last runs the program's exit handlers. */
 static size_t helper_stack(const pthread_attr_t *attributes)
 {
     size_t least = __pthread_get_minstack != NULL ? __pthread_get_minstack(attributes) : (size_t)PTHREAD_STACK_MIN;
@@ -107,7 +107,7 @@ static void helper_start(void)
     uint32_t none = HELPER_NONE;
     if (os_tick_ns() < atomic_load(&helper_again)) return;
     if (!atomic_compare_exchange_strong(&helper_state, &none, HELPER_STARTING)) return;
-    int saved = errno; /* who starts it got what they asked for */
+    int saved = errno; /* whoever starts it got what they asked for */
     sigset_t all, own;
     pthread_attr_t attributes;
     pthread_t thread;
@@ -130,9 +130,9 @@ static void helper_start(void)
     errno = saved;
 }
 
-/* Behind an allocation, once so much memory has been fetched that much may be free one day: the helper is started by
- * allocations alone, for libc frees thread blocks under the lock that starting a thread takes. The caller holds no
- * lock. */
+/* After an allocation: starts the helper once so much memory has been fetched that much may be free one day, or once a
+ * free found it needed. Only allocations start it, for libc frees thread blocks under the lock that starting a thread
+ * takes. The caller holds no lock. */
 static void helper_offer(void)
 {
     if (LIKELY(atomic_load_explicit(&helper_state, memory_order_relaxed) != HELPER_NONE) || lock_passing) return;
