@@ -22,117 +22,123 @@
 
 #define UNIT_SHIFT HAK_SLAB_SHIFT            /* 16; the variant slab16 is built with 14 */
 #define UNIT_BYTES ((size_t)1 << UNIT_SHIFT) /* 64 KiB: a slab, and the step of runs */
-#define MAP_BITS 22                          /* units that can be told apart */
+#define MAP_BITS 22                          /* log2 of the units that can be told apart */
 #define MAP_MASK (((size_t)1 << MAP_BITS) - 1)
 #define WINDOW_BYTES (UNIT_BYTES << MAP_BITS) /* 256 GiB: heap addresses are unique modulo this */
 
 #define GRANULE 16u                              /* bytes; alignment of every block */
-#define TINY_MAX 1024u                           /* bytes; one class a granule */
+#define TINY_MAX 1024u                           /* bytes; one class per granule */
 #define TINY_CLASSES (TINY_MAX / GRANULE + 1)    /* 65: class c holds blocks of 16 c bytes, class 0 is empty */
 #define L2_MAX 32768u                            /* bytes */
-#define L2_STEPS 8u                              /* classes a doubling: 12.5 % worst internal waste */
+#define L2_STEPS 8u                              /* classes per doubling: 12.5 % worst internal waste */
 #define L2_CLASSES (5u * L2_STEPS)               /* 40: five doublings from 1 KiB */
 #define CLASSES (TINY_CLASSES + L2_CLASSES)      /* 105 */
 #define L2_STEP 128u                             /* bytes: the finest step of an L2 class */
-#define L2_SMALL_MAX 8192u                       /* bytes; up to here ... */
+#define L2_SMALL_MAX 8192u                       /* bytes; for blocks up to here ... */
 #define L2_SMALL_SLAB_BYTES ((size_t)65536)      /* ... a slab is 64 KiB */
-#define L2_SLAB_BYTES ((size_t)131072)           /* 128 KiB for longer blocks: an offset times L2_MAX fits 32 bits */
-#define SLAB_QUIET 2u                            /* rounds of tidying until parts of a slab are looked at */
-#define SLAB_STRIPPED (SLAB_QUIET + 1)           /* they were */
-#define SLABS_INLINE 64u                         /* slabs into which a thread looks in a round of its own, at most */
-#define SLAB_PARTS 16u                           /* of a slab: its pages go back in steps of so much, or of a page */
-#define WIDE_CLASS (TINY_CLASSES + 3 * L2_STEPS) /* 89: the first of blocks above L2_SMALL_MAX */
+#define L2_SLAB_BYTES ((size_t)131072)           /* 128 KiB for longer ones: an offset times L2_MAX fits 32 bits */
+#define SLAB_QUIET 2u                            /* rounds of tidying until the parts of a quiet slab are looked at */
+#define SLAB_STRIPPED (SLAB_QUIET + 1)           /* in place of that number: they were */
+#define SLABS_INLINE 64u                         /* most slabs that a thread strips when it tidies inline */
+#define SLAB_PARTS 16u                           /* parts of a slab, each a page at least: pages go back by parts */
+#define WIDE_CLASS (TINY_CLASSES + 3 * L2_STEPS) /* 89: the first class above L2_SMALL_MAX */
 
 #define SUPERSLAB_SMALL ((size_t)1 << 20)                  /* 1 MiB */
 #define SUPERSLAB_LARGE ((size_t)2 << 20)                  /* 2 MiB: what one huge page covers */
 #define SUPERSLAB_UNITS_MAX (SUPERSLAB_LARGE / UNIT_BYTES) /* 32, or 128 with 16 KiB units */
 
-#define RUN_EXACT 16u                                                     /* runs up to 16 units have a bin a length */
-#define RUN_STEPS 8u                                                      /* then 8 bins a doubling */
+#define RUN_EXACT 16u                                                     /* runs up to 16 units: a bin per length */
+#define RUN_STEPS 8u                                                      /* then 8 bins per doubling */
 #define RUN_BINS 64u                                                      /* up to 64 x 16 units = 64 MiB */
 #define RUN_UNITS_MAX (RUN_EXACT << ((RUN_BINS - RUN_EXACT) / RUN_STEPS)) /* 1024 */
-#define AGE_MOST 8u                          /* a free span so many times as long as what it grows by keeps its age */
-#define RUN_SHORT 8u                         /* units; up to here a thread keeps a few runs without accounts */
-#define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length */
-#define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 of one unit */
-#define RUN_TIMES 3u                    /* a thread keeps at most so many times what its callers have ... */
-#define RUN_MORE 8u                     /* ... and so many times what it may always keep, or, where they are ... */
-#define RUN_WATCHED 64u                 /* ... collected, all that its callers had, up to so many times that */
-#define RUN_WORTH ((size_t)4 << 20)     /* bytes; so many more than were left are collected before memory grows */
-#define RUN_PORTION ((size_t)256 << 10) /* in which what a thread keeps is told, or a quarter of what it may keep */
-#define RUN_MUCH ((size_t)512 << 10)    /* bytes of idle runs that a thread gives up before memory grows */
-#define RUN_GIVEN_MANY 16u              /* runs that go to the arena in a row until fewer short ones are kept */
-#define BURSTS_MAX 5u   /* doublings of what a thread may keep that soon takes again what it gave in a row ... */
-#define TRADES_MANY 16u /* of a magazine or so: then they are bursts, too */
-#define PEAKS_MAX 2u    /* ... and of runs, if it gave much; of all classes together it is one */
-#define HUGE_SOON 2   /* from such a part of huge_after_bytes on superslabs of which half is taken get huge pages ... */
-#define HUGE_HALF 12  /* ... if so many sixteenths of that half were touched */
-#define LARGE_FEW 2u  /* large blocks in a row that were filled until some of such a size get huge pages ... */
-#define LARGE_SURE 6u /* ... and until no more than one of 32 live ones goes without */
+#define AGE_MOST 8u                          /* a free span so many times as long as what joins it keeps its age */
+#define RUN_SHORT 8u                         /* units; up to here a thread has a few runs in hand, without accounts */
+#define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length that it has in hand, at most */
+#define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 runs of one unit */
+/* What a thread keeps besides (mid_allow): at most RUN_TIMES the bytes that its callers have, and RUN_MORE times what
+ * it may always keep. Where an idle thread's runs are collected, all that it had, up to RUN_WATCHED times the
+ * latter. */
+#define RUN_TIMES 3u
+#define RUN_MORE 8u
+#define RUN_WATCHED 64u
+#define RUN_WORTH ((size_t)4 << 20)     /* bytes of kept runs beyond those left last time that are worth collecting */
+#define RUN_PORTION ((size_t)256 << 10) /* portion in which what it keeps is told, or a quarter of what it may keep */
+#define RUN_MUCH ((size_t)512 << 10)    /* bytes; if it keeps so many, it gives up all before memory grows */
+#define RUN_GIVEN_MANY 16u              /* runs given to the arena in a row, until fewer short ones are kept */
+/* A thread that soon takes again what it gave in a row works in bursts, and may keep more (heap_regret): by so many
+ * doublings at most. */
+#define BURSTS_MAX 5u   /* of a magazine's bytes, for the class that it gave */
+#define TRADES_MANY 16u /* exchanges of less, taken again each time, that count as one burst */
+#define PEAKS_MAX 2u    /* of the runs that it may keep, if it gave much; of GIVEN_MUCH, only one */
+#define HUGE_SOON 2     /* from this part of huge_after_bytes on, superslabs that are half taken get huge pages ... */
+#define HUGE_HALF 12    /* ... if so many sixteenths of that half were touched */
+#define LARGE_FEW 2u    /* large blocks filled in a row, until some of such a size get huge pages ... */
+#define LARGE_SURE 6u   /* ... and until only one of 32 live ones goes without */
 #define LARGE_SPARSE UINT8_MAX          /* in place of that number: the last one that told was not filled */
-#define LARGE_LONG ((size_t)4 << 20)    /* bytes; each of them tells as much as one more block, up to LARGE_FEW */
-#define LARGE_TRUST ((size_t)256 << 20) /* bytes of blocks with huge pages until one goes without; but two blocks */
-#define RUN_ROUND 1024u                 /* longer runs freed, until what lay idle all the while goes back */
-#define RUN_COLOURS 64u                 /* cache lines by which blocks of runs are staggered: a page */
-#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)         /* bytes a run must have to spare for it */
-#define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of a block that a short run can serve */
+#define LARGE_LONG ((size_t)4 << 20)    /* bytes; for each of these a block counts once more, up to LARGE_FEW */
+#define LARGE_TRUST ((size_t)256 << 20) /* bytes of blocks with huge pages, or two blocks, until one goes without */
+#define RUN_ROUND 1024u                 /* runs freed with accounts, until what lay idle all the while goes back */
+#define RUN_COLOURS 64u                 /* cache lines over which runs' blocks are staggered: a page */
+#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)         /* bytes that a run must have to spare for that */
+#define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - RUN_SLACK) /* bytes of the longest block that a short run serves */
 #define LARGE_MIN ((size_t)1 << 20)                        /* 1 MiB: blocks from here on are large */
-#define LARGE_THRESHOLD_MAX ((size_t)32 << 20)             /* bytes: of the knob */
-#define GIANT_UNITS (LARGE_THRESHOLD_MAX / UNIT_BYTES)     /* from here on one that comes again soon keeps its pages */
-#define GIANT_KEEP 2u /* of the units of runs out one in so many may lie idle where there is none for a giant */
+#define LARGE_THRESHOLD_MAX ((size_t)32 << 20)             /* bytes: the knob's maximum */
+#define GIANT_UNITS (LARGE_THRESHOLD_MAX / UNIT_BYTES)     /* blocks from here on keep pages if they come again soon */
+#define GIANT_KEEP 2u /* for so many units of runs out one may stay idle where no free memory serves a giant */
 #define SIZE_LIMIT (WINDOW_BYTES / 2)        /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX           /* address space given to a block that grows: 64 MiB ... */
 #define GROWTH_UNITS_MAX (64 * GROWTH_UNITS) /* ... and 4 GiB to one that has outgrown that */
-#define WINDOW_SPARE (GROWTH_UNITS / 2)      /* units; so many beyond the block go, though it be longer */
-#define WINDOW_HUGE ((size_t)8 << 20)        /* bytes of such a block from which it may get huge pages */
+#define WINDOW_SPARE (GROWTH_UNITS / 2)      /* units; if more lie beyond the block they go, however long it is */
+#define WINDOW_HUGE ((size_t)8 << 20)        /* bytes from which on such a block may get huge pages */
 
-#define SPARSE_LEAST ((size_t)128 << 10) /* bytes of free blocks of a class that are much ... */
-#define SPARSE_SHARE 8u                  /* ... if they are such a part of its slabs; later half of either will do */
-#define APART_LOOK 16u                   /* frees until it is looked whether blocks are taken, too: ... */
-#define APART_TAKEN 8u                   /* ... one for so many frees at least; or, ... */
-#define APART_TIMES 8u                   /* ... when so many times as many were freed as there are, ... */
-#define APART_WORTH 16u                  /* ... whether one of so many slabs became whole */
-#define APART_WAIT 16u /* magazines given, at least, until it is tried again; those that all blocks fill ... */
-#define APART_VAIN 64u /* ... so many times, if it was in vain, and APART_TIMES, if all that was free was taken */
+#define SPARSE_LEAST ((size_t)128 << 10) /* a class is sparse if so many bytes of its blocks are free ... */
+#define SPARSE_SHARE 8u                  /* ... and they are this part of its slabs; later half of either will do */
+/* While freed blocks of a class are kept apart from those taken (magazine_judge): */
+#define APART_LOOK 16u  /* frees from one look to the next */
+#define APART_TAKEN 8u  /* for so many frees at least one block must have been taken */
+#define APART_TIMES 8u  /* when so many times the blocks of the slabs were freed ... */
+#define APART_WORTH 16u /* ... at least one of so many slabs must have become whole */
+#define APART_WAIT 16u  /* magazines given, at least, until it is tried again */
+#define APART_VAIN 64u  /* if in vain: so many times those that the slabs' blocks fill; APART_TIMES if all is dense */
 
-#define BOUND_ROW 255u   /* bits of a unit's bound that say its class: what blocks are apart is above (sizeclass.c) */
+#define BOUND_ROW 255u   /* lowest byte of a unit's bound: twice the class; products lie further apart (sizeclass.c) */
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
 #define POLICY_LAST 20                  /* row of the policy table (ace/policy.c) */
 #define POLICY_DEFAULT 20               /* ucb-near */
-#define QUARANTINE_MAX 4096             /* freed blocks that hardened holds back at most */
-#define MAGAZINE_BURST 128u             /* with more the exchange of a magazine costs each block hardly less */
-#define GIVEN_MANY 4u                   /* units, or shorter magazines, in a row: then the next ones are smaller */
-#define GIVEN_ALL (GIVEN_MANY + 1)      /* and much of all classes: then they are smaller still ... */
-#define NEAR_MANY 8u                    /* blocks of longer classes lent to one, until it gets one of its own */
-#define GIVEN_MUCH ((size_t)2 << 20)    /* bytes in a row that are much */
-#define HOMES_LEAST ((size_t)3 << 19)   /* bytes in a row, about a core's second cache, from which order counts */
+#define QUARANTINE_MAX 4096             /* most freed blocks that hardened holds back */
+#define MAGAZINE_BURST 128u             /* blocks; with more an exchange costs each block hardly less */
+#define GIVEN_MANY 4u                   /* units, or shorter magazines, given in a row: the next ones are smaller */
+#define GIVEN_ALL (GIVEN_MANY + 1)      /* in place of that number: much of all classes was given; then still smaller */
+#define NEAR_MANY 8u                    /* requests that longer classes may serve, until one gets a block of its own */
+#define GIVEN_MUCH ((size_t)2 << 20)    /* bytes of all classes given in a row that are much */
+#define HOMES_LEAST ((size_t)3 << 19)   /* bytes given in a row, about a core's second cache, from which order counts */
 #define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define SLOTS_COUNT (SLOTS_BYTES / sizeof(uintptr_t))
-#define EARLY_FREES 64u                  /* of a thread, more than those that libc makes after its last hook */
-#define HEAP_FRONTS 1024u                /* rows in which a heap is found by its front */
-#define SLABS_USED ((size_t)1 << 20)     /* bytes that a part's threads took from slabs, or gave: it is in use ... */
-#define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long, and its list is not for others */
-#define PARTS 8u                         /* of what threads share: depots, lists of slabs */
-#define DEPOT_TURN 16u                   /* pushes; who has not asked in so many does not want them back */
-#define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: its range, where the address space is not limited */
+#define EARLY_FREES 64u                  /* of a thread without a heap: more than libc makes after its last hook */
+#define HEAP_FRONTS 1024u                /* rows of the table that finds a heap by its front */
+#define SLABS_USED ((size_t)1 << 20)     /* a part whose threads took or gave so many bytes of slabs is in use ... */
+#define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long: others leave its list alone */
+#define PARTS 8u                         /* into which what threads share is divided: depots, lists of slabs */
+#define DEPOT_TURN 16u                   /* pushes; an owner that asked for none in so many does not want them back */
+#define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: an arena's range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
-#define FATAL_WAIT_S 10u    /* who finds damage while another thread dies waits so long for the end */
-#define ARENA_FAR 16u       /* part of the address space that lies between an arena and what the kernel maps */
-#define REFUSALS_MAX 64     /* of the kernel to take pages, in a round: then all memory is locked */
-#define ROUNDS_VAIN_MAX 16u /* doublings of the time until it is asked again ... */
-#define AGAIN_NS UINT64_C(64000000000)   /* ... up to here */
+#define FATAL_WAIT_S 10u               /* a thread that finds damage while another one dies waits so long for the end */
+#define ARENA_FAR 16u                  /* part of the address space left between an arena and what the kernel maps */
+#define REFUSALS_MAX 64                /* refusals by the kernel to take pages, in a round: then all memory is locked */
+#define ROUNDS_VAIN_MAX 16u            /* doublings of the time until the kernel is asked again ... */
+#define AGAIN_NS UINT64_C(64000000000) /* ... up to here */
 #define RECYCLED_MIN ((size_t)64 << 20)  /* bytes the arena hands out again before regions are looked at ... */
 #define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
-#define REGION_WAIT 1024                 /* runs taken from then on until the first one is moved */
+#define REGION_WAIT 1024                 /* runs taken from then on until the first region is moved */
 #define FRONTIER_STEP ((size_t)64 << 20) /* an arena becomes writable in steps of this */
 #define TABLES_STEP (4 * FRONTIER_STEP)  /* and gets descriptors in steps of this */
 
 #define POINTER_BITS 48                               /* of a user address */
-#define LINK_LEAST (UINT64_C(0x7FFE) << POINTER_BITS) /* and 2^47 more: the keys that links are stored under */
+#define LINK_LEAST (UINT64_C(0x7FFE) << POINTER_BITS) /* least key that links are stored under; greatest: 2^47 more */
 #define CHAIN_LEAST                                                                                                    \
-    (LINK_LEAST & ~(((uintptr_t)2 * MAGAZINE_MAX - 1) << POINTER_BITS)) /* words of magazines in depots */
+    (LINK_LEAST & ~(((uintptr_t)2 * MAGAZINE_MAX - 1) << POINTER_BITS)) /* least first word of a depot's magazine */
 #define SLOTS_LONGEST ((MAGAZINE_MAX + 1) * sizeof(uintptr_t)) /* bytes from a magazine's slots to its highest top */
 
 _Static_assert(TINY_CLASSES == 65, "code inlined from the header knows one class every 16 bytes up to 1 KiB");
@@ -150,99 +156,100 @@ struct lock {
 
 /* A loaded magazine as the fast path sees it. */
 struct bin {
-    uintptr_t *top;         /* slot above the last block's; the lowest one is empty_block's */
+    uintptr_t *top;         /* slot above the uppermost block's; slot 0 is empty_block's */
     const uintptr_t *limit; /* slot that is not to be filled */
 };
 
-/* The slots of a magazine, and what is in them while it is not loaded. Slot 0 holds the address of empty_block. */
+/* A magazine's slots, and how many blocks are in them; of a loaded magazine the bin says that. Slot 0 holds the address
+ * of empty_block. */
 struct magazine {
     uintptr_t *slots; /* NULL: none yet */
-    uint32_t room;    /* blocks they can hold; MAGAZINE_MAX: they are a rack's */
+    uint32_t room;    /* blocks that the slots can hold; MAGAZINE_MAX: they are a rack's */
     uint32_t blocks;
 };
 
-/* Lists that a magazine in the depot consists of: a core may wait for as many misses at a time. */
+/* Strands, the lists that a packed magazine consists of: a core may wait for as many misses at a time. */
 #define STRANDS_A_WORD 16u  /* for each word of a block but the first ... */
 #define STRANDS_ENOUGH 128u /* ... up to here, where lines come from another core */
 
-/* Slots of a magazine of the greatest length (rack.c). */
-#define RACKS_LEAST ((size_t)1 << 20)        /* bytes of racks for which magazines need not be packed ... */
-#define RACKS_SHARE 16                       /* ... or such a part of the bytes in superslabs */
-#define RACK_BLOCKS_LEAST (MAGAZINE_MAX / 4) /* blocks for which one goes to the depot */
+/* Racks, the slots of magazines of the greatest length (rack.c). */
+#define RACKS_LEAST ((size_t)1 << 20)        /* bytes of racks up to which magazines go to the depot in them ... */
+#define RACKS_SHARE 16                       /* ... or this part of the bytes in superslabs */
+#define RACK_BLOCKS_LEAST (MAGAZINE_MAX / 4) /* blocks that a rack must hold to go there */
 #define RACKS_A_BOX 15u
-#define BOXES_AT_ONCE 16u /* of the first mapping: 1 MiB */
+#define BOXES_AT_ONCE 16u /* boxes of the first mapping: 1 MiB */
 #define RACK_MAPPINGS 16u /* each twice as long as the one before */
 
-#define MARKS_WORDS (UNIT_BYTES / GRANULE / 64) /* a bit a block of the shortest */
+#define MARKS_WORDS (UNIT_BYTES / GRANULE / 64) /* one bit per block of the shortest class */
 #define MARKS_AT_ONCE 2048u                     /* rows, for 128 MiB of slabs */
 
 struct rack {
-    uintptr_t seal; /* in the depot as a block's first word there (chain.c); 0 in a heap; else the next free one */
+    uintptr_t seal; /* in the depot: as a first block's word (chain.c); in a heap: 0; free: the next one */
     struct rack_box *box;
     uintptr_t slots[MAGAZINE_MAX + 1];
-    uintptr_t apart[5]; /* else all would begin in the same few sets of the first cache */
+    uintptr_t apart[5]; /* else all racks would begin in the same few sets of the first cache */
 };
 
 struct rack_box {
     struct rack_box *next;
     uint32_t free;        /* racks that nobody has */
-    uint32_t carved;      /* that somebody had since it was opened */
-    uintptr_t apart[390]; /* 64 KiB all in all */
+    uint32_t carved;      /* racks that somebody had since it was opened */
+    uintptr_t apart[390]; /* makes the box 64 KiB long */
     struct rack racks[RACKS_A_BOX];
 };
 
 /* A whole magazine in the depot: a rack, or its own blocks (chain.c). */
 struct chain {
-    uintptr_t head; /* the first block's address, or a rack's and CHAIN_RACK; 0: none */
+    uintptr_t head; /* the first block's address, or a rack's plus CHAIN_RACK; 0: none */
     uint32_t blocks;
 };
 
 #define CHAIN_RACK ((uintptr_t)1)
 
-/* --- slabs, runs, free spans: one descriptor a unit, outside the memory it describes ------------------------------ */
+/* --- slabs, runs, free spans: one descriptor per unit, outside the memory it describes ---------------------------- */
 
-/* Beyond a slab's first unit its descriptors are SPAN_SLAB_INSIDE, and know the way back; of every other span's they
- * are SPAN_INSIDE. */
+/* A span's first descriptor says what the span is. Its others are SPAN_SLAB_INSIDE in a slab, where each knows the way
+ * back, and SPAN_INSIDE elsewhere, where only the last one does. */
 enum span_kind { SPAN_INSIDE, SPAN_FREE, SPAN_SLAB, SPAN_SLAB_INSIDE, SPAN_RUN, SPAN_SUPERSLAB };
-enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is looked into */
-enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, small pages, not yet freed */
+enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is being stripped */
+enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, with small pages, not yet freed */
 
-/* A run is with a caller, then its word of life is the mark of its block (mid.c), which is odd, or a thread keeps it,
- * then that says which, or it is free; a window is held for the moment in which its owner grows it or its tail is
- * purged. */
+/* A run's word of life says who has it: a caller (it is the block's mark, which is odd: mid.c), a thread that keeps it
+ * (RUN_KEPT times the heap's number) or nobody. A growth window is held for the moment in which its owner changes it or
+ * its tail is purged. */
 enum run_life { RUN_FREE = 0, RUN_HELD = 2, RUN_KEPT = 4 /* times the number of the heap */ };
 
-/* A pair of lines each: two threads at slabs side by side would take each other's descriptor away. */
+/* A pair of cache lines each, or two threads at neighbouring slabs would take each other's descriptor away. */
 struct span {
     _Alignas(CACHE_PAIR) uint8_t kind; /* enum span_kind; inside: see back */
     union {
         uint8_t class; /* slab: its class */
-        uint8_t bin;   /* run: offset of the bin of short ones that it goes back to; 0: to none */
+        uint8_t bin;   /* run: offset of the bin of short runs that it goes back to; 0: none */
     };
     uint8_t place; /* enum slab_place, or enum run_place */
     union {
         uint8_t zeroed; /* run, free span: never written since the kernel gave it */
-        uint8_t part;   /* slab: in whose list it waits, that of the thread that took it new */
+        uint8_t part;   /* slab: in whose list it waits: the part of the thread that took it new */
     };
     uint32_t back;  /* units to the span's first one; kept in every unit of a slab, else in the last one */
     uint32_t units; /* length in units, in the first descriptor */
     union {
         uint32_t touched;   /* run, free span: units from the start that may hold pages */
         struct {            /* slab; under the class lock */
-            uint16_t bare;  /* bit i: part i need hold no pages; blocks that begin there are not marked as returned */
+            uint16_t bare;  /* bit i: part i need hold no pages; free blocks that begin there are not marked */
             uint16_t quiet; /* rounds since a block came or went, then SLAB_STRIPPED */
         };
     };
     uintptr_t address; /* of the first byte */
     union {
         struct {               /* slab */
-            uint32_t carved;   /* blocks handed out for the first time; the carving heap's, else the class lock's */
-            uint32_t returned; /* blocks given back; under the class lock, as the bits: i is set, block i is returned */
+            uint32_t carved;   /* blocks ever handed out; written by the carving heap, else under the class lock */
+            uint32_t returned; /* blocks that are back; under the class lock, as the bits: i is set, block i is back */
             union {
                 uint64_t *words; /* tiny */
                 uint64_t word;   /* L2 */
             };
-            uint32_t lifeless; /* 0, where a run has its life */
+            uint32_t lifeless; /* always 0: a run has its word of life here */
             uint32_t heap;     /* number of the heap that carves it, 0 none */
         };
         struct { /* run */
@@ -251,20 +258,20 @@ struct span {
                 uint64_t idle_ns; /* growth window that is nobody's: since when */
             };
             uint32_t site;   /* number of the site that asked for it, 0 unknown */
-            uint32_t start;  /* bytes from the span to the block: its colour, below RUN_COLOURS lines */
+            uint32_t start;  /* bytes from the run to its block: the colour, below RUN_COLOURS lines */
             uint32_t life;   /* the block's mark, or enum run_life */
             uint32_t wanted; /* growth window: most units that its blocks have had since the last round of purging */
         };
         struct {                        /* free span */
             struct span *newer, *older; /* dirty ones by age */
-            uint64_t freed_ns; /* when, the mean of its units; even, so where a run has its life there is no mark */
+            uint64_t freed_ns; /* when, the mean of its units; even, so it is no mark where a run has its life */
         };
     };
     struct span *next; /* class list, run bin, or free bin */
     struct span *prev;
 };
 
-/* A bit a unit of a superslab. */
+/* One bit per unit of a superslab. */
 #if HAK_SLAB_SHIFT < 15
 __extension__ typedef unsigned __int128 unit_mask;
 #else
@@ -273,10 +280,10 @@ typedef uint64_t unit_mask;
 #define UNIT_MASK_BITS (8 * (uint32_t)sizeof(unit_mask))
 _Static_assert(SUPERSLAB_UNITS_MAX <= UNIT_MASK_BITS, "a superslab keeps its free units in one word");
 
-/* Its first unit is `first`; it lives in a table beside the arena's, one row a MiB. */
+/* In a table beside the arena's spans, one row per MiB; superslabs of 2 MiB use the first of two. */
 struct superslab {
     struct superslab *next, *prev; /* in the list of those with free units */
-    uint32_t first;                /* unit number in its arena */
+    uint32_t first;                /* number of its first unit in the arena */
     uint32_t units;
     uint32_t free_units;
     uint32_t bare_slabs;  /* slabs with parts without pages */
@@ -286,86 +293,86 @@ struct superslab {
     uint64_t freed_ns; /* when a unit was last given back */
     bool listed;
     bool huge;      /* huge pages were asked for */
-    bool sparse;    /* and are not wanted, since pages went back */
+    bool sparse;    /* and are not wanted now, since pages went back */
     bool halved;    /* half of it was taken at least once */
-    uint32_t forks; /* of the process and its parents, before it was made */
+    uint32_t forks; /* generation of the process that made it (superslab.c) */
 };
 
 struct arena {
     uintptr_t base;               /* aligned to SUPERSLAB_LARGE */
     size_t bytes;                 /* from base that have descriptors */
-    size_t range;                 /* bytes: nobody else's units are there; shorter where their mapping is in the way */
-    uint32_t units;               /* range / UNIT_BYTES, or one less than is in the way */
-    uint32_t born;                /* units below the frontier: in spans, the rest was never used */
+    size_t range;                 /* bytes that are this arena's alone; fewer where others have a mapping in the way */
+    uint32_t units;               /* range / UNIT_BYTES, or those before what is in the way */
+    uint32_t born;                /* units below the frontier, all in spans; the rest was never used */
     size_t writable;              /* bytes from base that may be written */
-    struct span *spans;           /* one a unit */
-    struct superslab *superslabs; /* one a SUPERSLAB_SMALL */
-    bool reserved;                /* so is the rest of its range; else it is nobody's */
+    struct span *spans;           /* one per unit */
+    struct superslab *superslabs; /* one per SUPERSLAB_SMALL */
+    bool reserved;                /* the rest of its range is reserved, too; else it is nobody's */
 };
 
 /* --- one size class, shared part ---------------------------------------------------------------------------------- */
 
 struct size_class {
     uint64_t start; /* ceil(2^64 / size): offset * start % 2^64 < start exactly when offset is a block's start */
-    uint32_t size;  /* bytes a block; of class 0, which is empty, 0 */
+    uint32_t size;  /* bytes per block; 0 for class 0, which is empty */
     uint32_t slab_units;
     uint32_t slab_blocks;
 };
 
-/* Magazines of one class that no thread works from; one part of a depot. A visit moves this line, and the magazine's
- * first block, from core to core, and nothing else: what is counted of visits is counted here. */
+/* One part of a class's depot: magazines that no thread works from. A visit moves this line, and the magazine's first
+ * block, from core to core, and nothing else, so visits are counted here, too. */
 struct depot {
     _Alignas(CACHE_LINE) struct lock lock; /* guards the rest; held for a few instructions */
-    _Atomic uint32_t contended;            /* times it was not free at once */
-    uintptr_t top;                         /* first block of the uppermost magazine */
+    _Atomic uint32_t contended;            /* times the lock was not free at once */
+    uintptr_t top;                         /* head of the uppermost magazine, as in struct chain */
     uint32_t magazines, blocks;
-    uint32_t low;         /* fewest magazines since the last trim: those were of no use */
-    uint32_t asked;       /* pushes until the owner last asked for one, or one more; 0: never */
+    uint32_t low;         /* fewest magazines since the last trim: so many were of no use */
+    uint32_t asked;       /* `pushes` when the owner last asked for one, made odd; 0: never */
     uint32_t least, idle; /* fewest magazines in this turn of DEPOT_TURN pushes, and in the last one */
     uint64_t pushes, pops;
-    size_t told; /* bytes, of those it holds, in the sum over all depots */
+    size_t told; /* bytes that the sum over all depots counts for this one */
 };
 
 /* Slabs of one class in one part. */
 struct class_slabs {
     _Alignas(CACHE_LINE) struct lock lock; /* guards the list and every slab of the part */
     struct span *partial;                  /* slabs with returned blocks */
-    struct span *last;                     /* of them; those that were stripped come last */
-    struct span *cursor;                   /* the next one to be looked at, within a round */
+    struct span *last;                     /* the last of them; stripped ones come last */
+    struct span *cursor;                   /* the next one that a round of stripping looks at */
     uint32_t slabs, returned;              /* slabs there are, and blocks that were given back to them */
-    size_t used;                           /* bytes that its threads moved since they had moved SLABS_USED ... */
-    uint64_t used_ns;                      /* ... the last time, which was then */
+    size_t used;                           /* bytes that its threads moved since `used_ns`: ... */
+    uint64_t used_ns;                      /* ... when they had last moved SLABS_USED */
 };
 
-/* Short runs of one length that a thread keeps, all pages touched: the addresses of their blocks, so that the next
- * one's does not wait for a descriptor, which the block's own bytes may have driven out of the cache. */
+/* Short runs of one length that a thread has in hand, all pages touched. Addresses of blocks, so that the next block
+ * does not wait for a descriptor, which the bytes of blocks may have driven out of the cache. */
 struct run_bin {
-    uintptr_t *top;         /* slot above the last one's; the lowest slot holds 0 */
+    uintptr_t *top;         /* slot above the uppermost block's; slot 0 holds 0 */
     const uintptr_t *limit; /* slot that is not to be filled */
 };
 
 /* What malloc and free touch of a heap on a hit. */
 struct bins {
-    struct bin small[CLASSES];            /* the first is always empty and full */
-    struct run_bin shorts[RUN_SHORT + 2]; /* by units, the last always empty: short runs without accounts */
+    struct bin small[CLASSES];            /* the first is always empty and full at once */
+    struct run_bin shorts[RUN_SHORT + 2]; /* short runs without accounts, by units; the last is always empty */
     uint32_t kept;                        /* word of life of a run that is kept here */
 };
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
 
-/* The runs that a thread keeps beside the short ones in hand: free for it, pages kept (kept.c). */
+/* The runs that a thread keeps beside the short ones in hand: free for it, with their pages (kept.c). */
 struct kept {
     bool busy;                   /* the thread is at these lists */
-    bool visited;                /* it was since somebody looked */
-    bool asked;                  /* somebody collects */
+    bool visited;                /* it was there since a collector looked */
+    bool asked;                  /* a collector asks for them */
     uint64_t bits;               /* bit b: runs[b] is not empty */
-    uint64_t used;               /* bit b: one of runs[b] served since the round began */
+    uint64_t used;               /* bit b: a run of runs[b] served since the round began */
     struct span *runs[RUN_BINS]; /* by length */
     size_t bytes;                /* in them */
-    size_t idle;                 /* fewest of them since the round began (mid_keep_aged) */
-    size_t taken;                /* collected since the thread last knew */
-    size_t told, portion;        /* of the bytes, those in the sum over all threads; what they may differ by */
-    struct lock lock;            /* held while somebody collects, who alone, under collect_lock, sees the rest: */
+    size_t idle;                 /* fewest bytes since the round began (mid_keep_aged) */
+    size_t taken;                /* bytes collected that the thread does not know of yet */
+    size_t told, portion;        /* bytes counted in the sum over all threads; by how much these may be wrong */
+    struct lock lock;            /* held while somebody collects; the rest is the collector's, under collect_lock: */
     uint64_t seen_ns;            /* when the thread was last found to have been at its lists */
     uint64_t out_bits;           /* what was taken from these lists, and is not in the arena yet */
     struct span *out[RUN_BINS];
@@ -374,53 +381,55 @@ struct kept {
 
 /* A class whose freed blocks a thread keeps apart from those it takes (magazine.c). */
 struct apart {
-    uint32_t frees; /* since it was last looked, and one; 0: they are not kept apart */
-    uint32_t wait;  /* magazines given until they may be again */
-    int64_t out;    /* blocks that the thread's callers had when it was last looked */
-    uint32_t freed; /* since the slabs of its part were counted */
-    uint32_t slabs; /* then */
+    uint32_t frees; /* since the last look, plus one; 0: they are not kept apart */
+    uint32_t wait;  /* magazines to be given until they may be again */
+    int64_t out;    /* blocks that the thread's callers had at the last look */
+    uint32_t freed; /* since the slabs of its part were last counted */
+    uint32_t slabs; /* that there were then */
 };
 
 enum heap_state { HEAP_FREE, HEAP_LIVE, HEAP_HELD }; /* held: free, while its pages go back */
 
 struct heap {
     struct bins bins;
-    struct magazine loaded[CLASSES];    /* the slots that bins point into; how many blocks the bin says */
-    struct magazine spare[CLASSES];     /* the magazine behind it: it was full; or freed blocks that are kept apart */
-    uintptr_t *slots, *slots_end;       /* mapped for further magazines: behind the heap, then elsewhere */
+    struct magazine loaded[CLASSES];    /* the slots that bins point into; the bin says how many blocks */
+    struct magazine spare[CLASSES];     /* the magazine behind it, once full; or freed blocks that are kept apart */
+    uintptr_t *slots, *slots_end;       /* free ones for magazines: behind the heap, then mapped elsewhere */
     uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
-    uint8_t lent[CLASSES - WIDE_CLASS]; /* blocks of longer classes in a row, modulo NEAR_MANY */
-    uint8_t given[CLASSES];             /* since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
-    uint32_t given_pops[CLASSES];       /* pops of its part of the depot until it began to give, and its own since */
+    uint8_t lent[CLASSES - WIDE_CLASS]; /* requests that longer classes might serve, modulo NEAR_MANY */
+    uint8_t given[CLASSES];             /* units since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
+    uint32_t given_pops[CLASSES];       /* pops of its part of the depot when it began to give, plus its own since */
     struct apart apart[CLASSES];
     struct span *current[CLASSES];                            /* the slab being carved */
     struct kept kept;                                         /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
     uint32_t colour;                                          /* of the next run from the arena */
-    uint32_t run_round;        /* freed with accounts since it last aged; the helper fills it */
+    uint32_t run_round;        /* runs freed with accounts since they last aged; tidying sets it to RUN_ROUND */
     size_t run_allowed;        /* bytes of runs that it may keep */
-    size_t short_bytes;        /* of short runs of a length that may be in hand */
+    size_t short_bytes;        /* bytes of short runs of each length that may be in hand */
     const struct span *fresh;  /* large run, untouched before, that was handed out last */
-    int32_t thread;            /* whose it is */
-    size_t given_bytes;        /* of all classes, since the last refill of one */
-    bool gave_all;             /* much of all classes, and took nothing since */
-    bool homed;                /* before it took something last, it had given HOMES_LEAST in a row */
+    int32_t thread;            /* the thread's number */
+    size_t given_bytes;        /* of all classes, since the last refill of any */
+    bool gave_all;             /* it gave much of all classes, and took nothing since */
+    bool homed;                /* it had given HOMES_LEAST in a row before it last took something */
     bool slotted;              /* a magazine has slots */
     uint64_t given_ns;         /* when it last gave much in a row, or a run */
-    uint8_t trades[CLASSES];   /* times it took again the less that it gave */
+    uint8_t trades[CLASSES];   /* times it gave less, and took it again */
     uint8_t bursts[CLASSES];   /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */
-    uint8_t peaks;             /* ... of much of all classes, and of runs, up to PEAKS_MAX */
+    uint8_t peaks;             /* ... the same of much of all classes, or of runs, up to PEAKS_MAX */
     uint32_t run_given;        /* runs given to the arena since one was taken from it */
     size_t run_held;           /* bytes of runs this thread took from the arena minus those it gave back */
-    const struct front *front; /* the thread's: who has one at that place later knows that this one's thread ended */
+    const struct front *front; /* the thread's: one who has it at the same place later knows that this thread ended */
     uint32_t number;           /* 1, 2, ... */
     uint32_t helped;           /* part of a depot where another's magazine was found last */
     _Atomic uint32_t state;    /* enum heap_state */
     struct heap *next;         /* registry: heaps are never unmapped */
-    struct heap *in_row;       /* of those that are free, or of a row of those that have a front */
+    struct heap *in_row;       /* next free one, or next in its row of those that have a front */
     _Atomic uint64_t *stats;   /* see stats.c */
-    uint32_t refills[CLASSES]; /* of each class since the thread began, those apart that the spare magazine served: */
-    uint32_t spills[CLASSES];  /* they are swaps, and cost no more than the call. Read by observers */
+    /* Calls since the thread began, by class. What the spare magazine served alone are swaps, which cost no more than
+     * the call. Observers read these. */
+    uint32_t refills[CLASSES];
+    uint32_t spills[CLASSES];
     uint32_t swaps[CLASSES];
     uint32_t seen[CLASSES]; /* their sum when ACE last looked; ACE's */
     int64_t moved[CLASSES]; /* blocks that came with refills minus those that went with spills */
@@ -435,16 +444,17 @@ struct layout {
 /* What a free asks of an address. One base address reaches both tables. */
 struct owners {
     struct layout layout[CLASSES];
-    uint32_t bound[MAP_MASK + 1]; /* by unit: above the products of the blocks that were carved, not above all others';
-                                   * its lowest byte is twice the class. 0: nothing of a slab */
+    /* By unit: above the products of the blocks carved there, and of nothing else; its lowest byte is twice the class.
+     * 0: not a slab's. */
+    uint32_t bound[MAP_MASK + 1];
 };
 
 enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
 
 struct front {
-    struct bins *bins; /* the heap's; without one, bins that hold none and keep none */
-    char *sizes;       /* where a tiny size is added to, and rounded down to a granule: its bin */
-    size_t tiny_end;   /* above TINY_MAX; 0 without a heap: such bins must not be written to */
+    struct bins *bins; /* the heap's; without a heap, bins that hold none and take none */
+    char *sizes;       /* plus a tiny size, rounded down to a granule: the address of its bin */
+    size_t tiny_end;   /* TINY_MAX + 1; 0 without a heap: those bins must not be written to */
     struct heap *heap;
     uint32_t state;       /* enum front_state */
     uint32_t early_frees; /* served before the thread had a heap, up to EARLY_FREES */
@@ -468,8 +478,8 @@ _Static_assert(sizeof(struct span) == CACHE_PAIR && sizeof(struct depot) == CACH
 #define POOL_CHUNK_MIN ((size_t)16 << 10)     /* bytes; a pool's first chunk, then as much again each time ... */
 #define POOL_CHUNK_MAX SUPERSLAB_LARGE        /* ... up to here; from here on aligned for huge pages */
 #define POOL_BATCH_MAX 64u                    /* objects that move between lane and depot at once ... */
-#define POOL_BATCH_BYTES ((size_t)64 << 10)   /* ... and their bytes, one object excepted */
-#define POOL_RECALL 16u                       /* objects that come back at a time from the counted list to the stack */
+#define POOL_BATCH_BYTES ((size_t)64 << 10)   /* ... and their bytes at most, unless one object has more */
+#define POOL_RECALL 16u                       /* objects that come back from the counted list to the stack at a time */
 #define POOL_LANES 64u                        /* lane 0 serves, under the lock, threads that found none of their own */
 #define POOL_CONTROL_BYTES ((size_t)64 << 10) /* control blocks are mapped so many bytes at a time */
 #define POOL_CLOSED_MAX 1024u /* closed pools kept recognisable before their control blocks are reused */
@@ -482,7 +492,7 @@ struct pool_chunk {
     char *fresh;     /* ... carved up to here ... */
     char *end;       /* ... to here */
     bool ready;      /* made by preallocation */
-    uint64_t live[]; /* checked build: one bit an object */
+    uint64_t live[]; /* checked build: one bit per object */
 };
 
 struct pool_lane {
