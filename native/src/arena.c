@@ -17,7 +17,7 @@ static uint64_t free_bits[2]; /* bit b: bin b is not empty */
 static struct span *dirty_oldest, *dirty_newest;
 static _Atomic size_t dirty_units;                       /* in dirty free spans */
 static _Atomic size_t refused_units;                     /* free ones whose pages the kernel refused when last asked */
-static int refusals_left;                                /* refusals in this round until it is no use to ask on */
+static int refusals_left = REFUSALS_MAX;                 /* refusals in this round until it is no use to ask on */
 static _Atomic size_t fetched_units;                     /* taken by this process since it began */
 static size_t recycled_units;                            /* taken that had been in use before */
 static size_t recycled_due = RECYCLED_MIN >> UNIT_SHIFT; /* value at which regions are looked at */

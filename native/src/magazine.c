@@ -169,8 +169,9 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
         heap_regret(heap, &heap->peaks, PEAKS_MAX);
         heap->gave_all = false;
     }
-    if (heap->given[class] == GIVEN_MANY) heap_regret(heap, &heap->bursts[class], BURSTS_MAX);
-    else if (heap->given[class] != 0 && full.blocks != 0 && ++heap->trades[class] % TRADES_MANY == 0)
+    uint8_t given = heap->given[class];
+    if (given == GIVEN_MANY) heap_regret(heap, &heap->bursts[class], BURSTS_MAX);
+    else if (given != 0 && given < GIVEN_MANY && full.blocks != 0 && ++heap->trades[class] % TRADES_MANY == 0)
         heap->bursts[class] = (uint8_t)size_min(heap->bursts[class] + 1u, BURSTS_MAX);
     heap->given[class] = 0;
     heap->given_bytes = 0;
