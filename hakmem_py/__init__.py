@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 ROOT = Path(__file__).resolve().parent.parent  # the repository, with native/, data/, ...
 
-_HOME = {  # public name -> the module that owns it; a module's own name gives the module
+_HOME = {  # public name -> the module that defines it; the names in _MODULES give the modules themselves
     "ensure": "runner",
     "load_spec": "spec",
     "SpecError": "spec",

@@ -9,4 +9,4 @@ try:
 except ModuleNotFoundError as error:
     if str(error.name).startswith(__package__):
         raise
-    sys.exit(f"hakmem: {error.name} is not installed here: make env, then . .venv/bin/activate")
+    sys.exit(f"hakmem: {error.name} is not installed here: run make env, then . .venv/bin/activate")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from . import build, instructions, peers, provenance, runner
 from .blocks import gathered, judged, running
-from .contest import (  # noqa: F401  with the next ones the face of this module
+from .contest import (  # noqa: F401  re-exported, as are the next imports
     SHAPE,
     Target,
     add_common,
@@ -32,10 +32,10 @@ from .standings import judge, refuse, show  # noqa: F401
 
 
 def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.0):
-    """Samples, one row a run: columns of `record`, case, block, load1. sides: of `side`, the baseline first.
+    """Samples, one row per run: the columns of `record`, and case, block, load1.
 
-    Each side that learns is tried once before (not counted). Raises AbError where it decides fewer than 100
-    times, unless allow_few.
+    sides: made by `side`, the baseline first. Each side first makes one trial run, which is not counted.
+    Raises AbError where a trial fails or, unless allow_few, a learner decides fewer than 100 times in it.
     """
     rows, order = [], random.Random(seed)
     with bench_slot(f"ab of {target.label}", wait_s):
@@ -53,7 +53,10 @@ def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.
 
 
 def overhead(name="lifo", n1=500, n2=3000):
-    """Instructions of one call on cached blocks: ACE off, looking on (frozen), compiled out; ratio to off."""
+    """Instructions of one call on cached blocks, with ACE off, looking on (frozen) and compiled out.
+
+    Columns ace, instructions_per_call, ratio (to off).
+    """
     quiet = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_FROZEN": "1", "HAKMEM_ACE_FAST_INTERVAL_MS": "60000"}
     ways = {"off": ("release", {}), "on, frozen": ("release", quiet), "compiled out": ("noace", {})}
     fixed = {"bench": build.build().bench, "workload": name, "n1": n1, "n2": n2, "first": True}
@@ -79,13 +82,13 @@ def add_ab(subparsers):
         nargs="+",
         default=list(SIDES),
         metavar="SIDE",
-        help=f"the baseline first, default {' '.join(SIDES)}; "
+        help=f"what to compare, the baseline first; default {' '.join(SIDES)}; "
         "also POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,KNOB=VALUE], hakmem, "
         + ", ".join(peers.FOREIGN),
     )
     sub.add_argument("--arm", type=int, help="number of the capacity that policies start from")
     add_common(sub)
-    sub.add_argument("--workload", help="of the bench, or a trace's path, instead of a program")
+    sub.add_argument("--workload", help="workload of the bench, or path of a trace, instead of a program")
     sub.add_argument("program", nargs="*", help="the program and its arguments, after --")
     sub.set_defaults(run=_run)
     return sub
@@ -93,13 +96,13 @@ def add_ab(subparsers):
 
 def _run(args):
     if bool(args.workload) == bool(args.program):
-        raise AbError("give a workload of the bench (--workload NAME) or a program (-- PROGRAM ARGUMENTS)")
+        raise AbError("give either a workload of the bench (--workload NAME) or -- PROGRAM ARGUMENTS")
     shape = [f"--{name}" for name in SHAPE if getattr(args, name) is not None]
     if args.program and shape:
-        raise AbError(f"{shape[0]} is of a workload: a program takes its own arguments, after its name")
+        raise AbError(f"{shape[0]} is for workloads only: a program takes its own arguments, after its name")
     sides = [side(name, args.arm) for name in dict.fromkeys(args.sides)]
     if len(sides) < 2:
-        raise AbError("an A/B needs two different sides or more; hakmem beside itself is --sides off hakmem")
+        raise AbError("an A/B needs two or more different sides; hakmem against itself is --sides off hakmem")
     runner.refuse_few(args.blocks)
     target = (
         program(*args.program) if args.program else chosen_workload(args, runner.workloads(build.build()))

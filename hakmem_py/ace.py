@@ -40,14 +40,15 @@ LEARNER = ("knob", "block_size", "arms", "arm", "policy", "windows", "reward", "
 
 
 def events(since=0, variant="release"):
-    """Decisions of this process, one row each, number > since; attrs["lost"]: rows overwritten before.
+    """Decisions of this process with a number above `since`, one row each.
 
+    attrs["lost"]: how many were overwritten before they could be read.
     Columns: number, time_ns (CLOCK_MONOTONIC), learner, knob, block_size (bytes, 0: the whole allocator),
     threads, phase, policy, reason, arm and its setting (in force in the window), next_arm, pulls, reward (at
-    most 1), told and price (the reward and its part for memory that the policy learned from: those of another
-    window for the placebo), mean, bonus, index_0 ... of every arm, the window's counts (begin_ns, end_ns,
-    cpu_ns, refills, spills, swaps, contended, faults, syscalls, purged_bytes) and levels (cached_bytes,
-    live_bytes), rss_bytes, seed.
+    most 1), told (the reward that the policy learned from) and price (the part of it that memory cost; for
+    the placebo, both are another window's), mean, bonus, index_0 ... of every arm, the window's counts
+    (begin_ns, end_ns, cpu_ns, refills, spills, swaps, contended, faults, syscalls, purged_bytes) and levels
+    (cached_bytes, live_bytes), rss_bytes, seed.
     """
     library = load(variant)
     cursor, lost = library.ffi.new("uint64_t *", since), library.ffi.new("uint64_t *")
@@ -61,9 +62,10 @@ def events(since=0, variant="release"):
 
 
 def history(paths, variant="release"):
-    """The same table from files that HAKMEM_ACE_EVENTS left behind; a column `process` numbers the files.
+    """The table of `events`, from files that HAKMEM_ACE_EVENTS wrote; column `process` numbers the files.
 
-    paths: one, or several. attrs["lost"]: rows that no file holds.
+    paths: one path or several. attrs["lost"]: decisions that no file holds. Raises FileNotFoundError where
+    there is no file, ValueError for a file that is no history.
     """
     found = [paths] if isinstance(paths, str | Path) else sorted(paths)
     if not found:
@@ -87,12 +89,13 @@ def _read_history(path, variant):
     if missing := {*_columns(variant), "lost"} - {*part}:
         raise ValueError(f"{path} is no history of ACE: it has no column {', '.join(sorted(missing))}")
     if part["time_ns"].eq("time_ns").any():
-        raise ValueError(f"{path} mixes processes: name a file for each, HAKMEM_ACE_EVENTS=FILE-%p.csv")
+        raise ValueError(f"{path} mixes processes: give each its own file by HAKMEM_ACE_EVENTS=FILE-%p.csv")
     return part
 
 
 def learners(variant="release"):
-    """One row a learner: knob, block_size (bytes), arms, arm chosen, policy, windows, last reward, noise."""
+    """One row per learner, by its number: knob, block_size (bytes; 0: the whole allocator), arms (how many),
+    arm (in force), policy, windows, reward (of the last one), noise, settings (the knob's value per arm)."""
     library = load(variant)
     row, rows = library.ffi.new("hak_learner_t *"), []
     for number in range(library.lib.hak_ace_learner_count()):
@@ -105,27 +108,27 @@ def learners(variant="release"):
 
 
 def costs(variant="release"):
-    """Nanoseconds an event costs, as measured when ACE first ran here; zeros before."""
+    """Cost of each kind of event in ns (clear: per byte purged), measured when ACE starts; zeros before."""
     measured = load(variant).lib.hak_ace_costs()
     names = ("refill", "spill", "swap", "contention", "fault", "syscall", "clear")
     return pd.Series({name: getattr(measured, name) for name in names}, name="ns")
 
 
 def firings(table, slow=False):
-    """Steps of the fast (or slow) loop that decided something, of the process that has most of them."""
+    """How many steps of the fast (or slow) loop decided something, in the process with the most of them."""
     rows = table[table["block_size"].eq(0) == slow]
     processes = rows["process"] if "process" in rows else pd.Series(0, rows.index)
     return int(rows.groupby(processes)["time_ns"].nunique().max()) if len(rows) else 0
 
 
 def _columns(variant):
-    """Of the table of events, in the order of hakmem.h."""
+    """Columns of the table of events, in the order of hakmem.h."""
     ffi = load(variant).ffi
     return [*_event(ffi.new("hak_event_t *"), ffi.typeof("hak_event_t"))]
 
 
 def _event(row, kind):
-    """{column: value} of a struct: an array has a column an element, a struct within it those of its own."""
+    """{column: value} of a struct: one column per element of an array, and the columns of nested structs."""
     columns = {}
     for name, field in kind.fields:
         value = getattr(row, name)
@@ -137,7 +140,7 @@ def _event(row, kind):
 
 
 def _named(table, variant):
-    """Numbers of policies, reasons and slow learners as words; indices of arms that nobody has dropped."""
+    """The table with names of policies, reasons and knobs, without the indices of arms that nobody has."""
     knob = table["learner"].map(dict(enumerate(SLOW))).where(table["block_size"].eq(0), "magazine_blocks")
     table.insert(3, "knob", knob)
     table["policy"] = table["policy"].map(_policy_names(variant))
@@ -147,7 +150,7 @@ def _named(table, variant):
 
 
 def _policy_names(variant):
-    """By the number that a learner has of its policy."""
+    """{number of a policy, as learners hold it: its name}."""
     return {-1: OUTSIDE} | dict(enumerate(policy_names(variant)))
 
 
@@ -155,19 +158,20 @@ def _policy_names(variant):
 
 
 def start(variant="release", **parameters):
-    """Starts ACE in this process, with parameters of its policies (scale=, gamma=, ...)."""
+    """Starts ACE here, with parameters of its policies (scale=, gamma=, ...). Raises NativeError."""
     lib = load(variant).lib
     for name, value in parameters.items():
         if lib.hak_ace_parameter(name.encode(), float(value)) < 0:
             raise NativeError(
-                f"no policy takes {name}={value}: `simulate --policy NAME --param x=0` lists them"
+                f"no policy takes {name}={value}: "
+                "`hakmem simulate --means 0,1 --policy NAME --param x=0` lists what NAME takes"
             )
     if lib.hak_ace_start() == -2:
         raise NativeError(f"variant {variant!r} is compiled without ACE: load another in a fresh process")
 
 
 def stop(variant="release"):
-    """Stops ACE: knobs say again what they said before; what was learned waits for the next start."""
+    """Stops ACE: knobs get their earlier values back; what was learned is kept for the next start."""
     load(variant).lib.hak_ace_stop()
 
 
@@ -187,9 +191,9 @@ def bursts(block_size=64, blocks=400, variant="release"):
 
 
 class Fitted:
-    """A policy in MABWiser's manner (predict, fit, partial_fit), as one with select and update.
+    """Gives a policy with MABWiser's interface (predict, fit, partial_fit) the methods select and update.
 
-    Arms that were never played come first, each once: such libraries want data before they predict.
+    Arms that were never played come first, once each: such libraries need data before they can predict.
     """
 
     def __init__(self, policy):
@@ -208,24 +212,26 @@ class Fitted:
 
 
 def drive(policy, learner=64, windows=200, interval_s=0.01, work=None, variant="release"):
-    """Lets `policy` choose the arms of one learner of this process's allocator; DataFrame of the decisions.
+    """Lets `policy` choose the arms of one learner in this process. Returns its decisions, as `events` does.
 
-    policy: any object with select() -> arm from 0, and update(arm, reward); a MABWiser policy as it is.
-    learner: a block size in bytes (arms: blocks a magazine holds), or a knob's name, see `learners`. work:
-    called over and over in each window of interval_s seconds; default bursts of the learner's block size.
+    policy: any object with select(), which returns an arm counted from 0, and update(arm, reward); or a
+    MABWiser policy as it is. learner: a block size in bytes (arms: blocks a magazine holds), or the name of
+    a knob, see `learners`. work: called over and over in each window of interval_s seconds; default: bursts
+    of blocks of that size.
 
-    A policy that raises, or names an arm that is not there, is asked no more: its error goes to stderr and to
-    attrs["error"], the windows go on with the arm in force and the reason "frozen", and ACE itself leaves the
-    learner alone until `release`. Raises NativeError for an unknown learner, TypeError for what is no policy.
+    A policy that raises an exception, or names an arm that does not exist, is not asked again. Its error goes
+    to stderr and to attrs["error"]; the windows go on with the arm in force and the reason "frozen", and ACE
+    leaves the learner alone until `release`. Raises NativeError for an unknown learner, TypeError for an
+    object that is no policy.
     """
     number = learner_number(learner, variant)
     work = work or bursts(learner if isinstance(learner, Integral) else 64, variant=variant)
     player = _Player(policy, number, load(variant))
-    player.end_window()  # what came before is nobody's
+    player.end_window()  # what came before belongs to no window of the policy
     since, parts = max(events(variant=variant)["number"], default=0), []
     for window in range(windows):
         player.window(work, interval_s)
-        if window % BATCH == BATCH - 1 or window == windows - 1:  # before the ring overruns them
+        if window % BATCH == BATCH - 1 or window == windows - 1:  # before the ring overwrites them
             parts.append(events(since, variant))
             since = max(parts[-1]["number"], default=since)
     if not player.error:
@@ -238,12 +244,12 @@ def drive(policy, learner=64, windows=200, interval_s=0.01, work=None, variant="
 
 
 def release(learner, variant="release"):
-    """Gives a driven learner back to ACE's own policy; its arm stays in force until that decides."""
+    """Gives a driven learner back to ACE's own policy; its arm stays in force until that policy decides."""
     load(variant).lib.hak_ace_choose(learner_number(learner, variant), -1)
 
 
 def learner_number(learner, variant="release"):
-    """The number of a block size's or a knob's learner, made if need be. Raises NativeError."""
+    """The number of the learner of a block size or a knob; it is made if need be. Raises NativeError."""
     lib = load(variant).lib
     number = lib.hak_ace_learner_of(learner if isinstance(learner, Integral) else 64)
     if not isinstance(learner, Integral):
@@ -256,7 +262,7 @@ def learner_number(learner, variant="release"):
 
 
 class _Player:
-    """A policy and the learner it drives, until it fails; then the arm in force stays.
+    """A policy and the learner it drives. If the policy fails, the arm in force stays.
 
     chosen_ns: end of the last window whose arm the policy chose.
     """
@@ -264,7 +270,7 @@ class _Player:
     def __init__(self, policy, number, library):
         if not any(hasattr(policy, one) and hasattr(policy, two) for one, two in POLICY_VERBS):
             raise TypeError(
-                f"{policy!r} is no policy: it needs select() and update(arm, reward), or MABWiser's verbs"
+                f"{policy!r} is no policy: it needs select() and update(arm, reward), or MABWiser's methods"
             )
         self.policy = policy if hasattr(policy, "select") else Fitted(policy)
         self.number, self.library, self.error, self.chosen_ns = number, library, None, 0
@@ -303,7 +309,7 @@ class _Player:
             return None
         try:
             return verb(*arguments)
-        except Exception as error:  # whatever a policy of the user's raises
+        except Exception as error:  # a user's policy may raise anything
             self.error = error
             traceback.print_exc()
             print("hakmem: the policy failed; learning is frozen at the arm in force", file=sys.stderr)

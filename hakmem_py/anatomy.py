@@ -17,7 +17,7 @@ class Program:
         self.lib, self.random, self.blocks = native.load(variant).lib, random.Random(seed), []
 
     def fill(self, blocks, smallest, largest):
-        """Takes so many blocks of uniform sizes in bytes."""
+        """Takes that many blocks; their sizes in bytes are drawn uniformly from smallest to largest."""
         sizes = [self.random.randint(smallest, largest) for _ in range(blocks)]
         self.blocks += [self.lib.hak_malloc(size) for size in sizes]
 
@@ -30,12 +30,12 @@ class Program:
         del self.blocks[kept:]
 
     def elsewhere(self, work, *arguments):
-        """The same in a thread of its own, which then ends: its heap is orphaned, what it took lives on."""
+        """Calls `work` in a thread of its own, which then ends: its heap is orphaned, its blocks live on."""
         thread = threading.Thread(target=work, args=arguments)
         thread.start()
         thread.join()
         task = Path(f"/proc/self/task/{thread.native_id}")
-        while task.exists():  # joined, it may still give back what it caches
+        while task.exists():  # after join it may still be giving back what it cached
             time.sleep(1e-3)
 
     def close(self):
@@ -43,10 +43,11 @@ class Program:
 
 
 def journey(size=208, blocks=1500, variant="release"):
-    """The way of one block of `size` bytes: one row a step.
+    """The path of one block of `size` bytes through the allocator: one row per step.
 
-    Columns: step; loaded, spare, capacity: blocks, of this thread's magazine; depot: full magazines;
-    slab_used: blocks out of the block's slab, those in magazines included; same_address: malloc gave it back.
+    Columns: step; loaded, spare: blocks in this thread's two magazines; capacity: blocks that one of them
+    holds; depot: full magazines; slab_used: blocks out of the block's slab, those in magazines included (0:
+    it lies in no slab); same_address: whether malloc returned the same block, in that step only.
     """
     library = native.load(variant)
     take, give = library.lib.hak_malloc, library.lib.hak_free
@@ -77,7 +78,7 @@ def journey(size=208, blocks=1500, variant="release"):
 
 
 def shares(variant="release"):
-    """Of the bytes that may cost memory now, how many are whose: one row an owner, in MB and as a share."""
+    """Who holds the bytes that may cost memory now: columns bytes (who, in words), MB, share (of all)."""
     held = native.counters(variant)["value"]
     committed, live, free = (int(held[name]) for name in ("committed_bytes", "live_bytes", "dirty_bytes"))
     cached = min(int(held["cached_bytes"]), committed - live - free)

@@ -27,7 +27,7 @@ from .problems import REWARDS, BanditError, problem, read_changes
 from .store import REFERENCE, demand_json, save_json
 
 CHUNK = 16  # replications a thread takes at a time
-MOST_PLAYS = 10**8  # of a replication: each is kept of the first one
+MOST_PLAYS = 10**8  # of a replication; of the first one every play is kept
 MOST_REPLICATIONS = 10**7
 SETTINGS = ("rewards", "horizon", "replications", "seed", "changes", "points")
 
@@ -46,7 +46,7 @@ def _core():
 
 @cache
 def policies():
-    """DataFrame of what ships: policy (index), what, parameters {name: (preset, minimum, maximum, what)}."""
+    """DataFrame of what ships, by policy: what, parameters {name: (preset, minimum, maximum, what)}."""
     ffi, lib = _core()
     rows, row = [], ffi.new("hak_policy_t *")
     for number in range(lib.hak_policy_count()):
@@ -82,15 +82,15 @@ class Bandit:
     def update(self, arm, reward, busy=0.0, price=None):
         """The arm was played and gave this reward, larger is better.
 
-        busy: share of visits to the depot that found it busy, for rules that go by it. price: the part of the
-        reward that memory cost, for ucb-near. Both are in ACE's events, so that a history can be replayed.
+        busy: share (0 to 1) of visits to the depot that found it busy, for bonwick. price: the part of the
+        reward that memory cost, for ucb-near. ACE's events tell both, so that a history can be replayed.
         """
         if price is not None:
             _core()[1].hak_bandit_price(self.c, arm, price)
         _core()[1].hak_bandit_update_busy(self.c, arm, reward, busy)
 
     def table(self):
-        """DataFrame, one row an arm: pulls, mean, bonus, index."""
+        """DataFrame, one row per arm: pulls, mean, bonus, index."""
         lib = _core()[1]
         columns = {
             "pulls": lib.hak_bandit_pulls,
@@ -135,9 +135,10 @@ def simulate(
 ):
     """Outcome of one policy, replications shared among all cores. Raises BanditError.
 
-    `changes`: {plays made: means}, or a path. `points`: at how many places the curves are read. Further
-    keywords are the policy's parameters. The same seed gives the same outcome on any number of cores, and the
-    same reward randomness to every policy.
+    `means`: mean reward of each arm. `horizon`: plays of a replication. `changes`: {plays made before: means
+    from then on}, or the path of a file (see `read_changes`). `points`: about how many points a curve has.
+    Further keywords are the policy's parameters. The same seed gives the same outcome on any number of cores,
+    and the same reward randomness to every policy.
     """
     return contest([(policy, parameters)], means, rewards, horizon, replications, seed, changes, points)[0]
 
@@ -145,7 +146,7 @@ def simulate(
 def contest(
     entries, means, rewards="bernoulli", horizon=1000, replications=100, seed=1, changes=None, points=200
 ):
-    """[Outcome] of several policies on one problem; an entry is a name or (name, {parameter: value})."""
+    """As `simulate`, for several policies: [Outcome]. An entry is a name or (name, {parameter: value})."""
     entries = [(entry, {}) if isinstance(entry, str) else entry for entry in entries]
     task = _checked_problem(means, rewards, changes, horizon, replications)
     learners = [_new_bandit(name, task.arms, 0, parameters) for name, parameters in entries]
@@ -180,7 +181,7 @@ def _whole(name, value, low, high):
 
 
 def reading_points(horizon, points):
-    """Plays at which curves are read: about `points` evenly spaced ones, the half and the end."""
+    """Plays after which curves are read: about `points`, evenly spaced, and half of the horizon and all."""
     if not isinstance(points, Integral) or points < 1:
         raise BanditError(f"points {points!r}: allowed: whole numbers, 1 or more")
     places = np.linspace(0, horizon, min(points, horizon) + 1).round().astype(np.uint64)
@@ -235,7 +236,7 @@ def play(make, means, rewards="bernoulli", horizon=1000, replications=20, seed=1
 
 
 def _policy_seed(seed, replication):
-    """32 bits for a policy that draws: others in each replication of each seed, and not those of rewards."""
+    """A 32-bit seed for a policy that draws: one for each seed and replication, and not that of rewards."""
     return int(np.random.SeedSequence([seed, replication, 1]).generate_state(1)[0])
 
 
@@ -268,12 +269,12 @@ class Lab:
         self.reference = reference
 
     def simulate(self, policy, means, **settings):
-        """As `simulate`; parameters of the policy go along."""
+        """As the function `simulate`: the keywords are its settings and the policy's parameters."""
         known = {name: settings.pop(name) for name in list(settings) if name in SETTINGS}
         return self.contest([(policy, settings)], means, **known)[0]
 
     def contest(self, entries, means, **settings):
-        """As `contest`. Raises BanditError where the reference holds no such simulation."""
+        """As the function `contest`. Raises BanditError where the reference holds no such simulation."""
         entries = [(entry, {}) if isinstance(entry, str) else entry for entry in entries]
         keys = [json.dumps([*entry, list(means), settings], sort_keys=True) for entry in entries]
         if not self.reference:
@@ -285,7 +286,7 @@ class Lab:
         return [self.kept[key] for key in keys]
 
     def replay(self):
-        """{key: Outcome} of what is kept, played anew by the library as it is now."""
+        """{key: Outcome} of the kept simulations, played anew by the library as it is now."""
         played = {}
         for key in self.kept:
             policy, parameters, means, settings = json.loads(key)
@@ -295,7 +296,7 @@ class Lab:
         return played
 
     def freeze(self):
-        """Makes what was simulated so far the reference, with the facts of this machine beside."""
+        """Makes what was simulated so far the reference, with the facts of this machine beside it."""
         save_json(self.file.parent, "facts.json", provenance.collect())
         rows = [{"key": key, **to_row(outcome)} for key, outcome in self.kept.items()]
         pd.DataFrame(rows).to_parquet(self.file, compression="zstd", index=False)
@@ -316,20 +317,20 @@ def add_simulate(subparsers):
         "simulate", description="Play a bandit policy against arms of known means."
     )
     add = parser.add_argument
-    add("--policy", default="ucb1", help="a row of the policy table; an unknown one lists them")
+    add("--policy", default="ucb1", help="a policy, default ucb1; an unknown name lists them all")
     add(
         "--means",
         required=True,
-        help="mean reward of each arm, separated by commas; --means=-1,... if negative",
+        help="mean reward of each arm, separated by commas; write --means=-1,... if the first is negative",
     )
     add("--rewards", default="bernoulli", help=f"one of {', '.join(REWARDS)}")
-    add("--horizon", type=int, default=1000, help="plays")
+    add("--horizon", type=int, default=1000, help="plays of a replication, default 1000")
     add("--replications", type=int, default=1000)
     add("--seed", type=int, default=1)
     add(
         "--changes",
         metavar="FILE",
-        help="later means: CSV lines step,mean,... or TOML [[change]] step, means",
+        help="file of later means: CSV lines step,mean,... or TOML [[change]] tables with step and means",
     )
     add("--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the policy")
     add("--json", action="store_true")

@@ -20,12 +20,12 @@ from . import ROOT, notebook, store
 from .calibration import calibration_note
 from .progress import clock
 
-START_S = 6  # a kernel's start: the guess for a notebook that never ran here
+START_S = 6  # guess for a notebook that never ran here: the start of a kernel
 HEARTBEAT_S = 10
-GRACE_S = 10  # for a papermill that was told to end
-STARTS = 3  # of a kernel whose ports others took first
-LONG_LOG = 1 << 16  # bytes: a notebook that has said so much has started
-# What decides, with text, parameters and data, whether an executed notebook is still good.
+GRACE_S = 10  # for papermill to end once it was told to
+STARTS = 3  # attempts, where others took a kernel's ports first
+LONG_LOG = 1 << 16  # bytes; a notebook with a longer log has started
+# Code that decides, with the notebook's text, parameters and data, whether an executed notebook still holds.
 CODE = [
     "hakmem_py/**/*.py",
     "hakmem_py/**/*.js",
@@ -37,7 +37,7 @@ CODE = [
 
 
 def _given(run):
-    """Hash, to be gone on with, of what a run is given and leaves as it is."""
+    """Hash object, to be continued, of the inputs that a run does not change."""
     digest = hashlib.sha256(json.dumps(run.parameters, sort_keys=True).encode())
     specs = [ROOT / "data" / "specs" / f"{experiment}.toml" for experiment in run.experiments]
     code = sorted({path for pattern in CODE for path in ROOT.glob(pattern)})
@@ -47,13 +47,13 @@ def _given(run):
 
 
 def content_key(run, given=None):
-    """Hash of everything that decides what an executed notebook says. given: `_given` before the run."""
+    """Hash of everything that decides what an executed notebook says. given: `_given` from before the run."""
     digest, data = (given or _given(run)).copy(), ROOT / "data"
     for path in sorted(data.glob(f"reference/{run.notebook.stem}*/*")):
         digest.update(path.read_bytes())
     for experiment in run.experiments:
         for path in sorted(data.glob(f"*/{experiment}/*")):
-            digest.update(f"{path.name} {path.stat().st_size}".encode())  # samples are only ever added
+            digest.update(f"{path.name} {path.stat().st_size}".encode())  # files are only ever added
     return digest.hexdigest()[:16]
 
 
@@ -101,7 +101,7 @@ def _fault(output, log, code):
 
 
 def _end(child):
-    """Ends a papermill: it may clean up, but not for ever; its kernel notices that it has gone."""
+    """Ends papermill, with GRACE_S seconds to clean up; its kernel notices that it has gone."""
     child.terminate()
     try:
         child.wait(GRACE_S)
@@ -111,13 +111,13 @@ def _end(child):
 
 
 def _lost_port(log):
-    """Whether the kernel never started, for a port that was free when it was chosen was taken meanwhile."""
+    """Whether the kernel never started because a port, free when it was chosen, was taken meanwhile."""
     said = log.read_bytes() if log.stat().st_size < LONG_LOG else b""
     return b"Address already in use" in said and b"Executing Cell" not in said
 
 
 def _run(words, env, log, stop):
-    """Runs papermill to its end, or until it is to stop or cannot start. Returns its exit status."""
+    """Runs papermill until it ends, `stop` fills or its kernel cannot start. Returns its exit status."""
     with log.open("wb") as sink:
         child = subprocess.Popen(words, stdout=sink, stderr=sink, env=env, start_new_session=True)
         while child.poll() is None:
@@ -131,7 +131,7 @@ def execute(run, folder, timeout, stop):
     """Run one notebook; write its record and, if it succeeded, its executed notebook. Returns the record."""
     output, log = folder / f".{run.name}.part", folder / f"{run.name}.log"
     output.unlink(missing_ok=True)
-    started, given = time.time(), _given(run)  # who edits a file meanwhile makes the page an old one
+    started, given = time.time(), _given(run)  # a file edited during the run makes the page outdated
     words = _papermill(run, output, timeout or run.cell_timeout_s())
     for _ in range(STARTS):
         code = _run(words, os.environ | {"HAKMEM_COMMAND": run.command()}, log, stop)
@@ -153,14 +153,14 @@ def execute(run, folder, timeout, stop):
         record |= {"status": status, "cell": cell, "error": error}
         _keep_failed(run, folder, output)
     else:
-        record["key"] = content_key(run, given)  # the rest after the run: it may add samples, or freeze them
+        record["key"] = content_key(run, given)  # samples are hashed after the run, which may add some
         _publish(run, folder, output, record)
     store.save_json(folder, _record_path(run, folder).name, record)
     return record
 
 
 def _attempt(run, folder, timeout, stop):
-    """`execute`, where what cannot be read or written is a record as well: it costs this page only."""
+    """As `execute`, but a file that cannot be read or written is recorded as a failure of this page only."""
     started = time.time()
     try:
         return execute(run, folder, timeout, stop)
@@ -210,14 +210,14 @@ def _say(text):
 
 
 def _expected(runs, folder):
-    """{name: seconds} by the times of earlier runs; a notebook that never ran is taken for the usual one."""
+    """{name: seconds} from earlier runs; a notebook that never ran gets the median of the others."""
     known = {run.name: _earlier(run, folder).get("seconds") for run in runs}
     usual = median([seconds for seconds in known.values() if seconds] or [START_S])
     return {name: seconds or usual for name, seconds in known.items()}
 
 
 def _side_by_side(runs, folder, jobs, timeout):
-    """Run them, `jobs` at a time, telling how they get on; yields each record. Ctrl-C stops the children."""
+    """Run them, `jobs` at a time, with progress on stderr; yields each record. Ctrl-C stops the children."""
     stop = []  # shared with the threads: not empty means stop
     with ThreadPoolExecutor(jobs) as pool:
         pending = {pool.submit(_attempt, run, folder, timeout, stop): run for run in runs}
@@ -236,9 +236,10 @@ def _side_by_side(runs, folder, jobs, timeout):
 
 
 def run_all(runs, folder, jobs, timeout, resume=False):
-    """Run everything, what measures first and alone, what calibrates before it. Returns this batch's records.
+    """Run everything: notebooks that measure first, one at a time (those that calibrate before the others),
+    then the rest, `jobs` at a time. Returns this batch's records.
 
-    timeout: seconds for one cell; None: as long as the run itself says.
+    timeout: seconds for one cell; None: as long as the run itself says. resume: keep what is still current.
     """
     current = [run for run in runs if resume and _is_current(run, folder)]
     for run in current:

@@ -9,7 +9,7 @@ from .stats import MIN_PAIRS
 
 
 class Stopped(KeyboardInterrupt):
-    """By the user, in the middle of a comparison; samples: its whole blocks, enough for an interval."""
+    """The user stopped a comparison. samples: of its complete blocks, which suffice for an interval."""
 
     def __init__(self, samples):
         super().__init__()
@@ -26,7 +26,7 @@ def gathered(rows, sides):
 
 @contextmanager
 def running(rows, sides, progress):
-    """Around the loop that fills rows; raises Stopped where the user ends it late enough."""
+    """Around the loop that fills rows: if the user stops it after enough blocks, raises Stopped."""
     try:
         yield
     except KeyboardInterrupt:
@@ -38,7 +38,7 @@ def running(rows, sides, progress):
 
 
 def judged(measure, tell):
-    """Tells what `measure` gives; of one that the user stops, what there is, and then stops."""
+    """tell(the samples of measure()). If the user stops it, tells what there is, then raises Stopped."""
     try:
         samples = measure()
     except Stopped as stop:

@@ -31,7 +31,7 @@ BUILDS = NATIVE / "build"
 
 COMMON = (
     "-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec", "-pthread",
-    "-fno-builtin-malloc",  # else calloc's malloc and memset become a call of calloc
+    "-fno-builtin-malloc",  # else gcc turns the malloc and memset inside calloc into a call of calloc
     "-Wall", "-Wextra", "-Wshadow", "-Werror=implicit-function-declaration",
 )  # fmt: skip
 SANITIZE = ("-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-DHAK_CHECKED=1", "-UNDEBUG")
@@ -50,8 +50,8 @@ UNIMPORTABLE = ("asan", "tsan")  # their runtime must come first in a process: p
 BENCH = (
     "-std=gnu11", "-O2", "-fno-builtin", "-pthread", "-DHAK_BENCH_DIRECT", "-Wall", "-Wextra",
 )  # fmt: skip
-# symbolic: a second copy in the process calls its own functions, whose blocks the first one would not know.
-# initfirst: the hooks of fork are registered before other libraries', and so take the locks last (alloc.c).
+# symbolic: a second copy in the process calls its own functions; the first copy's do not know its blocks.
+# initfirst: our fork hooks are registered before other libraries', and so take the locks last (alloc.c).
 HARDEN = (
     "-Wl,-z,relro,-z,now", "-Wl,-z,initfirst", "-Wl,-z,noexecstack", "-Wl,-z,nodelete",
     "-Wl,-Bsymbolic-functions",
@@ -66,8 +66,8 @@ const char *hak_build_variant(void) {{ return "{variant}"; }}
 const char *hak_build_hash(void) {{ return "{hash}"; }}
 """
 TRAINING = "04_patterns"  # what a plain "pgo" is trained by
-TRAINING_SCALE = 0.05  # of a sample; a profile needs branches seen, not times
-LONGEST_RUN_S = 86400  # of the bench; copies of its files that are older are of one that was killed
+TRAINING_SCALE = 0.05  # share of a quick sample's length; a profile counts branches and needs no times
+LONGEST_RUN_S = 86400  # of the bench; older copies of its files were left by a run that was killed
 _PRINTING = threading.Lock()  # stdout is redirected for the whole process, however many threads build
 
 
@@ -101,7 +101,7 @@ class Build:
 
 
 def expect_preloadable():
-    """Raises BuildError where LD_PRELOAD, split at spaces and colons (ld.so(8)), cannot name a build."""
+    """Raises BuildError where LD_PRELOAD cannot name a build: it is split at spaces and colons (ld.so(8))."""
     if re.search(r"[\s:]", str(BUILDS)):
         raise BuildError(
             f"no library in {str(BUILDS)!r} can be preloaded: LD_PRELOAD is split at spaces and colons; "
@@ -110,21 +110,21 @@ def expect_preloadable():
 
 
 def build(variant="release", native=NATIVE):
-    """The Build of a variant, compiled where it is not there yet. native: another tree's native/ folder.
+    """The Build of a variant, compiled if it is not there yet. native: the native/ folder, of any tree.
 
-    Raises BuildError. Callers in other processes wait for each other; a killed build leaves nothing behind.
+    Raises BuildError. Processes that build wait for each other; a killed build leaves nothing that counts.
     """
     return build_all([variant], native)[variant]
 
 
 def build_all(variants, native=NATIVE):
-    """variant -> Build, as `build` makes them, those that are missing side by side."""
+    """{variant: Build}, as `build` makes them; those that are missing are compiled side by side."""
     expect_preloadable()
     builds = {}
     for variant in variants:
         if parse_variant(variant)[0] == "pgo" and "clang" in compiler_version():
             raise BuildError(
-                "pgo needs gcc, whose flags it is trained by: set CC=gcc, or build another variant"
+                "pgo needs gcc, because its flags are gcc's: set CC=gcc, or build another variant"
             )
         identity = content_hash(variant, native)
         builds[variant] = Build(variant, identity, BUILDS / f"{_file_name(variant)}-{identity}")
@@ -150,7 +150,7 @@ def _missing(done):
 
 
 def _make(done, native):
-    """The whole folder of a Build; the objects that builds share are there already."""
+    """Makes the folder of a Build from the objects that builds share, which are there already."""
     name, training, layout = parse_variant(done.variant)
     flags = VARIANTS[name] + (_use_profile(training, native) if name == "pgo" else ())
     with _stage(done.folder) as stage:
@@ -224,7 +224,7 @@ def cdef(native=NATIVE):
 
 @contextmanager
 def _serial():
-    """One build at a time on this clone: the holder of the lock, who also sweeps up after killed ones."""
+    """Holds the lock that allows one build at a time in this clone, and removes what killed ones left."""
     BUILDS.mkdir(parents=True, exist_ok=True)
     with (BUILDS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -239,7 +239,7 @@ def _serial():
 
 @contextmanager
 def _stage(folder):
-    """An empty folder that takes the place of `folder` once what is made in it is whole."""
+    """An empty folder, which replaces `folder` once everything in it was made without an error."""
     with tempfile.TemporaryDirectory(dir=BUILDS, prefix="tmp-", ignore_cleanup_errors=True) as work:
         stage = Path(work, "stage")
         stage.mkdir()
@@ -249,10 +249,10 @@ def _stage(folder):
 
 
 def _link(out, native, flags, objects, layout=0):
-    """Library, module, bench and build.json of `out`, in its folder.
+    """Links library, module and bench of `out` in its folder, and writes build.json there.
 
-    objects: the core (for module and bench) and the core with the malloc family (for preloading). What is
-    a build's own is linked around them: in front a padding, behind them who it is.
+    objects: the core (for module and bench) and the core with the malloc family (for preloading). What
+    belongs to this build alone is linked around them: the padding in front, the identity behind.
     """
     core, preload = objects
     identity = IDENTITY.format(variant=out.variant, hash=out.hash)
@@ -279,7 +279,7 @@ def _link(out, native, flags, objects, layout=0):
 
 
 def _objects(native, flags):
-    """The library's two objects with these flags, which its layouts share. Only under the lock."""
+    """The library's two objects with these flags, which its layouts share. Only while the lock is held."""
     texts = [path for path in source_files(native) if path.parent.name != "bench"]
     return _shared("library", native, [*COMMON, *flags], _cores(native), texts)
 
@@ -289,14 +289,14 @@ def _cores(native):
 
 
 def _bench_objects(native, definitions):
-    """The bench's objects, which variants with the same definitions share. Only under the lock."""
+    """The bench's objects, which variants with the same definitions share. Only while the lock is held."""
     texts = sorted([*(native / "bench").glob("*"), *(native / "include").glob("*")])
     sources = [path for path in texts if path.suffix == ".c"]
     return _shared("bench", native, [*BENCH, *definitions], sources, texts)
 
 
 def _seen(flags):
-    """What of a library's flags the bench sees too: its definitions."""
+    """Those flags of a library that the bench is compiled with too: the definitions (-D)."""
     return tuple(flag for flag in flags if flag.startswith("-D"))
 
 
@@ -313,7 +313,7 @@ def _shared(kind, native, command, sources, texts):
 
 
 def _module(out, native, objects):
-    """The cffi module: cffi writes it, we compile it, for cffi would add the interpreter's flags to ours."""
+    """The cffi module: cffi writes its source, but would add the interpreter's flags, so we compile it."""
     from cffi import FFI
 
     ffi = FFI()
@@ -360,8 +360,8 @@ def _train(training, native):
 def _use_profile(training, native):
     """The flags of a build that uses the training's profile.
 
-    -Werror=missing-profile says when it was not found. Sources cannot differ between the two stages, so a
-    coverage mismatch is the compiler's doubt and only warned of.
+    -Werror=missing-profile: a build whose profile is not found fails. Both stages have the same sources, so a
+    coverage mismatch is no more than the compiler's doubt, and only a warning.
     """
     use = f"-fprofile-use={_profile(training, native)}"
     return (use, "-fprofile-partial-training", "-Werror=missing-profile", "-Wno-error=coverage-mismatch")
@@ -375,8 +375,8 @@ def _text_bytes(library):
 def _compile(command, native, sources, folder):
     """Compiles sources side by side, each into an object file of its own name.
 
-    The profile of a file is found by its name below the folder it was compiled in, hence
-    -fprofile-prefix-path where it is made and where it is used.
+    gcc finds a file's profile by the file's name below the folder it is compiled in. -fprofile-prefix-path
+    names that folder, both where the profile is made and where it is used.
     """
     command = [*command, f"-I{native / 'include'}"]
     if any(word.startswith("-fprofile") for word in command):

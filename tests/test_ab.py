@@ -94,7 +94,7 @@ def test_a_static_program_is_refused(tmp_path):
         (["--workload", "frag", "--sides", "off", "ace_enabled=1"], "below 100"),
         (["--workload", "lifo", "--sides", "off", "on", "--fast-interval-ms", "1"], "little to learn"),
         ([], "--workload NAME"),
-        (["--size", "64", "--", "true"], "--size is of a workload"),
+        (["--size", "64", "--", "true"], "--size is for workloads only"),
         (["--", "no-such-program"], "no-such-program"),
         (["--sides", "off", "on", "--", "false"], "ended with status 1\n"),
     ],

@@ -100,7 +100,7 @@ def test_outside_the_environment_the_way_in_is_one_line(tmp_path):
     (tmp_path / "pandas.py").write_text("raise ModuleNotFoundError(name='pandas')")
     done = hakmem("run", "04_patterns", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr == "hakmem: pandas is not installed here: make env, then . .venv/bin/activate\n"
+    assert done.stderr == "hakmem: pandas is not installed here: run make env, then . .venv/bin/activate\n"
 
 
 def test_stopping_it_while_it_starts_is_one_line(monkeypatch, capsys):
