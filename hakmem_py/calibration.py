@@ -29,28 +29,31 @@ from .estimates import (
 from .ranks import signed_rank_p
 
 FILE = ROOT / "data" / "calibration.json"
-GROUP = 8  # pairs of one A/A comparison; the exact test has 3.9 % there
+GROUP = 8  # pairs of one A/A comparison; the level of the exact test is 3.9 % there
 TEN = 10  # runs a side of the naive rules
 PILOT = 600  # blocks from which the planner learns the noise: long enough for the moods of a machine
-LEAST_BLOCKS = 200  # of a calibration
+LEAST_BLOCKS = 200  # a calibration needs more
 EFFECT = 0.01  # the slow-down that 01_ruler injects
-LEAST_TRIALS = 10  # rates of fewer comparisons are not drawn
-ENOUGH = 400  # comparisons without which an error rate is only an indication
-WORST_RATE = 0.08  # the Wilson upper bound must stay below
+LEAST_TRIALS = 10  # a rate over fewer comparisons is not drawn
+ENOUGH = 400  # with fewer comparisons an error rate is only an indication
+WORST_RATE = 0.08  # the upper Wilson bound of false positives must stay below this
 COVERAGE = (0.93, 0.97)
 ALPHA = 1 - CONFIDENCE
 OURS = f"{GROUP} randomised pairs: signed rank"
 
 
 def costs(samples, metric="cpu_ns_per_op"):
-    """One row a block, columns same, again, slow: only blocks where all three ran well, in order of time."""
+    """`metric` (ns per operation) of each block in which all three runs succeeded, in the order of blocks.
+
+    Columns same, again, slow.
+    """
     good = samples[samples["status"] == "ok"]
     table = good.pivot_table(index="block", columns="allocator", values=metric, aggfunc="last", observed=True)
     return table.reindex(columns=["same", "again", "slow"]).dropna().sort_index()
 
 
 def rate(events):
-    """Share of true values with Wilson 95 % interval: {rate, low, high, ...}."""
+    """Share of true values with Wilson 95 % interval: {rate (None: no trial), low, high, events, trials}."""
     events = np.asarray(events, bool)
     low, high = (
         sps.binomtest(int(events.sum()), len(events)).proportion_ci(1 - ALPHA, "wilson")
@@ -73,7 +76,7 @@ def groups(table, size):
 
 
 def error_rates(table, size=GROUP):
-    """What the ruler does where the truth is known: {name: rate}. table: see `costs`."""
+    """What the ruler does where the truth is known: {name: as of `rate`}. table: see `costs`."""
     null = [ratio(part["again"], part["same"]) for part in groups(table, size)]
     slow = [ratio(part["slow"], part["same"]) for part in groups(table, size)]
     kinds = [verdict(e).kind for e in null]
@@ -87,11 +90,12 @@ def error_rates(table, size=GROUP):
 
 
 def planned_power(table):
-    """Is a slow-down found at the n that the planner names from the blocks before? {effect: {...}}
+    """How often a slow-down is found with the n that the planner names from the blocks before it.
 
-    The pilot (identical sides) and the comparison move together through the series, in steps of n but of a
-    sixth of a pilot at most: where n is larger, comparisons overlap. 1 % is the injected slow-down; 2 % and
-    5 % are the identical side's times multiplied, which is the same thing, as the 1 % shows (`slow_ratio`).
+    {effect: {planned_n (median; None: infinite), and as of `rate`}}. A pilot (identical sides) and the
+    comparison behind it move through the series together, n blocks at a time but at most a sixth of a pilot:
+    where n is larger, comparisons overlap. 1 % is the injected slow-down; for 2 % and 5 % the identical
+    side's times are multiplied, which comes to the same, as the measured 1 % shows (`slow_ratio`).
     """
     null, slow = (np.log(table[name] / table["same"]).to_numpy() for name in ("again", "slow"))
     effects = {0.01: slow, 0.02: null + np.log(1.02), 0.05: null + np.log(1.05)}
@@ -118,7 +122,7 @@ def _found(d):
 def power_curve(table, sizes=(10, 20, 50, 100, 200, 400, 800)):
     """Share of comparisons of n pairs in which a difference is seen: truth, n, rate, low, high.
 
-    By disjoint groups of blocks, where there are 10 or more of them.
+    Comparisons are disjoint groups of blocks; an n with fewer than 10 of them is left out.
     """
     d = np.log(table[["slow", "again"]].div(table["same"], axis=0))
     rows = []
@@ -148,8 +152,8 @@ def failing(table):
 def rules(samples, metric="cpu_ns_per_op"):
     """False decisions of naive rules and of ours on identical binaries: rule, rate, low, high, ...
 
-    The naive ones see the runs of both identical sides in the order in which they ran, as if A had run first
-    and B after it; ours sees the randomised blocks.
+    The naive ones see the runs of both identical sides in the order in which they ran, as if all of A had run
+    first and all of B after it; ours sees the randomised blocks.
     """
     good = samples[(samples["status"] == "ok") & (samples["allocator"] != "slow")]
     good = good.sort_values(["block", "position"])  # not by the clock, which can jump
@@ -177,7 +181,7 @@ def _in_sequence(x, n):
 
 
 def _chunks_as_samples(extra):
-    """p-values of Welch's t between neighbour processes when their timed chunks are taken as samples."""
+    """p-values of Welch's t between neighbouring processes if their timed chunks are taken as samples."""
     mean, sd, chunks = (np.array([x[name] for x in extra]) for name in ("cpu_mean_ns", "cpu_sd_ns", "chunks"))
     even = len(mean) // 2 * 2
     a, b = slice(0, even, 2), slice(1, even, 2)
@@ -210,13 +214,16 @@ def facts(result):
 def shares(result, names):
     """Rates of a calibration as rows: name, rate, low, high, events, trials; planned_n where there is one.
 
-    That is null where the pilot was too short for this noise.
+    planned_n is null where the pilot was too short for this noise.
     """
     return pd.DataFrame([{"name": name.replace("_", " "), **result[name]} for name in names])
 
 
 def price(table, run_ms, effects=(0.005, 0.01, 0.02, 0.05, 0.1)):
-    """Pairs, and seconds inside their runs, that finding each effect takes at this noise; inf: untold."""
+    """Pairs, and seconds inside their runs, needed to find each effect at this noise; inf: not known.
+
+    table: see `costs`; run_ms: length of one run in ms. Columns effect, pairs, seconds.
+    """
     noise = np.log(table["again"] / table["same"])
     pairs = [plan(effect, noise) for effect in effects]
     shown = [f"{effect:.1%}" for effect in effects]
@@ -231,7 +238,8 @@ def judge(samples):
     table = costs(samples, samples.attrs.get("metric", "cpu_ns_per_op"))
     if len(table) <= LEAST_BLOCKS:
         raise ValueError(
-            f"a calibration needs more than {LEAST_BLOCKS} complete blocks, there are {len(table)}"
+            f"a calibration needs more than {LEAST_BLOCKS} complete blocks: measure more, there are "
+            f"{len(table)}"
         )
     noise = np.log(table["again"] / table["same"])
     result = {
@@ -247,7 +255,7 @@ def judge(samples):
 
 
 def complaints(result):
-    """What is wrong with a calibration, in words; an interval must exclude the promise before we say so."""
+    """What is wrong with a calibration, in words: an interval excludes what is promised, or is too wide."""
     found, power = result["false_positives"], result["power"]["1%"]
     tests = {
         f"false positives {found['rate']:.1%}, promised 5 %": found["low"] > ALPHA,
@@ -263,7 +271,7 @@ def complaints(result):
 
 
 def record(result):
-    """Keeps a calibration as this machine's: in full where comparisons are enough, else as a check."""
+    """Keeps a calibration as this machine's: the full one where comparisons are enough, else a check."""
     machines, trials = _recorded(), result["false_positives"]["trials"]
     earlier = machines.get(_machine(), {})
     machines[_machine()] = {"full": result} if trials >= ENOUGH else earlier | {"check": result}

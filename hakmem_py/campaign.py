@@ -18,11 +18,11 @@ from .progress import Progress
 from .slot import SlotError, bench_slot
 from .spec import load_spec, narrow, schedule
 
-SLOT_WAIT_S = 24 * 3600.0  # a worker may wait for its machine's other workers
-JOIN_S = 60.0  # for the first worker to join, or another one where the last one has gone
-LOOK_S = 2.0  # between two looks whether there is still a worker
+SLOT_WAIT_S = 24 * 3600.0  # a worker may wait for others on its machine
+JOIN_S = 60.0  # to wait for the first worker, or for another one when the last has gone
+LOOK_S = 2.0  # between two checks that a worker is left
 POLL_S = 0.05
-FETCH_S = 10.0  # for the result of a block that has ended; it may have died with its worker
+FETCH_S = 10.0  # to fetch the result of a finished block, which may have died with its worker
 RETRIES = 3  # of a block whose worker failed
 START = "dask worker SCHEDULER --nworkers 1 --nthreads 1 --resources bench=1"
 KEPT = "what was measured is kept, and the same command goes on from there"
@@ -33,12 +33,12 @@ class CampaignError(RuntimeError):
 
 
 def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
-    """Like runner.ensure, measured by all machines of a dask cluster; what is in `folder` already counts.
+    """Like runner.ensure, but measured by all machines of a dask cluster; samples already in `folder` count.
 
     scheduler: its address, "tcp://HOST:8786"; None starts a worker on this machine alone. Each machine has a
     clone of the repository at the same commit, and one worker process, started by: dask worker SCHEDULER
     --nworkers 1 --nthreads 1 --resources bench=1. choice: as for ensure. Raises CampaignError where blocks
-    stay unmeasured; those that were measured are kept, and the same call does the rest.
+    stay unmeasured; those that were measured are kept, and the same call measures the rest.
     """
     experiment = narrow(load_spec(name), quick=quick, **choice)
     folder = Path(folder or store.SAMPLES / experiment.name)
@@ -61,7 +61,7 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
 
 
 def sweep(function, points, scheduler=None):
-    """[function(point) for point in points] on all cores of all workers; for work without a bench."""
+    """[function(point) for point in points] on all cores of all workers; for work that times nothing."""
     with _cluster(scheduler) as client:
         return client.gather(client.map(function, list(points), pure=False))
 
@@ -92,7 +92,7 @@ _found = functools.cache(runner.find_contenders)  # once a campaign, not for eve
 def _hello(experiment):
     """(host, source hash, contenders) of the machine this runs on; builds what it needs.
 
-    A worker outlives campaigns, so what it knew of peers is forgotten first: they may have changed.
+    A worker outlives campaigns, so it first forgets what it knew of peers: they may have changed.
     """
     _found.cache_clear()
     peers.find.cache_clear()
@@ -104,7 +104,7 @@ def _hello(experiment):
 
 @contextlib.contextmanager
 def _cluster(scheduler, resource=None):
-    """A dask client, of the cluster at that address or of one of our own on this machine."""
+    """A dask client of the cluster at that address, or of a new one on this machine."""
     from dask.distributed import Client, LocalCluster
     from distributed.comm import CommClosedError
 
@@ -128,14 +128,15 @@ def _cluster(scheduler, resource=None):
 
 
 def _demand(client, resource):
-    """Without the resource tasks would wait for ever, or run side by side."""
+    """Raises CampaignError where no worker offers the resource: tasks would wait for ever."""
     if resource and not _offered(client, resource):
         raise CampaignError(f"no worker offers the {resource} slot; start one on each machine by: {START}")
 
 
 def _offered(client, resource):
-    """Whether a worker has it. Asked directly: what `scheduler_info` returns the client's own thread may have
-    replaced by then by one that lists no workers. A scheduler that has gone is told by its tasks."""
+    """Whether a worker offers the resource. The scheduler is asked directly, because the client's own thread
+    may replace what `scheduler_info` returns by a list without workers. True where the scheduler has gone:
+    its tasks will tell."""
     if client.status != "running":
         return True
     try:
@@ -158,7 +159,7 @@ def _contenders(client, experiment):
 
 
 def _missing(experiment, quick, hosts, folder):
-    """(blocks that no machine has measured wholly, run_ids of the others)."""
+    """(blocks that no machine has measured completely, run_ids of the other blocks)."""
     missing, run_ids = [], set()
     there = runner.counting(folder, experiment.timeout_s)
     known = set(there["run_id"])
@@ -176,7 +177,7 @@ def _missing(experiment, quick, hosts, folder):
 def _measured(client, experiment, quick, blocks):
     """(block, result of measure_block or the exception that ended it) as they come; progress on stderr.
 
-    A task is let go once it is here: the cluster would repeat what a worker had delivered before it died.
+    A task is released once its result is here; else the cluster would repeat it when its worker dies.
     """
     tasks = {
         client.submit(
@@ -196,7 +197,7 @@ def _measured(client, experiment, quick, blocks):
 
 
 def _ended(client, tasks, progress):
-    """(task, its result) as they end. That no worker is left is said, and JOIN_S waited for another one."""
+    """(task, its result) as they end. Where no worker is left, says so and waits JOIN_S for another one."""
     from dask.distributed import as_completed
 
     coming, left, looked, alone = as_completed(tasks), len(tasks), time.monotonic(), None
@@ -225,7 +226,7 @@ def _ended(client, tasks, progress):
 
 
 def _result(task):
-    """What an ended task gave, or the exception that ended it; None where that is lost: it is made anew."""
+    """What a finished task gave, or the exception that ended it; None where that is lost: dask repeats it."""
     try:
         return task.exception(FETCH_S) or task.result(FETCH_S)
     except TimeoutError:
@@ -233,7 +234,7 @@ def _result(task):
 
 
 def _keep(folder, known, timeout_s, rows, facts):
-    """Adds what is not there yet, with the facts it was measured under; returns the run_ids."""
+    """Adds the rows that are not there yet, with the facts of their measurement; returns all run_ids."""
     for identity, fact in facts.items():
         store.save_json(folder, f"provenance-{identity}.json", fact)
     if any(row["host"] == provenance.host() for row in rows):  # a worker here may write the same folder

@@ -8,18 +8,18 @@ import scipy.stats as sps
 
 from . import stats
 
-SPLITS = 500  # of the blocks into halves
+SPLITS = 500  # random ones, of the blocks into halves
 
 
 def oracle(costs):
-    """One row a case: best fixed arm and its cost, cost of the best arm of every phase, and their ratio.
+    """One row per case: the best fixed arm and its cost, the cost of each phase's own best arm, their ratio.
 
-    costs: CPU ns per operation, one row a case, phase and block, one column an arm (`turns.sweep`); of each
-    arm and phase the median over the blocks counts. Phases count alike, however many operations each did.
-    ratio: cost of the best fixed arm / cost of the oracle, 1 where one arm is the best of every phase; biased
-    upwards, for the oracle also picks the luckiest measurement of each phase. held_out is not: arms are
-    chosen on one random half of the blocks and paid for on the other; median over the splits, low and high
-    their 2.5 and 97.5 % quantiles, nan below 4 blocks.
+    costs: CPU ns per operation, one row per case, phase and block, one column per arm (`turns.sweep`); each
+    arm and phase counts by its median over the blocks, and all phases count alike, however many operations
+    each did. ratio: cost of the best fixed arm / cost of the oracle, 1 where one arm is best in every phase;
+    biased upwards, because the oracle also picks the luckiest measurement of each phase. held_out is not
+    biased so: arms are chosen on one random half of the blocks and their costs taken from the other half. It
+    is the median over the splits, low and high their 2.5 and 97.5 % quantiles; nan below 4 blocks.
     """
     rows = []
     for case, table in costs.groupby(level="case"):
@@ -38,7 +38,7 @@ def oracle(costs):
 
 
 def _held_out(cube, chance):
-    """Quantiles of that ratio, on one half of the blocks, of arms chosen on the other; phase, arm, block."""
+    """Quantiles of that ratio, on half of the blocks, of arms chosen on the other. cube: phase, arm, block."""
     phases, _, blocks = cube.shape
     if blocks < 4:
         return dict.fromkeys(("held_out", "low", "high"), np.nan)
@@ -52,11 +52,11 @@ def _held_out(cube, chance):
 
 
 def share_won(samples, side, free, metric="cpu_ns_per_op"):
-    """What a side saves of the baseline's time over what `free` saves: share, low, high (95 %, bootstrap).
+    """Time that `side` saves against the baseline, as a share of what `free` saves: {share, low, high}.
 
-    samples: of `ab.compare`; free: the label of a side that need not learn. By medians over the blocks. There
-    is no interval (nan) of one block, nor where a side's own time is not told apart from the baseline's: no
-    share follows from a saving that may be none.
+    samples: of `ab.compare`; side, free: labels, free of a side that need not learn. Medians over the blocks;
+    low and high: 95 %, bootstrap. They are nan for a single block, and where the time of one of the two
+    cannot be told from the baseline's: a saving that may be none gives no share.
     """
     good = samples[samples["status"] == "ok"]
     wide = good.pivot(index="block", columns="allocator", values=metric)
@@ -103,8 +103,9 @@ def placebos(rivals, sides):
 def regret(history):
     """Regret of one learner's windows in units of reward: columns seconds, regret, setting, reward.
 
-    Against the mean of the arm that is best in hindsight: for certain, that is by the lower end of its mean's
-    interval (two standard errors, the spread within all arms), or a lucky arm of few windows would be it.
+    Measured against the mean of the arm that is best in hindsight: the one whose mean has the highest lower
+    bound (two standard errors, by the spread within all arms). By its mean alone a lucky arm of few windows
+    could be it.
     """
     arms = history.groupby("setting")["reward"]
     means, sizes = arms.mean(), arms.size()
@@ -133,7 +134,8 @@ def after_peak(samples):
 
 
 def returned(resting, within_s=2.0, least=0.1):
-    """One row a label of `after_peak`: share resident after within_s, and seconds until less than `least`."""
+    """One row per label of `after_peak`: share still resident within_s seconds after, and seconds until it is
+    below `least` (nan: never)."""
     rows = []
     for label, table in resting.groupby("label", sort=False):
         below = table.loc[table["share"] < least, "seconds"]

@@ -26,7 +26,7 @@ GATE = {  # workload -> iterations of the two counted runs; their difference is 
     "json_var": (2_000, 10_000),
 }
 LAYOUTS = 5
-NOISE = 0.0005  # of an instruction count; what differs by more was changed
+NOISE = 0.0005  # relative, of an instruction count; a larger difference is a change of the code
 TIMED = ["case", "ratio", "low", "high", "builds", "n", "verdict", "needs_builds", "status"]
 COUNTED = ["case", "instructions_base", "instructions", "more"]
 TIMED_SCALE = 0.2  # of a workload: some 50 ms
@@ -37,11 +37,11 @@ class CheckError(RuntimeError):
 
 
 def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
-    """One row a workload, the tree against the commit `base`. Columns: case, instructions_base, instructions,
-    more (relative), ratio (tree time / base time) with low and high, builds, n, verdict (GO: the tree is
-    faster), needs_builds.
+    """The tree against the commit `base`, one row per workload. Columns: case, instructions_base,
+    instructions (per operation), more (relative), ratio (tree time / base time) with low and high, builds, n,
+    verdict (GO: the tree is faster), needs_builds, status.
 
-    blocks: randomised blocks, shared out over the layouts. Samples are kept in `folder`, so that a second
+    blocks: randomised blocks, divided among the layouts. Samples are kept in `folder`, so that a second
     call measures only what is missing. No rows where native/ is the same. Raises CheckError, BuildError.
     """
     folder = Path(folder or store.SAMPLES / "check")
@@ -74,13 +74,13 @@ def _git(*arguments):
         said = done.stderr.decode().strip().splitlines() or ["git failed"]
         asked = ["git", "-C", ROOT, "rev-parse", "--is-shallow-repository"]
         shallow = subprocess.run(asked, capture_output=True).stdout.strip() == b"true"
-        more = "; the clone is shallow, older commits come by: git fetch --unshallow" if shallow else ""
+        more = "; the clone is shallow, get older commits by: git fetch --unshallow" if shallow else ""
         raise CheckError(f"git {arguments[0]}: {said[0]}{more}")
     return done.stdout
 
 
 def _counts(sides, workloads):
-    """Instructions an operation of both sides, preloaded into the tree's bench."""
+    """Instructions per operation of both sides, each preloaded into the tree's bench."""
     bench = sides["tree"].bench
     rows = []
     for name in workloads:
@@ -94,7 +94,7 @@ def _counts(sides, workloads):
 
 
 def history(since, workloads=tuple(GATE)):
-    """Instructions an operation at a commit, at each after it that touched native/, and in the tree.
+    """Instructions per operation at commit `since`, at each later one that touched native/, and in the tree.
 
     Columns label (the commit), case, value, in order of time, as timeline.change_points takes them. All are
     preloaded into the tree's bench. A commit that does not build is named on stderr and left out.
@@ -141,7 +141,7 @@ def _times(layouts, blocks, workloads, folder):
 
 
 def verdict(table):
-    """(passed, one line) of a check's table: slower for certain, or more instructions, does not pass."""
+    """(passed, one line) of a check's table. Failed, certainly slower or more instructions: does not pass."""
     if table.empty:
         return True, "native/ is the same on both sides, nothing to measure"
     slower = table.loc[table["verdict"] == "NO-GO", "case"].tolist()
@@ -151,9 +151,9 @@ def verdict(table):
     faults = [("failed", broken), ("slower", slower), ("more instructions", longer)]
     said = [f"{what} in {', '.join(cases)}" for what, cases in faults if cases]
     timed = (
-        f"time not measured in {', '.join(untimed)}: more --blocks" if untimed else "no slower for certain"
+        f"time not measured in {', '.join(untimed)}: more --blocks" if untimed else "nothing certainly slower"
     )
-    return not said, "; ".join(said) or f"{timed}, and no instruction more"
+    return not said, "; ".join(said) or f"{timed}, and no more instructions"
 
 
 def add_check(subparsers):
@@ -162,7 +162,7 @@ def add_check(subparsers):
     sub.add_argument("--blocks", type=int, default=60, help="randomised blocks; default 60")
     sub.add_argument("--workloads", nargs="+", default=list(GATE), choices=GATE, metavar="NAME")
     sub.add_argument(
-        "--since", metavar="COMMIT", help="instead: where, since then, instruction counts changed"
+        "--since", metavar="COMMIT", help="show instead where instruction counts changed since this commit"
     )
     sub.set_defaults(run=_run)
     return sub

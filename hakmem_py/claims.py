@@ -86,7 +86,7 @@ def claims():
 
 
 def _claim(row, group, rows):
-    """The claim that this group makes of this row, None where it is about others."""
+    """The claim that this group makes about this row; None where it is about other rows."""
     wanted = {key: group.get(key, row[key]) for key in ("report", "experiment", "subject", "metric")}
     if any(row[key] != want and row[key] not in np.atleast_1d(want) for key, want in wanted.items()):
         return None
@@ -107,7 +107,7 @@ def _claim(row, group, rows):
 
 
 def _name(row, rows):
-    """Short, and unique but for the other side; the metric stands in it only where there are several."""
+    """A short id, unique but for the pair's other side; it has the metric only where there are several."""
     kin = rows[(rows["report"] == row["report"]) & (rows["experiment"] == row["experiment"])]
     metric = row["metric"].removeprefix("throughput_") if kin["metric"].nunique() > 1 else ""
     return " ".join(filter(None, (row["report"], row["experiment"], row["subject"], metric)))
@@ -138,10 +138,10 @@ def _ratio(row, group, rows):
 
 
 def judge(samples, counted=None):
-    """One row a claim: claim, text, claimed, hypothesis, ratio, low, high, n, cv, verdict, why, samples.
+    """One row per claim: claim, text, claimed, hypothesis, ratio, low, high, n, cv, verdict, why, samples.
 
-    The last column names the experiment. samples: {experiment: DataFrame}; what is absent leaves its claims
-    undecided. counted: (events, operations) of system calls after the warm-up, for the claims about rates.
+    The last column names the experiment. samples: {experiment: DataFrame}; claims of absent experiments stay
+    undecided. counted: (system calls, operations) after the warm-up, for the claims about rates.
     """
     return pd.DataFrame([_judge(claim, samples, counted) for claim in claims()])
 

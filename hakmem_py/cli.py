@@ -15,28 +15,28 @@ COMMANDS = {  # subcommand -> (module that owns it, what it is for)
     "build": ("build", "compile the native library, its cffi module and the bench"),
     "peers": ("peers", "list the allocators found on this machine, and how to get the others"),
     "run": ("runner", "measure what is missing of an experiment, then print its table"),
-    "campaign": ("campaign", "the same on a dask cluster"),
-    "check": ("check", "working tree against a commit: instructions, time, verdict"),
-    "ab": ("ab", "allocators, settings, ACE off and on: compared on a workload or on any program"),
+    "campaign": ("campaign", "the same as run, by all machines of a dask cluster"),
+    "check": ("check", "compare the working tree with a commit: instructions, time, verdict"),
+    "ab": ("ab", "compare allocators, settings, or ACE off and on, on a workload or on any program"),
     "toggle": (
         "turns",
-        "two values of a knob, or ACE off and on, in turns within each process: differences of 1 percent",
+        "compare two values of a knob, or ACE off and on, in turns within a process: shows even 1 percent",
     ),
-    "compare": ("owndata", "judge two columns of your own numbers"),
-    "decide": ("ruler", "measure an experiment until its verdicts are in, by the looks it fixes"),
+    "compare": ("owndata", "judge your own numbers, two or more variants in a CSV file"),
+    "decide": ("ruler", "measure an experiment until its verdicts are in, at the looks that its spec fixes"),
     "calibrate": ("ruler", "measure how far this machine's verdicts can be trusted"),
     "simulate": ("bandits", "play bandit policies in a simulated environment"),
     "trace": ("trace", "record what a program allocates, to replay it"),
-    "soak": ("soak", "drift of memory and throughput over a long run"),
+    "soak": ("soak", "watch a long run for drift of memory and throughput"),
     "report": ("report", "run the notebooks and write the HTML pages"),
     "freeze": ("showcase", "make samples the reference that is committed, measuring what is missing"),
     "readme": ("showcase", "redraw the README's figures from the reference, its table from the build"),
 }
 
-# They store what they measure and go on from there.
+# These store what they measure, so that the same command goes on from there.
 RESUMED = ("run", "campaign", "decide", "soak", "report", "freeze", "check")
 
-# They work wherever the package is installed; what all others work on lies in a clone of the repository.
+# These work wherever the package is installed; all others need a clone of the repository.
 EVERYWHERE = ("peers", "compare")
 
 
@@ -56,7 +56,7 @@ class StdoutError(Exception):
 
 
 class Stdout:
-    """stdout as it is, but for what an error says: Python's own does not tell of which file it is."""
+    """stdout, except that an error names it: Python's own does not say which file could not be written."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -83,31 +83,31 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     if sys.stdout is None:  # closed by the caller
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  of the whole process
-    if hasattr(sys.stdout, "reconfigure"):  # a letter that a terminal does not have costs no table
+    if hasattr(sys.stdout, "reconfigure"):  # a character that a terminal lacks costs no table
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with redirect_stdout(Stdout(sys.stdout)), stopped_as_by_the_user():
             try:
                 return _main(argv)
             finally:
-                sys.stdout.flush()  # which else fails after the last handler
+                sys.stdout.flush()  # else it would fail after the last handler
     except (BrokenPipeError, StdoutError) as error:
-        if isinstance(error, StdoutError):  # else whoever read it has seen enough, as head(1) does
+        if isinstance(error, StdoutError):  # else the reader has seen enough, as head(1) has
             print(f"hakmem: {error}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed once more at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
         return 1
 
 
 @contextmanager
 def stopped_as_by_the_user():
-    """SIGTERM and a terminal that closes stop as Ctrl-C does: no program runs on, no whole block is lost."""
+    """SIGTERM and a closed terminal stop as Ctrl-C does: no program is left running, no whole block lost."""
 
     def stop(*_):
         raise KeyboardInterrupt
 
-    here = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    here = threading.current_thread() is threading.main_thread()  # no other thread may set handlers
     before = {which: signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGHUP) if here}
-    taken = [which for which, handler in before.items() if handler is signal.SIG_DFL]  # nohup ignores one
+    taken = [which for which, handler in before.items() if handler is signal.SIG_DFL]  # nohup ignores SIGHUP
     for which in taken:
         signal.signal(which, stop)
     try:
@@ -121,9 +121,9 @@ def _main(argv):
     if not argv or argv[0] not in COMMANDS:
         return usage(argv)
     try:
-        args = parser([argv[0]]).parse_args(argv)  # imports for seconds, in which a user may stop it too
+        args = parser([argv[0]]).parse_args(argv)  # importing takes seconds, in which a user may stop it
         if argv[0] not in EVERYWHERE and not (ROOT / "native").is_dir():
-            import_module(".build", __package__).source_files()  # raises BuildError, which says it
+            import_module(".build", __package__).source_files()  # raises a BuildError that says so
         return args.run(args) or 0
     except KeyboardInterrupt as stop:
         kept = argv[0] in RESUMED
@@ -133,7 +133,7 @@ def _main(argv):
         return 130
     except BrokenPipeError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # a defect of ours keeps its trace
+    except (OSError, RuntimeError, ValueError) as error:  # a bug of ours keeps its traceback
         print(f"hakmem {argv[0]}: {error}", file=sys.stderr)
         return 1
 

@@ -28,35 +28,36 @@ class Target:
     arguments: tuple[str, ...]
     bench: bool
     label: str
-    seconds: float | None = None  # of a run, where its scale was chosen for that
+    seconds: float | None = None  # length of a run, where its scale was chosen to give it
 
 
 def workload(name, *options):
-    """The Target of a bench workload, or of a trace's path. The learning is measured: there is no warm-up."""
+    """The Target of a workload of the bench, or of a trace's path. No warm-up: learning is measured too."""
     source = "--replay" if name.endswith(TRACE_SUFFIX) else "--workload"
     command = [str(build.build().bench), source, name, "--warmup", "0", *map(str, options)]
     return Target(tuple(command), True, Path(name).name.removesuffix(TRACE_SUFFIX))
 
 
 def phased(name, seconds, window_ms, *options):
-    """The Target of phases or phases4, 25 windows a phase: a run lasts so many seconds, whatever the side."""
+    """The Target of phases or phases4 with 25 windows of the learner per phase. A run lasts `seconds` under
+    every side, because phases have a fixed time."""
     phase_ms, phases = 25 * window_ms, {"phases": 2, "phases4": 4}[name]
     rounds = max(1, round(1000 * seconds / (phases * phase_ms)))
     return workload(name, "--phase-ms", phase_ms, "--iterations", rounds, "--chunks", 1, *options)
 
 
 def program(*arguments):
-    """The Target of any program that takes a preloaded library."""
+    """The Target of any program that takes a preloaded library. Raises AbError, ValueError for no program."""
     found = trace.find_program(arguments[0])
     if _is_static(found):
         raise AbError(
-            f"{found} is linked statically: it takes no preloaded library, so there is nothing to compare"
+            f"{found} is linked statically and takes no preloaded library: give a dynamically linked program"
         )
     return Target((found, *arguments[1:]), False, Path(found).name)
 
 
 def _is_static(path):
-    """An ELF file that names no loader."""
+    """Whether it is an ELF file that names no loader."""
     with Path(path).open("rb") as file:
         if file.read(4) != b"\x7fELF":
             return False
@@ -68,8 +69,8 @@ def record(target, chosen, env=(), timeout_s=TIMEOUT_S):
     """One run: (row of numbers, history of its decisions). status is not "ok" where the run failed.
 
     wall_ns_per_op and cpu_ns_per_op: of the whole run; for a program the operation is the run. firings: steps
-    of the fast loop that decided something. cached_bytes, settled: see below. Writing the history takes some
-    of the program's CPU time, alike for every side that learns or looks on.
+    of the fast loop that decided something. cached_bytes, settled: see these functions. Writing the history
+    takes some of the program's CPU time, the same under every side that learns or looks on.
     """
     with tempfile.TemporaryDirectory(prefix="hakmem-ab-") as folder:
         asked = {**chosen.env, **dict(env), "HAKMEM_ACE_EVENTS": f"{folder}/%p.csv"}
@@ -87,17 +88,18 @@ def record(target, chosen, env=(), timeout_s=TIMEOUT_S):
 
 
 def cached_bytes(table):
-    """Bytes in magazines and depot, all learners together, mean over the fast windows; nan for none."""
+    """Bytes in magazines and depot, all fast learners together, mean over their windows; nan for none."""
     fast = table[table["block_size"] > 0]
     levels = fast.pivot_table(index="time_ns", columns="learner", values="cached_bytes").ffill()
     return float(levels.sum(axis=1).mean()) if len(levels) else float("nan")
 
 
 def settled(table):
-    """Share of the last half of all fast learners' windows on the best capacity or one as good; nan for none.
+    """Share of windows with the best capacity or one as good, in the second half of each fast learner's run;
+    nan without windows.
 
-    As good: its mean reward, a share of CPU time, lies within EQUIVALENT of the best capacity's. Too
-    low where rewards are noisy: the best mean of several is also the luckiest, more so of few windows.
+    As good: its mean reward, a share of CPU time, lies within EQUIVALENT of the best capacity's. It comes out
+    too low where rewards are noisy: the best of several means is also the luckiest, more so of few windows.
     """
     good = []
     for _, windows in table[table["block_size"] > 0].groupby("learner"):
@@ -108,11 +110,13 @@ def settled(table):
 
 
 def recovery(row, table):
-    """How soon after a change of phase the capacity is as good as that phase's best: one row a change.
+    """How soon after a change of phase the capacity is as good as that phase's best: one row per size class
+    and change.
 
-    row, table: of `record` on a workload with phases. Columns block_size, phase, windows: whole ones of the
-    learner in the phase, until: those before the first whose capacity is as good (see `settled`; all of
-    them where none is). A phase in which nobody uses the class is left out, and so is the run's first.
+    row, table: of `record` on a workload with phases. Columns block_size (bytes), phase, windows: how many of
+    the learner's windows began in the phase, until: how many of them came before the first whose capacity is
+    as good (see `settled`; all of them where none is). The run's first phase is left out, and so is a phase
+    in which nobody uses the class.
     """
     marks = pd.DataFrame(json.loads(row["extra"])["phases"]).sort_values("start_ns", ignore_index=True)
     fast = table[table["block_size"] > 0]
@@ -144,11 +148,11 @@ def _library(allocator):
 
 
 def run_bench(arguments, allocator, env, timeout_s):
-    """The row of one run of the bench; wall_ns_per_op and cpu_ns_per_op are of the whole of it.
+    """The row of one run of the bench; wall_ns_per_op and cpu_ns_per_op are of the whole run.
 
-    Where the workload has phases, they are the geometric means of theirs: phases last a fixed time, so who is
-    faster at dear operations does more of them, and would look slower by the mean over all operations.
-    late_cpu_ns_per_op: of the last half of its chunks, when a learner should have learned.
+    Where the workload has phases, they are the geometric means of the phases' own: phases last a fixed time,
+    so a side that is faster at expensive operations does more of them, and would look slower by the mean over
+    all operations. late_cpu_ns_per_op: of the second half of the chunks, when a learner should have learned.
     """
     row = worker.run(arguments, *_library(allocator), env, timeout_s)
     if row["status"] == "ok":
@@ -172,9 +176,9 @@ def _program(arguments, allocator, env, timeout_s):
 
 
 def add_common(sub):
-    """Options of every comparison: how often, how judged, how fast the learner, how much of a workload."""
-    sub.add_argument("--blocks", type=int, default=10, help="of runs, every side in turn; default 10")
-    sub.add_argument("--seed", type=int, default=1, help="of the order; default 1")
+    """Options of every comparison: its blocks, metric, the learner's windows, and the workload's shape."""
+    sub.add_argument("--blocks", type=int, default=10, help="blocks, each a run of every side; default 10")
+    sub.add_argument("--seed", type=int, default=1, help="seed of the random order; default 1")
     sub.add_argument(
         "--metric",
         choices=METRICS,
@@ -183,13 +187,13 @@ def add_common(sub):
     )
     sub.add_argument("--fast-interval-ms", type=int, metavar="MS", help="window of the fast loop")
     sub.add_argument("--slow-interval-ms", type=int, metavar="MS", help="window of the slow loop")
-    sub.add_argument("--allow-few", action="store_true", help="show a result, marked, below 100 decisions")
+    sub.add_argument("--allow-few", action="store_true", help="accept fewer than 100 decisions, marked")
     for name, kind in SHAPE.items():
-        sub.add_argument(f"--{name}", type=kind, help="of the workload")
+        sub.add_argument(f"--{name}", type=kind, help=f"{name} of the workload")
 
 
 def intervals(args):
-    """The environment that the options ask for."""
+    """The environment that the options ask for. Raises AbError outside a knob's range."""
     given = {
         "HAKMEM_ACE_FAST_INTERVAL_MS": args.fast_interval_ms,
         "HAKMEM_ACE_SLOW_INTERVAL_MS": args.slow_interval_ms,
@@ -198,18 +202,19 @@ def intervals(args):
         low, high = native.knobs().loc[name.removeprefix("HAKMEM_").lower(), ["minimum", "maximum"]]
         if value is not None and not low <= value <= high:
             option = name.removeprefix("HAKMEM_ACE_").lower().replace("_", "-")
-            raise AbError(f"--{option} {value}: allowed: {low} to {high}")
+            raise AbError(f"--{option} {value}: allowed: {low} to {high} ms")
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def chosen_workload(args, known):
-    """The Target that the options name. known: names of workloads. Raises AbError, ValueError of a trace."""
+    """The Target that the options name. known: names of workloads. Raises AbError; ValueError for a file that
+    is no trace."""
     if args.workload.endswith(TRACE_SUFFIX):
         trace.chosen(Path(args.workload))
         if args.size or args.threads or args.slots:
             raise AbError(TRACE_SHAPE)
     elif args.workload not in known:
-        there = f"{', '.join(known)}, and replays the path of a {TRACE_SUFFIX}"
+        there = f"{', '.join(known)}, or give the path of a {TRACE_SUFFIX}"
         raise AbError(f"workload {args.workload!r} is unknown; the bench has {there}")
     given = {f"--{name}": getattr(args, name) for name in SHAPE}
     return workload(args.workload, *(word for pair in given.items() if pair[1] is not None for word in pair))

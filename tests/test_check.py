@@ -66,7 +66,7 @@ def test_both_sides_run_in_one_bench_and_every_layout(longer, tmp_path):
 
 
 def test_what_passes():
-    assert judged() == (True, "no slower for certain, and no instruction more")
+    assert judged() == (True, "nothing certainly slower, and no more instructions")
     assert judged(verdict="GO")[0]
     assert judged(verdict="UNDECIDED")[0]
     assert check.verdict(pd.DataFrame()) == (True, "native/ is the same on both sides, nothing to measure")
