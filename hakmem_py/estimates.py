@@ -25,15 +25,15 @@ CONFIDENCE = 0.95
 RUN_THRESHOLD = 0.01  # gain that a run-time change must show to be worth having
 BUILD_THRESHOLD = 0.005  # gain that a change of flags or layout alone must show
 MARGIN = 0.01  # differences smaller than this are no difference
-WIDEST = 1e100  # times that one cost may be another; beyond, numbers overflow
+WIDEST = 1e100  # largest ratio of two costs; beyond it numbers overflow
 POWER = 0.9
 ASSURANCE = 0.9  # share of pilots whose plan is long enough
 REDRAWS = 200  # of a pilot
 MIN_PAIRS = 6  # 2 * 0.5**6 < 5 %: below that no data can give a 95 % interval
-# Lag-1 autocorrelation that a verdict tolerates: true 0.1 makes 8 % of nominal 5 %. What is seen must be
-# above it by twice its own error, 2 / sqrt(n), or half of all sound series would be refused: of 30 pairs a
-# true 0.4 passes in five of six series, and one of five such intervals excludes the truth. What helps is a
-# random order.
+# Lag-1 autocorrelation that a verdict tolerates: a true 0.1 turns a nominal 5 % of errors into 8 %. A series
+# is refused only where its estimate exceeds this by twice its own error, 2 / sqrt(n), or half of all sound
+# series would be. So with 30 pairs a true 0.4 passes in five of six series, and one in five of such intervals
+# excludes the truth. What helps is a random order.
 CORRELATION_LIMIT = 0.1
 
 
@@ -61,7 +61,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Verdict:
-    """kind: GO, NEUTRAL, NO-GO or UNDECIDED; needs_n: pairs that would decide (None: done, or none would)."""
+    """kind: GO, NEUTRAL, NO-GO or UNDECIDED; needs_n: pairs that would decide (None: done, or no n would)."""
 
     kind: str
     needs_n: int | None
@@ -73,15 +73,15 @@ class Verdict:
 
 def cv(x):
     """Standard deviation over mean (n - 1 in the variance); nan for fewer than two values."""
-    x = np.asarray(x, float) / max(map(abs, x), default=1)  # huge: squares overflow; tiny: they vanish
+    x = np.asarray(x, float) / max(map(abs, x), default=1)  # huge squares overflow, tiny ones vanish
     return float(np.std(x, ddof=1) / np.mean(x)) if len(x) > 1 else nan
 
 
 def cv_interval(x, seed=1):
     """(cv, low, high) at 95 %: the wider of the chi-square law's interval and that of a bootstrap (BCa).
 
-    The former is exact for a normal law and far too narrow where runs stall, the latter too narrow for few
-    values: with 5 % of runs twice as slow 62 and 91 % of 60 values, of which the wider one has both.
+    The former is exact for a normal law but far too narrow where runs stall; the latter is too narrow for few
+    values. Of 60 values, 5 % of them twice as slow, they hold the truth in 62 and 91 % instead of 95 %.
     """
     x = np.asarray(x, float)
     free, seen = len(x) - 1, cv(x)
@@ -144,8 +144,8 @@ def inside(d, limit):
 def alternated(times, sides):
     """Times of the two sides of one process whose chunks alternate: (side 0, side 1).
 
-    times: of each chunk; sides: 0 or 1, each once in every two. Side 0 has its median; side 1 that times the
-    median ratio of the two chunks of a pair, from which what is slow for both has gone.
+    times: of each chunk, shape (2n,); sides: 0 or 1 for each, both once in every two. Side 0 gets its median,
+    side 1 that median times the median ratio within pairs of chunks, in which what slows both cancels.
     """
     logs, second = np.log(np.asarray(times, float)).reshape(-1, 2), np.asarray(sides).reshape(-1, 2)
     if not (second.sum(axis=1) == 1).all():
@@ -222,11 +222,11 @@ def inverse(e):
 
 
 def over_builds(ratios, pairs):
-    """The Estimate whose unit is the build, from the ratio a / b of each layout and the pairs of all.
+    """The Estimate whose unit is the build. ratios: a / b of each layout; pairs: their number, all together.
 
-    Another layout of the same code can differ by more than its runs do, and the highest level that varies
-    decides (Kalibera & Jones, ISMM 2013): Student's law on the logs of the ratios, which carry the noise of
-    their runs as well. Raises ValueError for fewer than two layouts.
+    Layouts of the same code can differ by more than their runs do, and the highest level that varies decides
+    (Kalibera & Jones, ISMM 2013): hence Student's law on the logs of the ratios, which carry the noise of the
+    runs as well. Raises ValueError for fewer than two layouts.
     """
     logs = np.log(np.asarray(ratios, float))
     if len(logs) < 2:
@@ -246,7 +246,7 @@ def bracketed(value, low, high, form=".2f"):
 
 
 def said(estimate):
-    """An Estimate with as many figures as its interval bears."""
+    """An Estimate as text, with as many digits as its interval justifies."""
     width = estimate.high - estimate.low
     places = min(max(1 - floor(log10(width)), 0), 6) if isfinite(width) and width > 0 else 3
     return bracketed(estimate.value, estimate.low, estimate.high, f".{places}f")
@@ -260,9 +260,9 @@ def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, famil
 
     GO: the whole interval of the gain a / b - 1 lies above `threshold`. NEUTRAL: TOST holds it inside the
     margin, whatever its sign. NO-GO: the whole interval lies below 0. Asked in this order; else UNDECIDED
-    with the pairs that would decide. Correlated neighbours forbid a decision: then the interval is narrower
-    than the truth. family: this comparison's row of `in_family`; its adjusted p must be 5 % or less, too, so
-    that all verdicts of a kind err together no more often than one would.
+    with the pairs that would decide. Where neighbouring pairs correlate there is no decision: the interval is
+    too narrow. family: this comparison's row of `in_family`; its adjusted p must then be 5 % or less, too, so
+    that all verdicts of a kind together err no more often than one alone would.
     """
     low, high = _percent(estimate.low), _percent(estimate.high)
     gain = f"gain {_percent(estimate.value)} [{low}, {high}], n = {estimate.n}"
@@ -298,9 +298,9 @@ def _percent(value):
 
 
 def needed_pairs(estimate, threshold, margin, power=POWER, below=0.0):
-    """Pairs for the nearest decision that the point estimate allows, by the square-root law of widths.
+    """Pairs for the nearest decision that the point estimate allows, if widths shrink as 1 / sqrt(n).
 
-    Decided is a gain above `threshold`, a loss of more than `below`, or equality within the margin.
+    A decision is a gain above `threshold`, a loss of more than `below`, or equality within the margin.
     """
     if not isfinite(estimate.high):
         return MIN_PAIRS
@@ -323,10 +323,10 @@ def needed_pairs(estimate, threshold, margin, power=POWER, below=0.0):
 
 
 def _needed_in_family(estimate, p, adjusted, family, power):
-    """Pairs at which p would be small enough for its family, by the square-root law of the test statistic.
+    """Pairs at which p would be small enough for its family, if the test statistic grows as sqrt(n).
 
-    Holm asks for a p that is smaller by the number of comparisons, or by fewer; an adjusted p of 1 hides how
-    many.
+    Holm asks for a p smaller by a factor of at most the number of comparisons. That number is taken, because
+    an adjusted p of 1 hides the factor.
     """
     smaller = max(family, adjusted / p)
     z_now = sps.norm.isf(p / 2)
@@ -338,11 +338,11 @@ def plan(effect, noise, power=POWER, confidence=CONFIDENCE, threshold=0.0):
     """Pairs after which a true gain of `effect` is found above `threshold` with the given power.
 
     noise: standard deviation of the paired log ratios (about 1.4 times the CV of a single run), or the log
-    ratios of a pilot, whose own shape then decides: heavy tails cost ranks less than their standard
-    deviation suggests. A pilot is taken at the upper 90 % limit of its noise (after Browne 1995): half of
-    all pilots are quieter than what follows; inf where it is too short or too
-    noisy to tell. Noether 1987 (JASA 82): n = (z_alpha/2 + z_power)^2 / (3 (p' - 1/2)^2), with p' = P(d_i +
-    d_j > 0) under the effect.
+    ratios of a pilot. The pilot's own shape then decides, for heavy tails cost rank tests less than their
+    standard deviation suggests; it is taken at the upper 90 % limit of its noise (after Browne 1995), because
+    half of all pilots are quieter than what follows. inf: the pilot is too short or too noisy to tell.
+    Noether 1987 (JASA 82): n = (z_alpha/2 + z_power)^2 / (3 (p' - 1/2)^2), with p' = P(d_i + d_j > 0) under
+    the effect.
     """
     if not (isfinite(effect) and effect > -1 and not 0 <= effect <= threshold and 0 < power < 1):
         raise ValueError(
@@ -398,7 +398,7 @@ def look_confidences(fractions, confidence=CONFIDENCE):
 
 
 def sequential(a, b, looks, threshold=RUN_THRESHOLD, margin=MARGIN, confidence=CONFIDENCE):
-    """Verdict on a growing series that may be looked at after `looks` pairs only, fixed before the first.
+    """Verdict on a growing series that may be judged only after the pairs in `looks`, fixed beforehand.
 
     The first look that decides ends the run; pairs beyond it are not read. TOST uses each look's own
     interval.

@@ -41,7 +41,7 @@ DRIFTS = (
     "two phases alternate, twelve times",
 )
 ACE_LABELS = tuple(map(str, ACE_CAPACITIES))
-DIGITS = 7  # of a recorded number: finer than any bar is long, and half a page's bytes
+DIGITS = 7  # of a recorded number: finer than a bar can show, at half of a page's bytes
 
 
 def explorer(
@@ -60,7 +60,7 @@ def explorer(
     """The explorer, shown by being a cell's last value. Raises BanditError.
 
     exploration: factor of every bonus. drift: 0 to 3, see DRIFTS. labels: names of the arms, `noun` what
-    they are. rows: a recorded run (see `decisions`) instead of a simulated one; stepped through, not changed.
+    they are. rows: a recorded run (see `decisions`) instead of a simulated one, to step through.
     """
     for name in (policy, rival):
         if name not in CHOICES:
@@ -89,9 +89,9 @@ def explorer(
 def decisions(events, labels=ACE_LABELS):
     """Rows for `explorer` from the events of one ACE learner, a DataFrame in order (see `ace.history`).
 
-    Row 0 is the first window, of which nothing was known before. Event n ends a window: it holds every arm's
-    index after the update and the arm chosen for the next window. That window is event n + 1: the arm in
-    force in it, which may still be the old one where no refill took up the new one, and its reward.
+    Row 0 is the first window, before which nothing was known. Event n ends a window: it holds every arm's
+    index after the update and the arm chosen for the next window. Event n + 1 then tells that window's reward
+    and the arm in force in it, which may still be the old one if no refill took up the new one.
     """
     if events["learner"].nunique() > 1:
         raise BanditError(

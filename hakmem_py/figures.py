@@ -52,10 +52,10 @@ def succeeded(samples):
 
 
 def ratio_forest(table, baseline="hakmem", title=None):
-    """Time over the baseline's time with its interval, one row a case, one marker an allocator.
+    """Time over the baseline's time with its interval, one row per case, one marker per allocator.
 
-    table: `stats.compare`. Right of the line at 1 the baseline is faster. Raises ValueError where it has no
-    row: nothing but the baseline, and what is never compared, was chosen.
+    table: `stats.compare`. Right of the line at 1 the baseline is faster. Raises ValueError where the table
+    has no row, because only the baseline was chosen.
     """
     if table.empty:
         raise ValueError(f"nothing to compare with {baseline}: choose another allocator beside it")
@@ -152,7 +152,7 @@ def share_bars(table, reference="mimalloc", milestones=(), published=None, title
 
 
 def ranks(table, title="Rank by median time"):
-    """Rank of each allocator with its interval, one row a case. table: `stats.ranking`."""
+    """Rank of each allocator with its interval, one row per case. table: `stats.ranking`."""
     fig, names, look = go.Figure(), in_order(table["allocator"]), looks(table["allocator"].unique())
     for name in names:
         rows = table[table["allocator"] == name]
@@ -178,9 +178,9 @@ def ranks(table, title="Rank by median time"):
 
 
 def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the case"):
-    """Heat map, cases by allocators: median over the best of the case (what is compiled in does not compete).
+    """Heat map, cases by allocators: each median over the best one of its case.
 
-    metric: a time, or "peak_rss_bytes".
+    What is compiled in (floor, inlined) does not compete. metric: a time in ns, or "peak_rss_bytes".
     """
     good = succeeded(samples)
     scale, unit, what = (1e-6, "MB", "Memory") if metric.endswith("bytes") else (1, "ns", "Time")
@@ -188,7 +188,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
     times = times.drop(columns=["floor", "inlined"], errors="ignore").reindex(samples["case"].unique())
     times = times[in_order(times.columns)]
     factor = times.div(times.min(axis=1), axis=0)
-    breaks = factor.columns.str.count(" ").max()  # of the longest label, a word a line
+    breaks = factor.columns.str.count(" ").max()  # in the longest label, one word per line
     fig = go.Figure(
         go.Heatmap(
             z=np.log2(factor),
@@ -197,7 +197,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
             text=factor,
             customdata=times,
             texttemplate="%{text:.2f}",
-            textfont={"color": "#10151c"},  # on the darkest cell 5 to 1
+            textfont={"color": "#10151c"},  # contrast 5 to 1 on the darkest cell
             hovertemplate="%{y}, %{x}: %{text:.2f}× the best, %{customdata:.3g} " + unit + "<extra></extra>",
             hoverongaps=False,
             colorscale=[[0, "#f7fbff"], [1, "#4292c6"]],
@@ -208,7 +208,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
             ygap=2,
         )
     )
-    wins = listed(times.dropna(how="all").idxmin(axis=1).value_counts(), "{}")  # nobody holds an empty row
+    wins = listed(times.dropna(how="all").idxmin(axis=1).value_counts(), "{}")  # an empty row is no record
     alt = f"{what} over the least in each of {len(factor)} cases. Records held: {wins}. "
     alt += f"Worst case: {listed(factor.max(), '{:.2f}×')}."
     return finish(
@@ -223,7 +223,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
 
 
 def patterns(samples, metric="cpu_ns_per_op", title="Million operations/s by block size"):
-    """Small multiples: one panel a workload, block size across, millions of operations per second up."""
+    """Small multiples: one panel per workload, block size across, millions of operations per second up."""
     good = succeeded(samples)
     speed = 1000 / good.groupby(["workload", "allocator", "size_bytes"])[metric].median()
     workloads, names = list(good["workload"].unique()), in_order(good["allocator"])
@@ -302,7 +302,7 @@ def _band(fig, rows, x, low, high, name, paint):
 
 
 def memory(table, title="Resident memory over time"):
-    """Resident memory in MB over seconds, one line a label. table: columns label, seconds, rss_bytes."""
+    """Resident memory in MB over seconds, one line per label. table: columns label, seconds, rss_bytes."""
     table = table.assign(megabytes=table["rss_bytes"] / 1e6)
     return curves(
         table, "seconds", "megabytes", "label", title=title, x_title="seconds", y_title="resident, MB"
@@ -310,7 +310,7 @@ def memory(table, title="Resident memory over time"):
 
 
 def peaks(samples, title="Peak resident memory"):
-    """Peak resident memory of the process, one bar an allocator and case; live bytes at the peak on hover."""
+    """Peak resident memory of a process, one bar per allocator and case; live bytes at the peak on hover."""
     good = samples[samples["status"] == "ok"]
     table = (
         good.groupby(["case", "allocator"], sort=False)[["peak_rss_bytes", "live_peak_bytes"]].median() / 1e6
@@ -339,7 +339,10 @@ def peaks(samples, title="Peak resident memory"):
 
 
 def rates(table, label, limit, title=""):
-    """Shares (column rate, with low and high) one row each, beside a limit; a cross is certainly above it."""
+    """Shares (columns rate, low, high), one row each, beside a limit; a cross is certainly above it.
+
+    label: the column of names; limit: a share.
+    """
     share = 100 * table[["rate", "low", "high"]].astype(float)
     above, below = share["high"] - share["rate"], share["rate"] - share["low"]
     around = {"array": above, "arrayminus": below, "width": 0, "color": INK}
@@ -356,7 +359,7 @@ def rates(table, label, limit, title=""):
 
 
 def claims(table, title="Published and measured"):
-    """Published ratio (open diamond) and measured ratio with its interval, one row a claim.
+    """Published ratio (open diamond) and measured ratio with its interval, one row per claim.
 
     table: columns claim, claimed, ratio, low, high, verdict; a claim that was not measured keeps its diamond.
     """

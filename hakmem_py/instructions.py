@@ -25,10 +25,11 @@ class InstructionsError(RuntimeError):
 def total(
     command: Sequence[str], env: Mapping[str, str] | None = None, *, first: bool = False
 ) -> tuple[int, str]:
-    """Instructions that `command` executes in user space and what it printed.
+    """(instructions that `command` executes in user space, what it printed).
 
-    `env` is added to the environment, so `{"LD_PRELOAD": ...}` chooses an allocator. All threads together, or
-    the `first` alone, where others, such as ACE's, work as time and not as the program goes on.
+    `env` is added to the environment, so `{"LD_PRELOAD": ...}` chooses an allocator. Counts all threads, or
+    the `first` alone: others, such as ACE's, work by the clock, not by the program's progress. Raises
+    InstructionsError.
     """
     if shutil.which("valgrind") is None:
         raise InstructionsError("valgrind is not installed: apt install valgrind (or conda install valgrind)")
@@ -74,7 +75,7 @@ def per_op(
         counted.append((instructions, json.loads(printed)["ops"]))
     (i1, ops1), (i2, ops2) = counted
     if ops2 <= ops1:
-        raise InstructionsError(f"{workload} did {ops1} operations both times: raise n2, it works in rounds")
+        raise InstructionsError(f"{workload} did {ops1} operations both times: it works in rounds, raise n2")
     return (i2 - i1) / (ops2 - ops1)
 
 
@@ -93,7 +94,7 @@ def _last_line(text: str) -> str:
 
 
 def of_builds(variants: Sequence[str], cases: Sequence[str]) -> pd.DataFrame:
-    """One row a build: bytes of code, and instructions per operation of each workload under preload."""
+    """One row per build: bytes of code, and instructions per operation of each workload under preload."""
     builds = {variant: build(variant) for variant in variants}
     ways = {
         (variant, case): {"bench": done.bench, "workload": case, "env": {"LD_PRELOAD": str(done.library)}}

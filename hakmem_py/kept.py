@@ -6,12 +6,12 @@ SUFFIX = "_runs"  # of the folder, after the notebook's name
 
 
 class Tables:
-    """The tables of one notebook: called with a name and what makes it, it gives that table.
+    """The tables of one notebook: called with a name and a function, gives the table that the function makes.
 
-    What is made is kept in data/samples/NOTEBOOK_runs with the facts of machine and commit, until it is made
-    again; `hakmem freeze NOTEBOOK_runs` makes it the reference. reference: nothing is made, and tables are
-    those of data/reference/NOTEBOOK_runs, which takes no compiler. quick: they are of the quick mode, and
-    made the reference only where that is asked for.
+    A table is kept in data/samples/NOTEBOOK_runs with the facts of machine and commit, until it is made
+    again; `hakmem freeze NOTEBOOK_runs` makes it the reference. reference: nothing is made; the tables are
+    those of data/reference/NOTEBOOK_runs, which takes no compiler. quick: the tables are of the quick mode,
+    and become the reference only by `freeze --quick`.
     """
 
     def __init__(self, notebook, reference=False, quick=False):
@@ -22,7 +22,8 @@ class Tables:
     def __call__(self, name, make):
         """The DataFrame called `name`, its attrs included, as `make()` gives it or the reference holds it.
 
-        Several names: a list of them, of which `make` gives as many. Raises FileNotFoundError by reference.
+        For several names, a list of DataFrames; `make` then gives as many. Raises FileNotFoundError where the
+        reference has no such table.
         """
         if isinstance(name, str):
             return self([name], lambda: [make()])[0]
@@ -34,7 +35,7 @@ class Tables:
         return made
 
     def facts(self):
-        """Of the tables read by reference: the facts of each machine and commit they were made at."""
+        """The facts of each machine and commit at which the reference was made; [] without reference."""
         files = dict.fromkeys(facts_file(path) for path in sorted(self.folder.glob("*.parquet")))
         return [store.read_json(file) for file in files if self.reference and file.exists()]
 

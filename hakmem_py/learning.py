@@ -14,7 +14,7 @@ def contest(
     form="{:.1f}",
     x_log=False,
 ):
-    """One row a policy: a point with its 95 % interval. table: `bandits.contest_table`, drawn in its order.
+    """One row per policy: a point with its 95 % interval. table: `bandits.contest_table`, drawn in its order.
 
     value: the column to draw, beside its columns _low and _high. form: of the number in words.
     """
@@ -45,7 +45,7 @@ def contest(
 
 
 def arms_played(arms, labels, best=None, title="Arm played", x_title="play"):
-    """One tick a play on the line of its arm. arms: [plays] numbers; best: [plays] the best arm, shaded."""
+    """One tick per play on the line of its arm. arms: [plays] numbers; best: [plays] the best arm, shaded."""
     arms, plays = np.asarray(arms), np.arange(1, len(arms) + 1)
     fig = go.Figure()
     for arm, label in enumerate(labels):

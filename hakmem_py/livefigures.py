@@ -71,7 +71,7 @@ def _layer(fig, cells, value, rows, scale, hover):
 
 
 def slab_occupancy(spans, title="Blocks out, as a share of those a slab holds"):
-    """One point a slab: block size across, share of its blocks that are out up; taken: some thread's own."""
+    """One point per slab: block size across, share of blocks out up; marked if a thread takes from it."""
     slabs = spans[spans["kind"] == "slab"].assign(share=lambda t: t["used"] / t["blocks"])
     fig = go.Figure()
     kinds = ((True, "a thread takes from it", OTHERS[0]), (False, "no thread takes from it", OTHERS[1]))
@@ -103,7 +103,7 @@ def magazines(table, title="Blocks at hand in the magazines"):
 def journey(table, title="Where the free blocks of a class are, step by step"):
     """Stacked bars of `anatomy.journey`: blocks loaded, spare and in the depot after each step.
 
-    Of the depot only its magazines are known, which may be shorter: it is drawn as if they were full.
+    Of the depot only the number of magazines is known: they are drawn as full, but may hold fewer blocks.
     """
     steps = [f"{i}. {step}" for i, step in enumerate(table["step"], 1)]
     places = pd.DataFrame({"magazine": table["loaded"], "spare": table["spare"]})
@@ -121,7 +121,7 @@ def journey(table, title="Where the free blocks of a class are, step by step"):
 
 
 def sweep(table, knob, title, x_title, baseline):
-    """Ratio to the baseline over a knob's settings, one line a case, with intervals; both axes logarithmic.
+    """Ratio to the baseline over a knob's settings, one line per case, with intervals; both axes logarithmic.
 
     table: `stats.compare` with a column `knob` of numbers. baseline: the baseline's number, drawn at 1.
     """

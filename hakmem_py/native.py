@@ -56,7 +56,7 @@ def load(variant="release"):
         _loaded = _import(build(variant))
     elif _loaded.build.variant != variant:
         raise NativeError(
-            f"this process has loaded {_loaded.build.variant!r}, so {variant!r} needs another: "
+            f"this process has loaded {_loaded.build.variant!r}, so {variant!r} needs another process: "
             "restart the kernel, or measure it by hp.ensure, which starts processes of its own"
         )
     return _loaded
@@ -82,8 +82,8 @@ def _import(done):
 
 
 def knobs(variant="release"):
-    """One row a tunable: name, unit, value in force, preset (after profile and environment), range, learnable
-    by ACE, read at a process's start alone, why."""
+    """One row per knob, by name: unit, value (in force), preset (after profile and environment), minimum,
+    maximum, learnable (by ACE), at_start (read only when a process starts), why."""
     library = load(variant)
     row = library.ffi.new("hak_knob_t *")
     rows = []
@@ -94,14 +94,14 @@ def knobs(variant="release"):
 
 
 def settings():
-    """What the environment may say to any build: HAKMEM_ and the name of a knob, a profile, a history."""
+    """Environment variables that any build knows: HAKMEM_ and PROFILE, ACE_EVENTS or the name of a knob."""
     variant = _loaded.build.variant if _loaded else "release"
     return [f"HAKMEM_{name.upper()}" for name in ("profile", "ace_events", *knobs(variant).index)]
 
 
 def set_knob(name, value, variant="release"):
-    """Sets a tunable for the whole process. Raises NativeError: unknown name, a value that it does not take,
-    a knob that is read when a process starts."""
+    """Sets a knob for the whole process. Raises NativeError for an unknown name, a value that the knob does
+    not take, or a knob that is read only when a process starts."""
     library, table = load(variant), knobs(variant)
     if name not in list(table.index):
         raise NativeError(f"no knob is called {name!r}; there are {', '.join(table.index)}")
@@ -119,7 +119,7 @@ def set_knob(name, value, variant="release"):
 
 
 def _set_knob(library, row, value):
-    """The library's answer; -2 also for what is no whole number, or too long, or no node of this process."""
+    """The library's answer; -2 also for a value that is no whole number, too large, or no node it may use."""
     try:
         number = operator.index(value)
         if row.name == "placement_node" and not _may_use_node(library, number):
@@ -130,14 +130,14 @@ def _set_knob(library, row, value):
 
 
 def _may_use_node(library, node):
-    """False where the kernel says that there is none such for this process."""
+    """False where the kernel says that this process has no such node."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     with library.ffi.from_buffer(page) as pages:
         return library.lib.hak_place(pages, len(page), library.lib.HAK_PLACE_BIND, node) != -errno.EINVAL
 
 
 def counters(variant="release"):
-    """One row a counter, all heaps together: name, unit, value, meaning."""
+    """One row per counter, all heaps together: name, unit, value, meaning."""
     library = load(variant)
     count = library.lib.hak_stat_count()
     rows = library.ffi.new("hak_stat_t[]", count)
@@ -148,7 +148,7 @@ def counters(variant="release"):
 
 @functools.cache
 def policy_names(variant="release"):
-    """Of the rows of the policy table, in order."""
+    """Names of the policies, in the order of the policy table."""
     library = load(variant)
     row, names = library.ffi.new("hak_policy_t *"), []
     for number in range(library.lib.hak_policy_count()):
@@ -158,20 +158,21 @@ def policy_names(variant="release"):
 
 
 def spans(variant="release"):
-    """The heap as it is now: one row a slab, run, growth window or free stretch (kind); sizes in bytes."""
+    """The heap as it is now: one row per slab, run, growth window or free stretch (kind); sizes in bytes."""
     library = load(variant)
     table = _walk(library, "hak_span_t", library.lib.hak_heap_walk, SPAN)
     return table.assign(kind=table["kind"].map(dict(enumerate(SPAN_KINDS))))
 
 
 def magazines(variant="release"):
-    """One row a heap and size class: blocks loaded, blocks in the full magazine behind, capacity, depot."""
+    """One row per heap and size class: block_size in bytes; loaded, spare: blocks in the magazine in use and
+    in the one behind it; capacity: blocks of a magazine; depot: full magazines there, shared by all heaps."""
     library = load(variant)
     return _walk(library, "hak_magazine_t", library.lib.hak_magazine_walk, MAGAZINE)
 
 
 def _walk(library, kind, walk, names):
-    """Asks how many there are, then for them; more may have come meanwhile, hence the spare room."""
+    """Asks how many rows there are, then for the rows; more may have come meanwhile, hence the spare room."""
     room = walk(library.ffi.NULL, 0) + 64
     rows = library.ffi.new(f"{kind}[]", room)
     count = min(walk(rows, room), room)

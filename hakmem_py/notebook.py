@@ -5,7 +5,7 @@ import json
 
 PLOTLY = "application/vnd.plotly.v1+json"
 HEADLINE = "application/vnd.hakmem.headline+json"
-FACTS = ("name", "part", "parameters", "status", "started_at", "seconds")  # without which a record is damaged
+FACTS = ("name", "part", "parameters", "status", "started_at", "seconds")  # a record without one is damaged
 
 
 def read(path):
@@ -49,7 +49,7 @@ def headline(text, verdict=None, figure=None):
 
 
 def table(frame, columns=None):
-    """All rows of a DataFrame without their numbers, to four digits, in a box that scrolls if it is long."""
+    """All rows of a DataFrame without its index, to four digits, in a box that scrolls if it is long."""
     from IPython.display import HTML
 
     shown = (frame[list(columns)] if columns is not None else frame).copy()
@@ -67,7 +67,8 @@ def _number(value):
 
 
 def side_of(lows, highs, right, left):
-    """`right` or `left` where intervals lie wholly on that side of 1, none on the other; else UNDECIDED."""
+    """`right` or `left`, if at least one interval lies wholly on that side of 1 and none on the other; else
+    UNDECIDED."""
     above, below = max(lows) > 1, min(highs) < 1
     return "UNDECIDED" if above == below else right if above else left
 
@@ -80,7 +81,7 @@ def compared(row, baseline="hakmem", where=""):
     """
     from .estimates import (
         bracketed,
-    )  # scipy takes a second to load, which who only reads notebooks should not
+    )  # not at the top: scipy takes a second to load, too long for those who only read notebooks
 
     verdict = side_of([row["low"]], [row["high"]], "FASTER", "SLOWER")
     interval = bracketed(row["ratio"], row["low"], row["high"])
