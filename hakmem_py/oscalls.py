@@ -9,7 +9,7 @@ MEMORY_CALLS = ("mmap", "munmap", "madvise")
 
 
 def steady(workload="random_mixed", scale=30.0):
-    """(calls, operations) after the warm-up: a run of 1 + scale minus a run of 1, start-up cancels.
+    """(calls, operations) in the steady state: a run at 1 + scale minus a run at 1, so that start-up cancels.
 
     Raises RuntimeError where the bench fails.
     """

@@ -11,7 +11,7 @@ from scipy import stats as distributions
 from .problems import Problem, parse_rewards
 
 FIRST_ARMS = 100  # plays of the first replication that are printed
-KEPT_PLAYS = 10_000  # of it, in a parquet row
+KEPT_PLAYS = 10_000  # of the first replication, in a parquet row
 MIDDLE = (0.05, 0.95)  # quantiles between which bands lie
 
 
@@ -34,7 +34,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a simulation; arrays have one row a replication."""
+    """What came of a simulation; arrays have one row per replication."""
 
     policy: str
     parameters: dict
@@ -61,7 +61,7 @@ class Outcome:
 
     @property
     def last_half(self):
-        """[replications] the same of the plays of the last half."""
+        """[replications] the share of the best arm in the last half of the plays."""
         half = self.horizon // 2
         return (self.best[:, -1] - self.best_after(half)) / (self.horizon - half)
 
@@ -83,12 +83,12 @@ class Outcome:
         return self._curve(self.regret)
 
     def share_curve(self):
-        """The same for the best arm's share of the plays between two points."""
+        """As `regret_curve`, for the best arm's share of the plays between two points."""
         return self._curve(np.diff(self.best, prepend=0, axis=1) / np.diff(self.points, prepend=0))
 
     def arm_shares(self):
-        """DataFrame arm (its mean), play, share: of the first replication's plays so far, at the points; of
-        those that were kept."""
+        """DataFrame arm (its mean), play, share: each arm's share of the first replication's plays so far, at
+        the points within the plays that were kept."""
         played = self.arms_played[:, None] == np.arange(self.problem.arms)
         points = self.points[self.points <= len(played)]
         share = np.cumsum(played, axis=0)[points.astype(int) - 1] / points[:, None]
@@ -135,7 +135,7 @@ def _short(value):
 
 
 def contest_table(outcomes):
-    """DataFrame, one row an outcome, smallest regret first: regret and shares with their 95 % intervals.
+    """DataFrame, one row per outcome, smallest regret first: regret and shares with their 95 % intervals.
 
     share_best_least and share_best_most hold the middle 90 % of the replications.
     """
@@ -177,7 +177,7 @@ def to_row(outcome):
 
 
 def from_row(row):
-    """The Outcome of such a row; what was not kept is missing from arms_played and rewards_seen."""
+    """The Outcome of such a row; arms_played has only the plays that were kept, rewards_seen is empty."""
     starts, means = tuple(int(s) for s in row["starts"]), json.loads(row["means"])
     task = Problem(tuple(tuple(piece) for piece in means), starts, *parse_rewards(row["rewards"]))
     shaped = {name: row[name].reshape(row["replications"], -1) for name in ("regret", "best", "pulls")}

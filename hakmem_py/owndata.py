@@ -30,7 +30,7 @@ def add_compare(subparsers):
     add("--baseline", metavar="NAME", help="what the others would replace (default: a, or the first variant)")
     add("--threshold", type=_share, default=stats.RUN_THRESHOLD, help="gain worth a GO (default 1%%)")
     add("--margin", type=_share, default=stats.MARGIN, help="smaller differences are none (default 1%%)")
-    add("--json", action="store_true", help="one JSON object a comparison and line")
+    add("--json", action="store_true", help="print one JSON object per comparison, a line each")
     command.set_defaults(run=run)
     return command
 

@@ -25,7 +25,7 @@ from . import store, thumbnail
 from .notebook import HEADLINE, PLOTLY, damage, incomplete
 
 TEMPLATES = Path(__file__).parent / "templates"
-# What a page shows of an output that has several forms, best first. Widgets need a kernel: not among them.
+# Of an output in several forms a page shows the first of these. Widgets, which need a kernel, are left out.
 FORMS = [
     PLOTLY,
     HEADLINE,
@@ -167,8 +167,8 @@ def question(notebook):
 def results(notebook, page=""):
     """What a notebook found: {thumbnail: SVG, at: where it leads, lines: [(badge, text, where)]}, as HTML.
 
-    page: the address of its page, where the results are not to stand on it. The picture is the figure that a
-    headline names, or the first one.
+    page: the address of its page, "" where the results stand on that page itself. The picture is the figure
+    that a headline names, or the first one.
     """
     headlines, figures = outputs(notebook, HEADLINE), outputs(notebook, PLOTLY)
     alts = [figure["layout"]["meta"]["alt"] for figure in figures]
@@ -244,8 +244,8 @@ def _words(notebook, name):
 
 
 def _card(path, record):
-    """What the front page says of one notebook; `record`, of the file `path`, is its last run, which may
-    have failed. A file that is damaged is named."""
+    """What the front page says of one notebook. `record`, read from the file `path`, is of its last run,
+    which may have failed. A damaged file is named under "failure"."""
     name, executed = path.stem, path.with_suffix(".ipynb")
     card = {"name": name, "part": record.get("part", ""), "title": name, "words": name}
     card["failure"] = incomplete(record, path) or ("" if record["status"] == "ok" else failure(record))

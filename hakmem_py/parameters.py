@@ -28,8 +28,8 @@ class ParameterError(ValueError):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declaration; `element`: type inside a list; `limits`, `words`: None where anything goes; `beside`:
-    a number that is allowed outside the limits."""
+    """One declaration. `element`: type inside a list; `limits` (both included), `words`: None where anything
+    is allowed; `beside`: a number that is allowed outside the limits."""
 
     name: str
     type: str
@@ -124,7 +124,8 @@ def settle(namespace):
     """Called by a notebook below its parameters: `hp.parameters.settle(globals())`.
 
     Plain papermill takes any name and any type, and hands "[16, 32]" over as text. Here a wrong one stops the
-    notebook, and text becomes what the declaration says. What cells were run is IPython's own record.
+    notebook by ParameterError, and text becomes what the declaration says. IPython's own record (In) tells
+    which cells were run.
     """
     cells = [cell for cell in namespace.get("In", []) if cell.strip()]
     sources = [cell for cell in cells if DECLARATION.search(cell)]

@@ -22,7 +22,7 @@ SYSTEM = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 
 @dataclass(frozen=True)
 class Known:
-    """How a peer is named where it comes from."""
+    """What a peer is called in each place it may come from, and how to ask its version."""
 
     pattern: str  # of the shared library's file
     debian: tuple[str, ...]  # packages
@@ -93,7 +93,7 @@ def find(name):
 
 
 def _folders():
-    """Library folders, the first that has a peer wins."""
+    """Library folders; the first that has a peer wins."""
     prefix = os.environ.get("CONDA_PREFIX")
     yield from [Path(prefix, "lib")] if prefix else []
     for pattern in SYSTEM:
@@ -102,7 +102,7 @@ def _folders():
 
 
 def _carried(path):
-    """What the library needs, the system lacks, and data/peers has."""
+    """Libraries that this one needs, that the system lacks and data/peers has."""
     lines = subprocess.run(["ldd", path], capture_output=True, text=True).stdout.splitlines()
     for name in (line.split()[0] for line in lines if "not found" in line):
         yield from sorted(UNPACKED.glob(f"*/usr/lib/*/{name}"))[:1]
@@ -141,7 +141,7 @@ def _unpack(name):
 
 
 def _download(packages, folder):
-    """apt-get download into folder, by the system's package lists or, where they fail, by our own."""
+    """apt-get download into folder, with the system's package lists or, where they fail, with fresh ones."""
     (folder / "lists" / "partial").mkdir(parents=True)
     own = [
         "-o",

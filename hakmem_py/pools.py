@@ -41,9 +41,9 @@ class PoolStats:
 class StackPool:
     """A pool of objects of `size` bytes, `capacity` of them mapped and touched ahead.
 
-    Only the thread that makes it may use it, unless `shared`. A block of `with` destroys it at its end.
-    Objects are addresses (cffi's void *). Raises PoolError, ValueError for what is no count; foreign pointers
-    and double deallocation are told by variant="checked" only.
+    Only the thread that makes it may use it, unless `shared`. A `with` block destroys it at its end. Objects
+    are addresses (cffi's void *). Raises PoolError, and ValueError for an argument that is no count; foreign
+    pointers and double deallocation are detected by variant="checked" only.
     """
 
     def __init__(self, size, alignment=16, capacity=0, shared=False, variant="release"):
@@ -71,7 +71,7 @@ class StackPool:
         self._judge(self._library.lib.hak_pool_deallocate(self._pool, address))
 
     def preallocate(self, objects):
-        """Maps and touches so many more objects ahead."""
+        """Maps and touches room for so many more objects ahead."""
         _check_count("objects", objects)
         self._judge(self._library.lib.hak_pool_preallocate(self._pool, objects))
 
@@ -147,7 +147,7 @@ NS = {"ns": 1.0, "ps": 1e-3}
 
 
 def series(samples, workload, slots=None, allocator="pool"):
-    """One value a block: the time of an operation in the runs that went well. Raises KeyError for none."""
+    """Time of an operation in ns, one value per block whose run succeeded. Raises KeyError for none."""
     runs = samples.query("workload == @workload and allocator == @allocator")
     runs = runs if slots is None else runs[runs["slots"] == slots]
     rows = runs[runs["status"] == "ok"]
@@ -164,17 +164,17 @@ def between(samples, one, other):
 
 
 def median(values, times=1):
-    """(median, low, high): the exact 95 % interval of the median, infinite below six values."""
+    """(median, low, high) of values * times: the median's exact 95 % interval, infinite below 6 values."""
     values = np.asarray(values, float) * times
     interval = quantile_test(values, p=0.5).confidence_interval(0.95)
     return float(np.median(values)), float(interval.low), float(interval.high)
 
 
 def beside_published(samples):
-    """One row a published bench: its value, ours with interval, and the verdict on the pair it belongs to.
+    """One row per published bench: its value, ours with interval, and the verdict on the pair it belongs to.
 
     samples: {"06_pools": DataFrame, "06_stack": DataFrame}. claimed, ratio: the work of one side of the pair
-    over that of the other, as data/published/claims.toml pairs them; a row that two pairs need has the first.
+    over that of the other, as data/published/claims.toml pairs them; a row of two pairs has the first.
     """
     judged = claims.judge(samples).set_index("claim")
     published = claims.figures().query("report == 'P0'").set_index(["experiment", "subject"])
@@ -220,7 +220,11 @@ def sweep(samples):
 
 
 def memory(samples):
-    """Resident bytes an object takes beyond its own, at the peak of the sweep's largest pool; its objects."""
+    """What an object takes beyond its own size, at the peak of the sweep's largest pool.
+
+    Columns allocator, objects (in that pool), overhead_bytes (resident, per object), huge_share (of the peak,
+    in huge pages).
+    """
     rows = samples.query("workload == 'pool_sweep' and status == 'ok'")
     rows = rows[rows["slots"] == rows["slots"].max()]
     grown = (rows["peak_rss_bytes"] - rows["rss_start_bytes"]) / rows["slots"] - rows["size_bytes"]
@@ -231,7 +235,7 @@ def memory(samples):
 
 
 def reach(size=64):
-    """How many objects fill each cache of data: level, bytes, objects; none where Linux does not tell."""
+    """How many objects of `size` bytes fill each data cache: level, bytes, objects; none if not told."""
     rows = []
     for index in sorted(CACHES.glob("index*")):
         files = (index / name for name in ("type", "level", "size"))

@@ -10,16 +10,16 @@ import pandas as pd
 from . import calibration, stats
 from .style import listed
 
-BY_FACTORS = 1.5  # times, from which on something is a matter of factors and not of tenths
-SIZE_MATTERS = 1.2  # times
+BY_FACTORS = 1.5  # times: from here on something is a matter of factors and not of tenths
+SIZE_MATTERS = 1.2  # largest size over smallest, above which size matters
 LAYOUT_MOVES = 1.03  # times at most: a percent or two
 DRAWS = 200  # of whole blocks
-FEW_PERCENT = 1.05  # times at most
-NEARLY_A_COIN = (0.3, 0.7)  # share of the cases
-NEARLY_ALL = 0.8  # of the windows ...
-FEW_TRIES = 10  # ... after so many
-NOTHING = 0.02  # of the time: capacities that differ by less are as good as each other
-NO_COST = 1e-3  # of the instructions: less is the set-up's
+FEW_PERCENT = 1.05  # times at most, either way
+NEARLY_A_COIN = (0.3, 0.7)  # share of comparisons in which a rule says yes
+NEARLY_ALL = 0.8  # share of the windows, once a few were tried
+FEW_TRIES = 10  # windows
+NOTHING = 0.02  # share of the time: what differs by less is as good
+NO_COST = 1e-3  # share of the instructions: less comes from setting up
 CALLED = ("hakmem", "mimalloc", "tcmalloc", "jemalloc")  # whose cache is said to hold a hundred blocks
 
 
@@ -30,14 +30,14 @@ def _table(rows):
 
 
 def _inside(low, high, least, most):
-    """Does a value of this interval lie between the two? None: the interval does not tell."""
+    """Whether a value with this interval lies between least and most; None: the interval does not tell."""
     if least < low and high < most:
         return True
     return False if high < least or most < low else None
 
 
 def _all_inside(table, least, most):
-    """The same of every row of low and high: False where one lies outside for certain."""
+    """As `_inside`, for all rows (columns low, high) together: False where one certainly lies outside."""
     told = [_inside(low, high, least, most) for low, high in table[["low", "high"]].to_numpy(float)]
     return False if False in told else None if None in told else True
 
@@ -48,7 +48,8 @@ def _certainly(yes, no):
 
 
 def _redrawn(samples, told, seed=1):
-    """told(median times by allocator, size_bytes, workload): a Series, with 95 % interval by whole blocks."""
+    """value, low, high: the Series told(median times by allocator, size_bytes, workload) with 95 % intervals,
+    from drawing whole blocks again."""
     keys = ["allocator", "size_bytes", "workload"]
     blocks = samples.pivot_table("cpu_ns_per_op", ["host", "block"], keys, "last", sort=False)
     low, high = 0.0, np.inf
@@ -60,13 +61,13 @@ def _redrawn(samples, told, seed=1):
 
 
 def _span(times):
-    """Slowest over fastest order of each allocator, the median of the sizes."""
+    """Time of the slowest order over the fastest, of each allocator: the median over the sizes."""
     span = times.groupby(["allocator", "size_bytes"], sort=False).agg(lambda t: t.max() / t.min())
     return span.groupby("allocator", sort=False).median()
 
 
 def _growth(times):
-    """Time at the largest size over that at the smallest of each allocator, the median of the orders."""
+    """Time at the largest size over that at the smallest, of each allocator: the median over the orders."""
     wide = times.unstack("size_bytes")
     growth = wide[wide.columns.max()] / wide[wide.columns.min()]
     return growth.dropna().groupby("allocator", sort=False).median()
@@ -129,7 +130,7 @@ def heap(spans, steps):
 
 
 def scenarios(samples):
-    """Of 03_scenarios. An allocator gives pages back where it faults once a block or more."""
+    """Of 03_scenarios. An allocator gives pages back in a case where it faults at least once per block."""
     good = samples[samples["status"] == "ok"]
     faults = (good["minor_faults"] / good["ops"]).groupby([good["case"], good["allocator"]]).median()
     table = stats.compare(samples, baseline="hakmem-baseline").dropna(subset="ratio")
@@ -149,7 +150,7 @@ def scenarios(samples):
 
 
 def patterns(samples):
-    """Of 04_patterns: by order, by size, without the call."""
+    """Of 04_patterns: how times depend on order and on size, and what inlining saves."""
     good, rows = samples[samples["status"] == "ok"], []
     called = good[good["allocator"].isin(CALLED)]
     if not called.empty:
@@ -250,7 +251,7 @@ def profile(builds, table):
 
 
 def _certain(table, one_side):
-    """Rows on this side of 1 for certain, with all that were asked taken together."""
+    """How many rows are on this side of 1 for certain, by p values adjusted for all comparisons."""
     return int((one_side & (table["p_adjusted"] <= 1 - stats.CONFIDENCE)).sum())
 
 

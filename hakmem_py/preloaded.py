@@ -13,18 +13,18 @@ from pathlib import Path
 from .worker import refusal
 
 LOOK_S = 0.005  # between two looks at a program's memory
-LEAVE_S = 1.0  # in which what a program started may end after it, as `tee` does
-LOOKS = 3  # fewer say nothing of a peak: the first falls into the program's loading
+LEAVE_S = 1.0  # in which what a program started may still end after it, as `tee` does
+LOOKS = 3  # needed for a peak: the first look falls into the program's loading
 
 
 def run(command, preload="", env=(), timeout_s=600.0):
-    """Runs a program once: {status, error, elapsed_ns, cpu_ns, peak_rss_bytes}; the first two where it fails.
+    """Runs a program once: {status, error, elapsed_ns, cpu_ns, peak_rss_bytes}; if it fails, the first two.
 
-    preload: value of LD_PRELOAD. env: further variables; HAKMEM_ ones of the caller are not handed on. What
-    the program prints is not kept. Peak memory is that of the program itself, without its children; nan where
-    it ended before anybody could look a few times. status: ok, error, or timeout, on which the children end
-    too, as they do where the user stops the measurement. One that leaves processes behind is an error: they
-    are ended, for nobody counts their time, and the next run would have them beside it.
+    preload: value of LD_PRELOAD. env: further variables; the caller's HAKMEM_ variables are not handed on.
+    What the program prints is not kept. Peak memory is that of the program itself, without its children; nan
+    where it ended before LOOKS looks. status: ok, error or timeout. Its children are ended with it on a
+    timeout, and where the user stops the measurement. A program that leaves processes behind is an error, and
+    they are ended: their time would not be counted, and they would disturb the next run.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
     with tempfile.TemporaryFile() as said:
@@ -62,7 +62,7 @@ def run(command, preload="", env=(), timeout_s=600.0):
     if refused[0]:
         return {"status": "error", "error": refused[0]}
     if left:
-        error = f"{Path(command[0]).name} left {left} running, whose time nobody counts: let it wait for them"
+        error = f"{Path(command[0]).name} left {left} running, whose time is uncounted: let it wait for them"
         return {"status": "error", "error": error}
     cpu_ns = round(1e9 * (usage.ru_utime + usage.ru_stime))
     looks = [found for found in peak if found]
@@ -78,7 +78,7 @@ def _end(child):
 
 
 def _ended_late(session):
-    """Ends what still lives of a program's session a while after the program; its names, "" for none."""
+    """Ends what of a program's session still lives LEAVE_S after the program; the names, "" for none."""
     until = time.monotonic() + LEAVE_S
     while (found := _members(session)) and time.monotonic() < until:
         time.sleep(LOOK_S)
@@ -102,9 +102,9 @@ def _members(session):
 
 @contextlib.contextmanager
 def _peak_rss(pid):
-    """Peaks of a process's resident bytes as it lives, a list that grows; looked at every few milliseconds.
+    """The peak of a live process's resident bytes at each look, every few milliseconds: a list that grows.
 
-    The kernel's own account (ru_maxrss of getrusage(2)) starts from what the parent had when it forked.
+    The kernel's own account (ru_maxrss of getrusage(2)) is no use: it starts from the parent's at the fork.
     """
     seen, over, status = [], threading.Event(), Path(f"/proc/{pid}/status")
 
@@ -113,7 +113,7 @@ def _peak_rss(pid):
             found = None
             with contextlib.suppress(OSError):
                 found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="utf-8", errors="replace"))
-            seen.append(1024 * int(found[1]) if found else 0)  # none: it has just ended
+            seen.append(1024 * int(found[1]) if found else 0)  # 0: it has just ended
 
     look = threading.Thread(target=watch)
     look.start()

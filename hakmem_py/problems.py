@@ -94,7 +94,7 @@ def read_changes(path):
     """{step: means} from a file; `step` is the number of plays made when the means begin to hold.
 
     TOML: `[[change]]` tables with `step` and `means`; JSON: a list of such. CSV: a line `step,mean,mean,...`
-    a change; a line of headings that begins with "step" and lines that begin with "#" are passed over.
+    per change; a line of headings that begins with "step" and lines that begin with "#" are skipped.
     Raises BanditError.
     """
     path = Path(path)
@@ -102,7 +102,7 @@ def read_changes(path):
         rows = _rows(path, path.read_text(encoding="utf-8-sig"))
         changes = {_whole(step): [float(mean) for mean in means] for step, means in rows}
         if len(changes) != len(rows) or not rows:
-            raise ValueError("a step is there twice" if rows else "no change is in it")
+            raise ValueError("a step occurs twice" if rows else "it holds no change")
         return changes
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         form = "CSV lines step,mean,mean,..., TOML [[change]] or a JSON list with step and means"

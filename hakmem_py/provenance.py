@@ -21,7 +21,7 @@ from pathlib import Path
 from . import ROOT, store
 
 FACTS = {}  # name -> function
-STEP_S = 2.0  # of the clock: more than keeping it right takes
+STEP_S = 2.0  # of the clock: larger than the corrections that keep it right
 
 
 def fact(function):
@@ -57,7 +57,7 @@ def libc():
 
 @functools.cache
 def libc_sha256():
-    """Hash of the C library that processes of this machine are linked with: "system" in comparisons."""
+    """Hash of this machine's C library, which is "system" in comparisons."""
     mapped = (line.split()[-1] for line in _read("/proc/self/maps").splitlines())
     path = next((path for path in mapped if Path(path).name.startswith("libc.so")), None)
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else "unknown"
@@ -111,12 +111,12 @@ def load1():
 
 
 def watch_clock(before=None):
-    """Time of day over the time that only runs forward; a step since `before` is named on stderr."""
+    """Time of day minus the monotonic clock, in s; a step of it since `before` is named on stderr."""
     now = time.time() - time.monotonic()
     if before is not None and abs(now - before) > STEP_S:
         print(
-            f"hakmem: the clock of this machine was set by {now - before:+.0f} s. Durations do not feel it, "
-            "but started_at of the samples before and after it does not fit together",
+            f"hakmem: the clock of this machine was set by {now - before:+.0f} s. Durations are right, "
+            "but started_at of samples before and after it cannot be compared",
             file=sys.stderr,
         )
     return now
@@ -148,10 +148,10 @@ def read(folder, identities):
 def footer(samples=None, *others, facts=None, further=(), **parameters):
     """The last cell of a notebook: what its numbers came from, as a table.
 
-    samples: what `ensure` returned; others: of further experiments or of `ab.compare`, a line each. Without
-    samples `facts` that were kept with other results, or else those of this machine, now. Of each further set
-    of facts, of the samples or `further` results, what differs from the first. parameters: the notebook's
-    own, shown beside.
+    samples: what `ensure` returned; others: samples of further experiments or of `ab.compare`, a line each.
+    Facts are those of the samples; without any, `facts` that were kept with other results, or else those of
+    this machine now. Of further sets of facts (the samples', or those in `further`) only what differs from
+    the first set is shown. parameters: the notebook's own.
     """
     folder = samples.attrs.get("folder") if samples is not None else None
     known = read(folder, samples["provenance"].dropna().unique()) if folder else []
@@ -242,7 +242,7 @@ def _git(*arguments):
 
 
 def command():
-    """The command line that led to this process, without the machine's paths; `report` hands its own on."""
+    """The command line that led to this process, without the machine's paths; in a notebook, `report`'s."""
     if Path(sys.argv[0]).name == "ipykernel_launcher.py":
         return os.environ.get("HAKMEM_COMMAND", "a notebook, not by `hakmem report`")
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -11,11 +11,11 @@ import numpy as np
 from scipy import stats as sps
 
 EXACT_PAIRS = 50  # exact laws up to here, normal approximations above
-MOST_ZEROS = EXACT_PAIRS * (EXACT_PAIRS + 1) // 2  # more below so many ranks change no order of their sums
+MOST_ZEROS = EXACT_PAIRS * (EXACT_PAIRS + 1) // 2  # more zeros leave rank sums in the same order
 
 
 def sign_flip_law(ranks):
-    """Probabilities of 0, 1, 2 ... for the sum of the positive ranks (whole numbers), signs at random."""
+    """Probability of each sum 0, 1, 2 ... of the positive ranks if signs are random. ranks: whole numbers."""
     law = np.ones(1)
     for rank in ranks:
         law = (np.pad(law, (0, rank)) + np.pad(law, (rank, 0))) / 2
@@ -95,8 +95,8 @@ def shift(x, y, tails):
 def signed_rank_p(d, alternative="two-sided"):
     """Wilcoxon signed-rank p-value of paired differences d (alternative "greater": d tends to be above 0).
 
-    Up to 50 pairs that differ the exact law of flipping every sign, given the ranks as they are tied; above,
-    the normal one. Zeros keep their rank and count for neither side (Pratt 1959).
+    For up to 50 pairs that differ, the exact law of random signs, given the ranks with their ties; above, the
+    normal approximation. Zeros keep their rank and count for neither side (Pratt 1959).
     """
     d = np.asarray(d, float)
     differ = d[d != 0]

@@ -6,7 +6,7 @@ from .style import CASES, finish, in_order, listed, log_axis, looks, marker, rat
 
 
 def raw_samples(samples, metric="cpu_ns_per_op", title="Every sample"):
-    """Strips: each point one process, one row an allocator; nothing is left out but what failed."""
+    """Strips: each point one process, one row per allocator; nothing is left out but what failed."""
     good = samples[samples["status"] == "ok"]
     fig, names, look = go.Figure(), in_order(good["allocator"]), looks(good["allocator"].unique())
     for place, name in enumerate(names):

@@ -40,7 +40,7 @@ def faults(samples, seed=1):
 
 
 def _same_work(measured, random, runs):
-    """Means of so many runs of one and the same work, twice: two arrays of DRAWS, each pair of one series."""
+    """Means of `runs` runs of the same work, drawn twice: two arrays (DRAWS,), each pair from one series."""
     series = [cost.to_numpy() for _, cost in measured.groupby(SERIES)["cpu_ns_per_op"] if len(cost) > 1]
     chosen = random.multinomial(DRAWS, np.full(len(series), 1 / len(series)))
     drawn = [random.choice(cost, (2, n, runs)).mean(axis=2) for cost, n in zip(series, chosen, strict=True)]

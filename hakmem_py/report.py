@@ -27,7 +27,7 @@ RUN_KEYS = {"notebook": str, "name": str, "parameters": dict, "grid": dict}
 
 
 class ReportError(Exception):
-    """One line a fault: what is wrong and how to mend it."""
+    """One line per fault: what is wrong and how to mend it."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _check_kinds(file, entry):
     for name, value in entry.get("grid", {}).items():
         if not isinstance(value, list) or not value:
             raise ReportError(
-                f"{file}: grid: {name} = {value!r}: must be a list, not empty: a run for each of its values"
+                f"{file}: grid: {name} = {value!r}: must be a list, not empty; each value makes a run"
             )
 
 
@@ -188,7 +188,7 @@ def _writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
         probe.touch()
-        probe.unlink(missing_ok=True)  # another report's, perhaps
+        probe.unlink(missing_ok=True)  # another report may have removed it
     except OSError as error:
         cure = "make it writable or choose another with --out"
         raise ReportError(f"cannot write to {folder}: {error.strerror}; {cure}") from None
@@ -196,7 +196,7 @@ def _writable(folder):
 
 @contextlib.contextmanager
 def _alone(folder):
-    """Nobody else makes a report there meanwhile. Raises ReportError; the kernel frees what a kill leaves."""
+    """Keeps others from making a report there meanwhile. Raises ReportError; a kill frees the lock."""
     place = os.open(folder, os.O_RDONLY)
     try:
         _lock(place, folder)
@@ -211,7 +211,7 @@ def _lock(place, folder):
     except BlockingIOError:
         cure = "wait for it to end, or choose another folder with --out"
         raise ReportError(f"another report is being made in {folder}: {cure}") from None
-    except OSError:  # on another machine's disk folders may have no locks
+    except OSError:  # a folder on another machine's disk may have no locks
         return
 
 
@@ -255,7 +255,7 @@ def _make(args, runs):
         print(f"FAILED {record['name']}: {pages.failure(record)}", file=sys.stderr)
     if failed:
         print(
-            f"{len(failed)} of {len(runs)} failed; as far as they came: {executed}/*.failed.ipynb",
+            f"{len(failed)} of {len(runs)} failed; how far they came: {executed}/*.failed.ipynb",
             file=sys.stderr,
         )
     return 1 if failed else 0
@@ -268,18 +268,18 @@ def add_report(subparsers):
     )
     add = parser.add_argument
     add("notebooks", nargs="*", metavar="NOTEBOOK", help="path, name or number; default: all")
-    add("-p", dest="parameter", action="append", default=[], metavar="NAME=VALUE", help="for each of them")
-    add("--runs", metavar="FILE.toml", help="[[run]] tables: notebook, name, parameters, grid")
+    add("-p", dest="parameter", action="append", default=[], metavar="NAME=VALUE", help="set in each of them")
+    add("--runs", metavar="FILE.toml", help="file of [[run]] tables with notebook, name, parameters, grid")
     add("--full", action="store_true", help="as many blocks as the specs ask for: hours, not minutes")
-    add("--self-contained", action="store_true", help="plotly.js inside each page, to be mailed (5 MB)")
+    add("--self-contained", action="store_true", help="plotly.js (5 MB) inside each page, to be mailed")
     add(
         "--jobs",
         type=int,
         default=max(1, (os.cpu_count() or 2) - 1),
-        help="at a time, where nothing is measured",
+        help="notebooks run at a time, where nothing is measured",
     )
-    add("--resume", action="store_true", help="keep what has the same text, parameters, code and samples")
-    add("--timeout", type=int, metavar="SECONDS", help=f"for one cell; default {CELL_TIMEOUT_S}, full: 6 h")
+    add("--resume", action="store_true", help="keep pages of the same text, parameters, code and samples")
+    add("--timeout", type=int, metavar="SECONDS", help=f"for one cell; default {CELL_TIMEOUT_S}, --full 6 h")
     add("--out", type=Path, default=ROOT / "reports", help="default: reports")
     parser.set_defaults(run=report)
     return parser

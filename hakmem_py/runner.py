@@ -75,7 +75,7 @@ def samples_of(experiment, folder, run_ids):
 
 
 def _reference(experiment, blocks=None):
-    """The frozen samples of an experiment, narrowed to what it asks for; blocks: the first so many."""
+    """The frozen samples of an experiment, narrowed to what it asks for; blocks: only the first ones."""
     folder = store.REFERENCE / experiment.name
     samples = store.load(folder)
     if samples.empty:
@@ -111,13 +111,13 @@ def _annotated(samples, experiment, folder):
 def find_contenders(experiment, builds=None):
     """label -> Contender. Builds what is needed; a peer that is not there is a Contender that says why.
 
-    builds: label -> the Build that stands there instead of the one that the spec names.
+    builds: {label: Build} to use instead of those that the spec names.
     """
     sides = experiment.allocators
     made = build.build_all(["release", *(side.variant for side in sides)])
     builds = {side.label: made[side.variant] for side in sides} | (builds or {})
     bench = made["release"]
-    if any(side.env for side in sides):  # the library knows its settings
+    if any(side.env for side in sides):  # only the library knows its settings
         refuse_strange(experiment, native.settings())
     for case in experiment.cases:
         if case.trace:
@@ -207,8 +207,8 @@ def plan(experiment, quick, contenders, folder, blocks=None):
 
 
 def counting(folder, timeout_s):
-    """run_id and host of a folder's samples that need not be measured: all but those of runs that were given
-    less time than timeout_s and did not end in it."""
+    """run_id and host of the samples in a folder that need not be measured again: all but those of runs that
+    timed out after less than timeout_s seconds."""
     there = store.load(folder, ["run_id", "host", "status", "wall_ns"])
     short = (there["status"] == "timeout") & (there["wall_ns"].fillna(0) < round(timeout_s * 1e9))
     return there.loc[~short, ["run_id", "host"]]
@@ -238,7 +238,7 @@ def _digest(*parts):
 def measure(experiment, quick, contenders, folder, blocks=None):
     """Makes and keeps the runs that are missing; returns the Plan of what is there now.
 
-    Only for the holder of the bench slot: no one else can have made them since.
+    Only for the holder of the bench slot, because nobody else can then make the same runs.
     """
     found = plan(experiment, quick, contenders, folder, blocks)
     if any(found.missing.values()):
@@ -268,7 +268,7 @@ def _say_changed(contenders, folder):
         if foreign and len(before) and sha not in set(before["library_sha256"]):
             print(
                 f"hakmem: {label} changed, {before['library_version'].iloc[-1]} to {version} ({sha[:8]}): "
-                "its cases are measured anew with all their rivals; older samples stay, and are not compared",
+                "its cases are measured anew with all their rivals; older samples stay, but are not compared",
                 file=sys.stderr,
             )
 
@@ -289,7 +289,7 @@ def describe(experiment, quick, contenders):
 
 
 def run_block(experiment, quick, block, contenders, runs):
-    """Makes these runs of one block in their order and yields each one's row as soon as it is known."""
+    """Makes these runs of one block in their order, and yields the row of each as soon as it is known."""
     everyone = schedule(experiment, block, quick)
     keys = dict(zip(everyone, identify(everyone, contenders, provenance.host()), strict=True))
     for run in runs:
@@ -370,13 +370,13 @@ def refuse_few(blocks):
 
 def _run(args):
     quick, chosen = not args.full, choice(args)
-    for name in args.experiments:  # a fault of the last one is told before the first one is measured
+    for name in args.experiments:  # a fault of the last one is found before the first one is measured
         narrow(load_spec(name), quick=quick, **chosen)
     return max([show(ensure(name, quick=quick, **chosen)) for name in args.experiments])
 
 
 def show(samples):
-    """Prints the comparison with the baseline, and every failure; 1 where failures left nothing of a case."""
+    """Prints the comparison with the baseline, and every failure; 1 where failures left a case no pair."""
     print(f"{samples.attrs['title']}: {samples.attrs['metric']}, each against {samples.attrs['baseline']}")
     table = stats.compare(samples, correction=samples.attrs["family"])
     for shown in (table[SHOWN], stats.geometric_mean(table)):
@@ -388,5 +388,5 @@ def show(samples):
     failed = set(samples.loc[~samples["status"].isin(["ok", "missing"]), "case"])
     lost = sorted(failed - set(table.loc[table["verdict"] != stats.NOT_MEASURED, "case"]))
     if lost:
-        print(f"hakmem: no pair of runs ended well of {', '.join(lost)}", file=sys.stderr)
+        print(f"hakmem: no pair of runs of {', '.join(lost)} succeeded", file=sys.stderr)
     return 1 if lost else 0

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 SLOT = Path("/tmp/hakmem-bench.lock")  # one bench at a time on a machine, whoever starts it
-SAY_AFTER_S = 5.0  # of waiting: who holds the slot
+SAY_AFTER_S = 5.0  # of waiting; then the holder is named
 
 
 class SlotError(RuntimeError):
@@ -27,12 +27,13 @@ def bench_slot(what, wait_s=0.0, tell=say):
     """Holds the machine's one bench slot. Raises SlotError, naming the holder, if it is not free in wait_s.
 
     The kernel frees it when its holder ends, however that happens. The bench inherits it: should the holder
-    be killed, the slot stays taken until the run in flight has ended too. tell: who hears for whom it waits.
+    be killed, the slot stays taken until the run in flight has ended too. tell: called with a line that says
+    who holds the slot, where the wait is long.
     """
     with _opened() as lock:
         _wait(lock, wait_s, tell)
         os.set_inheritable(lock.fileno(), True)
-        if lock.writable():  # else the name of an earlier holder stays
+        if lock.writable():  # else the name of an earlier holder stays there
             lock.truncate(0)
             lock.write(f"{what} (process {os.getpid()}, since {datetime.now():%H:%M:%S})\n")
             lock.flush()
@@ -40,9 +41,9 @@ def bench_slot(what, wait_s=0.0, tell=say):
 
 
 def _opened():
-    """The lock's file, for all users of the machine: for writing where that is allowed, else for reading.
+    """The lock's file, for all users of the machine: open for writing if that is allowed, else for reading.
 
-    Never created where it is there: in a folder such as /tmp the kernel refuses that to all but its owner.
+    Where it exists it is opened without O_CREAT, which in a folder such as /tmp only its owner may use.
     """
     try:
         lock = SLOT.open("r+", encoding="utf-8")
@@ -53,7 +54,7 @@ def _opened():
             lock = SLOT.open("x+", encoding="utf-8")
         except FileExistsError:  # somebody was quicker
             return _opened()
-    with contextlib.suppress(PermissionError):  # another user's, who has done it
+    with contextlib.suppress(PermissionError):  # another user owns it, and has done so
         os.fchmod(lock.fileno(), 0o666)
     return lock
 
@@ -64,12 +65,12 @@ def _wait(lock, wait_s, tell):
         waited = time.monotonic() - start
         if waited >= wait_s:
             raise SlotError(
-                f"this machine's bench slot is taken by {_holder()}: two campaigns would measure "
-                "each other. Wait for it to end, or stop it"
+                f"this machine's bench slot is taken by {_holder()}: two measurements would "
+                "disturb each other. Wait for it to end, or stop it"
             )
         if waited >= SAY_AFTER_S and not said:
             said = True
-            tell(f"hakmem: waits for this machine's bench slot, which is taken by {_holder()}")
+            tell(f"hakmem: waiting for this machine's bench slot, which is taken by {_holder()}")
         time.sleep(0.2)
 
 
@@ -77,7 +78,7 @@ def _holder():
     said = SLOT.read_text(encoding="utf-8", errors="replace").strip() or "another process"
     process = re.search(r"\(process (\d+),", said)
     gone = process and not Path("/proc", process[1]).exists()
-    return f"{said}, which has ended, but not what it ran" if gone else said
+    return f"{said}, which has ended, while what it ran has not" if gone else said
 
 
 def _locked(lock):

@@ -301,7 +301,7 @@ def test_a_run_of_which_nothing_can_be_said_ends_with_1(tiny, monkeypatch, capsy
     late = tiny("timeout_s = 20", "timeout_s = 0.1", "quick_scale = 0.001", "quick_scale = 1000")
     monkeypatch.setattr(store, "SAMPLES", Path(late).parent)
     assert cli.main(["run", late, "--sizes", "16", "--blocks", "6"]) == 1
-    assert "hakmem: no pair of runs ended well of lifo-16\n" in capsys.readouterr().err
+    assert "hakmem: no pair of runs of lifo-16 succeeded\n" in capsys.readouterr().err
     monkeypatch.setattr(peers, "find", lambda name: peers.Peer(name, None, hint="not installed"))
     assert cli.main(["run", tiny('use = "floor"', 'use = "jemalloc"'), "--blocks", "6"]) == 0
 
@@ -347,12 +347,12 @@ def test_who_waits_for_the_slot_is_told_whose_it_is(monkeypatch, capsys):
     with slot.bench_slot("one"), pytest.raises(slot.SlotError), slot.bench_slot("two", wait_s=0.7):
         pass
     said = capsys.readouterr().err
-    assert said.startswith("hakmem: waits for this machine's bench slot, which is taken by one (process ")
+    assert said.startswith("hakmem: waiting for this machine's bench slot, which is taken by one (process ")
     assert said.count("\n") == 1
 
 
 def test_a_slot_that_outlives_its_holder_says_so():
-    said = "which has ended, but not what it ran"
+    said = "which has ended, while what it ran has not"
     with slot.bench_slot("one"):
         slot.SLOT.write_text("one (process 4194305, since 12:00:00)\n")  # above the greatest number there is
         with pytest.raises(slot.SlotError, match=said), slot.bench_slot("two"):
