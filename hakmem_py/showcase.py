@@ -29,14 +29,14 @@ def freeze(name, quick=False, blocks=None):
 
     quick, blocks: as they were measured; None: as many blocks as the specification says.
     """
-    _machines()  # what is damaged there is told before anything is measured or written
+    _machines()  # damage there is found before anything is measured or written
     samples = ensure(name, quick=quick, blocks=blocks)
     folder, origin = store.REFERENCE / name, Path(samples.attrs["folder"])
     old = {path for kind in ("part", "samples", "provenance") for path in folder.glob(f"{kind}-*")}
     names = [f"provenance-{one}.json" for one in samples["provenance"].unique()]
     facts = {name: store.demand_json(origin / name) for name in names}
     _say_changed(name, facts.values())
-    for saved, fact in facts.items():  # these first: no samples of both lie there when one cannot be written
+    for saved, fact in facts.items():  # first: if one cannot be written, old and new samples do not mix
         store.save_json(folder, saved, fact)
     store.append(folder, store.rows(origin, samples["run_id"]))
     for path in old - {folder / saved for saved in facts}:  # not before the new ones are there
@@ -46,7 +46,7 @@ def freeze(name, quick=False, blocks=None):
 
 
 def freeze_simulations(name):
-    """The same of the simulations that a notebook keeps: played by today's library. Returns how many."""
+    """As `freeze`, for the simulations that a notebook keeps, played anew by the library as it is now."""
     from .bandits import Lab
 
     _machines()
@@ -58,7 +58,7 @@ def freeze_simulations(name):
 
 
 def freeze_tables(name, quick=False):
-    """The same of the tables that a notebook kept (kept.Tables): those it made since. Returns how many."""
+    """As `freeze`, for the tables that a notebook has made (kept.Tables)."""
     _machines()
     folder, made = store.REFERENCE / name, _tables(name, quick)
     _say_changed(name, made.values())
@@ -73,7 +73,7 @@ def freeze_tables(name, quick=False):
 
 
 def _tables(name, quick):
-    """path -> facts of the tables that a notebook kept. Raises OSError, ValueError where they are not fit."""
+    """{path: facts} of the tables that a notebook kept. Raises OSError, ValueError for unfit ones."""
     origin = store.SAMPLES / name
     made = {path: store.demand_json(kept.facts_file(path)) for path in sorted(origin.glob("*.parquet"))}
     if not made:
@@ -85,7 +85,7 @@ def _tables(name, quick):
 
 
 def _say_changed(name, facts):
-    """Names on stderr the commits whose code cannot be had, for the working tree differed from them."""
+    """Names on stderr the commits from which the working tree differed: that code cannot be had."""
     changed = sorted({said for fact in facts if (said := fact.get("commit", "")).endswith(" + changes")})
     if changed:
         print(
@@ -124,7 +124,7 @@ Beside the samples, one `provenance-*.json` per build or a `facts.json` names th
 
 
 def dots(table, title, baseline):
-    """SVG of a comparison: a line a case, a dot an allocator at its time over the baseline's, log axis."""
+    """SVG of a comparison: a line per case, a dot per allocator at its time over the baseline's, log axis."""
     rows = table[table["status"] == "ok"].copy()
     rows["ratio"] = rows["ratio"].astype(float)
     cases, names = list(rows["case"].unique()), list(rows["allocator"].unique())
@@ -224,16 +224,16 @@ def with_table(text, table):
 
 def add_freeze(subparsers):
     sub = subparsers.add_parser("freeze")
-    names = "of data/specs, notebooks that simulate, or NOTEBOOK_runs: tables that a notebook made"
+    names = "experiments of data/specs, notebooks that simulate, or NOTEBOOK_runs: a notebook's tables"
     sub.add_argument("names", nargs="+", metavar="NAME", help=names)
     sub.add_argument("--quick", action="store_true", help="the samples of the quick mode")
-    sub.add_argument("--blocks", type=int, help="the first so many; default: as the specification says")
+    sub.add_argument("--blocks", type=int, help="how many blocks; default: as the specification says")
     sub.set_defaults(run=_freeze)
     return sub
 
 
 def _freeze(args):
-    for name in args.names:  # a fault of the last one is told before the first one is measured
+    for name in args.names:  # a fault of the last one is found before the first one is measured
         _refuse_unfit(name, args)
     for name in args.names:
         if name.endswith(kept.SUFFIX):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from . import native, peers
 from .problems import ACE_CAPACITIES as ARMS
 
-EQUIVALENT = 0.02  # of the time: capacities, and sides, that differ by less are as good as each other
+EQUIVALENT = 0.02  # share of the time: capacities, or sides, that differ by less are equally good
 METRICS = {  # what `--metric` says -> column, and its name
     "cpu": ("cpu_ns_per_op", "cpu time"),
     "wall": ("wall_ns_per_op", "wall time"),
@@ -35,7 +35,7 @@ def side(name, arm=None):
     """The Side of a name: PEER, off, on, shuffled, POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,...].
 
     PEER: system, mimalloc and so on in hakmem's place. off, hakmem: no learner. on: the default policy.
-    shuffled: the same, told rewards of other windows. POLICY: a row of the policy table, in the fast loop or
+    shuffled: the same, given rewards of other windows. POLICY: a row of the policy table, in the fast loop or
     (slow:) the slow one, the fast one standing still. fixed: one capacity, with ACE looking on. arm: number
     of the capacity that policies start from.
     """
@@ -59,9 +59,9 @@ def side(name, arm=None):
 
 
 def learner(name, reference=False):
-    """The Side of on or of a row of the policy table. Raises AbError for every other side.
+    """The Side called "on" or by the name of a policy. Raises AbError for every other name.
 
-    reference: the runs that are kept are of `on`; to know it takes no compiler.
+    reference: only "on" is allowed, as the reference holds no other runs; takes no compiler.
     """
     if reference and name != "on":
         raise AbError(f"the reference holds no runs of {name!r}, only of 'on': run it with reference = False")
@@ -72,7 +72,7 @@ def learner(name, reference=False):
 
 
 def _set(name):
-    """The Side of KNOB=VALUE[,...]. Whether it takes a value the library itself says: else a run fails."""
+    """The Side of KNOB=VALUE[,...]. The library itself judges the value: the run fails if it refuses it."""
     pairs = [pair.partition("=") for pair in name.split(",")]
     known = {"profile", *native.knobs().index}
     env = {}
@@ -91,7 +91,7 @@ def _set(name):
 def _arm(number):
     if number not in range(len(ARMS)):
         raise AbError(
-            f"arm {number} is not there; allowed: 0 to {len(ARMS) - 1}, for {ARMS[0]} to {ARMS[-1]} blocks"
+            f"there is no arm {number}; allowed: 0 to {len(ARMS) - 1}, for {ARMS[0]} to {ARMS[-1]} blocks"
         )
     return {"HAKMEM_ACE_ARM": str(number), "HAKMEM_MAGAZINE_BLOCKS": str(ARMS[number])}
 

@@ -24,12 +24,12 @@ from . import peers, progress, runner, stats, store, timeline, worker
 from .slot import bench_slot
 from .spec import Allocator, Case, Experiment
 
-WINDOWS = 30  # points of a short soak at least; windows are a minute where that gives as many
-TURN_S = 1.0  # longest turn
+WINDOWS = 30  # of a short soak, at least; a window is a minute where that gives as many
+TURN_S = 1.0  # the longest turn of a side
 GROWTH = 0.1  # percent an hour that memory must exceed for certain to be called growing
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 MOST_CHUNKS = 4096  # that one process of the bench can time
-WORDS = ("segment", "label")  # of a line
+WORDS = ("segment", "label")  # texts that a line must hold; numbers follow
 NUMBERS = ("seconds", "cpu_ns", "ops", "rss_bytes", "minor_faults", "major_faults")
 FOLDER = store.SAMPLES / "soak"
 
@@ -56,8 +56,8 @@ class Plan:
 def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wait_s=0.0):
     """Windows of a soak as a DataFrame, after running what is missing of it; see `windows`.
 
-    An interrupted soak goes on: new processes, so a new segment, whose own level and warm-up are allowed for.
-    beside: the allocator of the other process.
+    An interrupted soak goes on in new processes: a new segment, which has a level and a warm-up of its own.
+    minutes: of both processes together. beside: the allocator of the other process.
     attrs: live_bytes (of the workload's blocks at their peak), subject, beside.
     """
     plan = _plan(minutes, workload, beside)
@@ -98,7 +98,7 @@ def _command(plan, side, chunk_iterations, chunks):
 
 
 def _probe(plan):
-    """Live bytes of the workload, and the iterations of a chunk that lasts a quarter of a turn."""
+    """(live bytes of the workload, iterations of a chunk: a quarter of a turn, longer in a long soak)."""
     subject = next(iter(plan.sides.values()))
     once = max(1, int(runner.workloads(subject.bench)[plan.case.workload]["iterations"] / 20))
     command = _command(plan, subject, once, 5)
@@ -156,7 +156,7 @@ def _living(plan, side, chunk_iterations):
 
 
 def _end_with_parent():
-    """Else a killed soak would leave a stopped process behind for ever."""
+    """In the child: it dies with its parent. Else a killed soak would leave a stopped process for ever."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -176,14 +176,14 @@ def _turn(process, seconds, label):
 
 
 def _read(file):
-    """(rows of a soak's file, one a chunk; how many lines are none: cut short by a kill, or damaged)"""
+    """(rows of a soak's file, one per chunk; how many lines are no row: cut short by a kill, or damaged)."""
     lines = [line for line in file.read_bytes().split(b"\n") if line] if file.exists() else []
     rows = [row for row in map(_row, lines) if row]
     return pd.DataFrame(rows), len(lines) - len(rows)
 
 
 def _row(line):
-    """What a line says of a chunk; None where it says less."""
+    """What a line says of a chunk; None where something is missing."""
     try:
         row = json.loads(line)
         whole = all(math.isfinite(row[name]) for name in NUMBERS) and all(row[name] for name in WORDS)
@@ -197,8 +197,8 @@ def _seconds(rows):
 
 
 def windows(rows, window_s):
-    """One row a window and side, where both worked: segment, label, minutes (middle), ns_per_op, rss_bytes
-    (medians of its chunks), ops, minor_faults, major_faults (within it)."""
+    """One row per window and side, where both sides worked: segment, label, minutes (middle), ns_per_op,
+    rss_bytes (medians of its chunks), ops, minor_faults, major_faults (within it)."""
     rows = rows.assign(
         window=(rows["seconds"] // window_s).astype(int), ns_per_op=rows["cpu_ns"] / rows["ops"]
     )
@@ -233,13 +233,13 @@ def summary(table):
 
 
 def grows(table):
-    """Whether the subject's memory certainly grows, and by more than a settling program's last pages."""
+    """Whether the subject's memory certainly grows by more than GROWTH, which allows for its last pages."""
     side = table[table["label"] == table.attrs["subject"]]
     return timeline.drift(side["minutes"], side["rss_bytes"], segment=side["segment"]).low > GROWTH
 
 
 def rates(table):
-    """Faults after the first window, and what is resident of the live bytes: one row a side.
+    """Faults after the first window, and what is resident of the live bytes: one row per side.
 
     minor_faults, major_faults: events; a_million_ops, at_most: minor faults in a million operations with the
     upper end of their 95 % interval; utilisation: live bytes over resident bytes in the last window.
@@ -261,8 +261,8 @@ def rates(table):
 def add_soak(subparsers):
     """Adds `soak`; exit status 1 where the subject's memory certainly grows."""
     sub = subparsers.add_parser("soak")
-    sub.add_argument("--minutes", type=float, default=60.0, help="of both together (default 60)")
-    sub.add_argument("--workload", default="large_ws", help="of the bench (default large_ws)")
+    sub.add_argument("--minutes", type=float, default=60.0, help="length of the soak (default 60)")
+    sub.add_argument("--workload", default="large_ws", help="workload of the bench (default large_ws)")
     sub.add_argument("--beside", default="system", help="allocator of the other process (default system)")
     sub.set_defaults(run=_soak)
     return sub

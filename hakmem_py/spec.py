@@ -122,7 +122,7 @@ LOOKS = (
 
 
 def table(refused, why):
-    """A table of plain values; `refused`: which of its keys cannot be, or something else decides."""
+    """Rule for a table of plain values. refused(key): whether the key is not allowed; why: says so."""
 
     def fits(given):
         plain = all(isinstance(x, str | int | float) and "\0" not in f"{key}{x}" for key, x in given.items())
@@ -132,12 +132,12 @@ def table(refused, why):
 
 
 def no_variable(name):
-    """Whether this cannot be a variable of a run: no name, or one that decides which library it has."""
+    """Whether a run may not set this variable: it is no name, or it decides which library is loaded."""
     return not name or "=" in name or name.startswith("LD_")
 
 
 OWNED = ("workload", "replay", "size", "threads", "slots", "scale", "backend", "seed", "cpu", "slowdown")
-RULES = {  # table -> key -> (type, test, what is allowed); a case's lists are multiplied out before
+RULES = {  # table -> key -> (type, test, what is allowed); lists of a case are multiplied out before
     "experiment": {
         "name": text(),
         "title": text(),
@@ -184,14 +184,14 @@ def load_spec(name):
     experiment = read_spec(tables, path.name, path.parent)
     if experiment.name != path.stem:
         raise SpecError(
-            f"{path.name}: [experiment] name = {experiment.name!r} must be the file's {path.stem!r}"
+            f"{path.name}: [experiment] name = {experiment.name!r} must be that of the file, {path.stem!r}"
         )
     return experiment
 
 
 def read_spec(tables, where="spec", folder="."):
-    """The Experiment of parsed tables. where: what an error calls them. folder: paths of traces are relative
-    to it. Raises SpecError."""
+    """The Experiment of parsed tables. where: their name in errors. folder: paths of traces are relative to
+    it. Raises SpecError."""
     unknown = sorted(set(tables) - set(RULES))
     if unknown:
         raise SpecError(
@@ -218,7 +218,7 @@ def read_spec(tables, where="spec", folder="."):
 
 
 def _checked(row, table, where, kind):
-    """The row itself, where each key is known, typed and in range, and none that is needed is absent."""
+    """The row itself, if each key is known, has an allowed value and none is missing. Raises SpecError."""
     rules = RULES[table]
     for key, value in row.items():
         if key not in rules:
@@ -318,7 +318,7 @@ def _known(chosen, there, what):
 
 
 def refuse_strange(experiment, known):
-    """Raises SpecError for a setting of HAKMEM that is none of these: who runs would pass over it."""
+    """Raises SpecError for a HAKMEM_ variable in an env that is not among these: it would have no effect."""
     for name, _ in (pair for side in experiment.allocators for pair in side.env):
         if name.startswith("HAKMEM_") and name not in known:
             raise SpecError(f"{experiment.name}: env {name} is no setting; allowed: {', '.join(known)}")
@@ -327,8 +327,8 @@ def refuse_strange(experiment, known):
 def schedule(experiment, block, quick):
     """The Runs of one block in their order: the cases shuffled, and within a case the allocators.
 
-    The runs of one case stand together, so that a pair is as close in time as it can be. Pure in
-    (experiment.seed, block): which cases are asked for does not change the order of the others' allocators.
+    The runs of one case stand together, so that a pair is as close in time as it can be. Decided by
+    (experiment.seed, block) alone: leaving cases out does not change the order of allocators in the others.
     """
     cases = [case for case in experiment.cases if not quick or case.quick_scale]
     _draw(experiment.seed, block, "cases").shuffle(cases)
@@ -343,10 +343,10 @@ def schedule(experiment, block, quick):
 
 
 def _draw(*parts):
-    """A random generator of its own for each question, the same on every machine."""
+    """A random generator for each set of parts, the same on every machine."""
     return random.Random(hashlib.sha256(repr(parts).encode()).digest())
 
 
 def stem(name):
-    """The experiment's name of a spec's name or path."""
+    """The experiment's name, from a spec's name or path."""
     return re.sub(r"\.toml$", "", Path(name).name)

@@ -17,7 +17,7 @@ SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv",
 def refuse(target, one, row, allow_few, env=(), share=1.0):
     """Raises AbError where a trial run failed, or its side decided too seldom; says what would help.
 
-    share: of the run, in which the side's learner is at work.
+    share: the part of the run in which the side's learner is at work.
     """
     if row["status"] != "ok":
         raise AbError(f"side {one.label}: {row['error']}")
@@ -48,10 +48,11 @@ def _fired(row, loop):
 
 
 def judge(samples, metric="cpu_ns_per_op"):
-    """`stats.compare` with the baseline, and of every side: least decisions of its runs, medians of the rest.
+    """`stats.compare` with the baseline, and for every side the fewest firings of its runs, and medians of
+    settled, peak_rss_mb and cached_kb.
 
-    A side with fewer than 100 decisions in any run keeps its numbers; its verdict says FEW FIRINGS. tost_p:
-    below 5 % the side takes the same time as the baseline, within EQUIVALENT.
+    A row whose side, or baseline, had fewer than 100 decisions in any run keeps its numbers; its verdict says
+    FEW FIRINGS. tost_p: below 5 % the side takes the same time as the baseline, within EQUIVALENT.
     """
     baseline, loops = samples.attrs["baseline"], samples.attrs["loops"]
     table = stats.compare(samples, baseline, metric)
@@ -86,10 +87,10 @@ def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
     if metric not in samples:
         errors = samples["error"].value_counts()
         raise RuntimeError(
-            f"no run of {target.label} ended well; {errors.iloc[0]} of {len(samples)}: {errors.index[0]}"
+            f"no run of {target.label} succeeded; {errors.iloc[0]} of {len(samples)}: {errors.index[0]}"
         )
     short = (samples["status"] == "ok") & samples[metric].isna()
-    unseen = f"ended too soon for a peak, which is looked for every few ms: give {target.label} more to do"
+    unseen = f"ended too soon for a peak, because memory is read every few ms: give {target.label} more to do"
     if short.any() and samples[metric].isna().all():
         raise RuntimeError(f"all {len(samples)} runs failed or {unseen}")
     table = judge(samples, metric)

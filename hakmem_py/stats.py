@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import stats as sps
 
 from .calibration import calibration_note  # noqa: F401  quoted by every report
-from .estimates import (  # noqa: F401  the whole of it is the face of this module
+from .estimates import (  # noqa: F401  all re-exported
     BUILD_THRESHOLD,
     CONFIDENCE,
     MARGIN,
@@ -64,15 +64,15 @@ def compare(
     margin=MARGIN,
     looks=(),
 ):
-    """One row a case and allocator: allocator / baseline, paired by block (and host), and what judges it.
+    """One row per case and allocator: allocator / baseline, paired by block (and host), and what judges it.
 
     samples: rows as the store keeps them. ratio > 1 means that the baseline is faster; `verdict` answers
     whether the row's allocator should replace the baseline (GO: yes; NO-GO: it is slower). Each verdict also
-    needs an adjusted p of 5 % at most, of just what it claims. A run that failed is counted in `status` and
+    needs an adjusted p of 5 % at most, for exactly what it claims. A failed run is counted in `status` and
     forbids a verdict; an allocator that never ran keeps its row, with the reason in `error`. Raises
     ValueError where the baseline has no samples at all. looks: numbers of blocks at which verdicts may be
     taken while samples still come in (see `sequential`; the family shares its error equally); the other
-    columns know all samples so far.
+    columns are of all samples so far.
     """
     baseline = baseline or samples.attrs.get("baseline")
     metric = metric or samples.attrs.get("metric", "cpu_ns_per_op")
@@ -119,7 +119,7 @@ def family_note(table):
 
 
 def by_layout(samples):
-    """The samples of each layout, its number taken off the labels: "pgo, layout 2" is "pgo" there.
+    """[samples of one layout], the layout's number taken off the labels: "pgo, layout 2" becomes "pgo".
 
     A label without a number is of the first layout; a side that is not in every layout is left out.
     """
@@ -131,11 +131,11 @@ def by_layout(samples):
 
 
 def compare_builds(layouts, baseline):
-    """As `compare`, but with the build as the unit: layouts are the samples of one layout of the code each.
+    """As `compare`, but with the build as the unit. layouts: samples of each layout of the code.
 
-    Columns case, allocator, ratio, low, high, builds, n (pairs of all), smallest and largest (of a layout),
-    median_ns, p_adjusted (Holm), verdict, needs_builds (Student's width of few builds taken off), status. One
-    build is not judged.
+    Columns case, allocator, ratio, low, high, builds, n (pairs of all builds), smallest and largest (ratio of
+    a build), median_ns, p_adjusted (Holm), verdict, needs_builds (corrected for the wider intervals of
+    Student's law with few builds), status. A single build is not judged.
     """
     tables = pd.concat([compare(samples, baseline) for samples in layouts])
     rows, made = [], {}
@@ -168,9 +168,9 @@ def compare_builds(layouts, baseline):
 
 
 def _compare_one(side, base, metric, by_block):
-    """The row without its verdict; under "pairs" and "estimate" what is judged once the family is known.
+    """The row without its verdict; "pairs" and "estimate" are what is judged once the family is known.
 
-    by_block: what further hosts add stands behind what was looked at, not before it.
+    by_block: pairs in the order of blocks, so that those of further hosts come after those already looked at.
     """
     if base is None:
         why = "the baseline has no sample of this case"
@@ -195,7 +195,7 @@ def _compare_one(side, base, metric, by_block):
 
 
 def timed(samples, metric):
-    """The samples, status "no time" where a clock that jumped left a cost that cannot be one."""
+    """The samples, with status "no time" where a clock that jumped left a cost not finite or not above 0."""
     broken = (samples["status"] == "ok") & ~samples[metric].between(0, np.inf, inclusive="neither")
     if not broken.any():
         return samples
@@ -224,7 +224,7 @@ def _failures(side, who=""):
 
 
 def scaling(samples):
-    """`compare` of threads among others with one alone: a case an allocator, a side a number of threads.
+    """`compare` of several threads with one: each allocator is a case, each number of threads a side.
 
     samples differ in allocator and threads. The ratio of CPU times is 1 where threads do not slow each other.
     """
@@ -236,10 +236,10 @@ def scaling(samples):
 def geometric_mean(table):
     """Geometric mean of `ratio` over the cases of each allocator of a `compare` table, with 95 % interval.
 
-    The interval is that of the measurement for *these* cases (independent errors, from the widths of their
-    intervals: at least 95 %, for those of few pairs are wide); it does not say how another set of cases would
-    come out: `smallest` and `largest` show how far they differ. Cases without an interval are left out and
-    counted in `left_out`.
+    The interval is about the errors of measurement in *these* cases (taken as independent, from the widths
+    of their intervals; at least 95 %, for intervals of few pairs are wide). It does not say how another set
+    of cases would come out: `smallest` and `largest` show how far cases differ. Cases without an interval
+    are left out and counted in `left_out`.
     """
     z = sps.norm.ppf((1 + CONFIDENCE) / 2)
 
@@ -261,9 +261,9 @@ def geometric_mean(table):
 def ranking(samples, metric=None, resamples=2000, seed=1):
     """Rank of each allocator by median time in each case (1 is the fastest), with 95 % interval.
 
-    Columns case, allocator, rank, low, high, median_ns, n: blocks in which all of them ran well; of others
-    nothing is used. The interval holds the ranks that come out when whole blocks are drawn again with
-    replacement, so that what the allocators of a block share stays shared; of fewer than 6 blocks every rank.
+    Columns case, allocator, rank, low, high, median_ns, n: blocks in which all of them succeeded; others are
+    not used. The interval holds the ranks that come out when whole blocks are drawn again with replacement,
+    so that what the allocators of a block share stays shared; with fewer than 6 blocks it holds every rank.
     """
     metric = metric or samples.attrs.get("metric", "cpu_ns_per_op")
     rows, random = [], np.random.default_rng(seed)
@@ -280,8 +280,8 @@ def ranking(samples, metric=None, resamples=2000, seed=1):
 
 
 def redrawn_medians(blocks, random, resamples):
-    """Medians of the columns, one row a resample: whole blocks are drawn again with replacement, so that what
-    the columns of a block share stays shared. blocks: DataFrame, one row a block; nan is left out."""
+    """Medians of the columns, one row per resample: whole blocks are drawn again with replacement, so that
+    what the columns of a block share stays shared. blocks: DataFrame, one row per block; nan is left out."""
     draws = random.integers(len(blocks), size=(resamples, len(blocks)))
     return np.nanmedian(blocks.to_numpy()[draws], axis=1)
 
@@ -293,7 +293,7 @@ def rate_interval(events, operations, confidence=CONFIDENCE):
     """Events per operation with an exact Poisson interval (Garwood 1936): (rate, low, high).
 
     The upper end is one-sided where there were no events: 3.0 / operations at 95 %, the rule of three.
-    So where about three are expected the interval covers 94 %.
+    So where about three events are expected, the interval covers 94 %.
     """
     if operations <= 0 or events < 0:
         raise ValueError("a rate needs operations > 0 and events >= 0")
@@ -309,7 +309,7 @@ def rate_interval(events, operations, confidence=CONFIDENCE):
 def rate_verdict(events, operations, claimed):
     """Verdict on the claim "at most `claimed` events per operation".
 
-    needs_n: operations after which it is kept, if no further event comes.
+    needs_n: operations after which the claim holds, if no further event comes.
     """
     _, low, high = rate_interval(events, operations)
     counted = f"{events} events in {operations:.3g} operations"
@@ -366,7 +366,7 @@ def _judge_difference(claimed, e, margin, claimed_n):
 
 
 def _needed(claimed, e, hypothesis, margin):
-    """Pairs that would decide an undecided claim; a bound is told from what is measured over it."""
+    """Pairs that would decide an undecided claim; of a bound, from the measured ratio over the bound."""
     if hypothesis in ("at least", "at most"):
         over = replace(e, value=e.value / claimed, low=e.low / claimed, high=e.high / claimed)
         return needed_pairs(over, 0.0, 0.0)

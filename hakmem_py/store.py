@@ -42,11 +42,11 @@ SCHEMA = pa.schema([  # what each column means: data/README.md
     *((name, pa.int64()) for name in AMOUNTS),
     *((name, pa.float64()) for name in REALS),
 ])  # fmt: skip
-LARGE_BYTES = 64 << 20  # files of more are read ...
-COLUMNS_AT_A_TIME = 10  # ... by so many columns
+LARGE_BYTES = 64 << 20  # files larger together than this are read ...
+COLUMNS_AT_A_TIME = 10  # ... so many columns at a time
 JOINED = b"hakmem.joined"  # metadata of a samples-* file: the names of the files that it holds
 
-with contextlib.suppress(NotImplementedError):  # 10^7 samples in two thirds of the time, where Arrow has it
+with contextlib.suppress(NotImplementedError):  # 10^7 samples load in two thirds of the time, if Arrow has it
     pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
@@ -74,12 +74,12 @@ def save_text(folder, name, text):
 
 
 def save_json(folder, name, value):
-    """The same of one JSON file beside the samples."""
+    """As `save_text`, for a value as JSON."""
     save_text(folder, name, json.dumps(value, indent=1, default=str))
 
 
 def save_table(folder, name, table):
-    """The same of a DataFrame as parquet, its index and attrs included."""
+    """As `save_text`, for a DataFrame as parquet, its index and attrs included."""
     _write(Path(folder), name, table.to_parquet)
 
 
@@ -97,8 +97,8 @@ def load(folder, columns=None):
 
     columns: only these are read; 10^7 samples are judged from a few. A file that cannot be read is moved
     aside as NAME.damaged, which is said on stderr: its runs count as not measured, the others are unharmed.
-    Reference samples are nobody's to move, and not measured again: StoreError says how to restore the file.
-    Of a run that timed out and was measured anew the last sample is given, where all columns are read.
+    A file of the reference is not moved, as its runs are not measured again: StoreError tells how to restore
+    it. Where a run timed out and was measured anew, only its last sample is given (if all columns are read).
     """
     names = SCHEMA.names if columns is None else list(columns)
     samples = _of_all_files(Path(folder), lambda files: _frame(files, names))
@@ -108,7 +108,7 @@ def load(folder, columns=None):
 
 
 def _of_all_files(folder, read):
-    """read(files). A part that vanishes was joined by another process, or moved aside: look again."""
+    """read(files), repeated if a part vanishes meanwhile: joined by another process, or moved aside."""
     for path in [*folder.glob("part-*.parquet"), *folder.glob("samples-*.parquet")]:
         if path.is_symlink() and not path.exists():
             raise StoreError(f"{path} is a link to a file that is not there: mend or delete it")
@@ -120,8 +120,8 @@ def _of_all_files(folder, read):
 
 
 def _frame(files, names):
-    """The DataFrame of some files, of large ones a few columns at a time: Arrow's table and the DataFrame
-    are then never there both as a whole."""
+    """The DataFrame of some files; of large ones a few columns at a time, so that Arrow's table and the
+    DataFrame are never both in memory as a whole."""
     texts = {pa.string(): pd.StringDtype("pyarrow")}  # stay in Arrow's buffers: 10^7 objects would take 10 s
     step = len(names) if sum(map(_bytes, files)) < LARGE_BYTES else COLUMNS_AT_A_TIME
     frames = [
@@ -156,7 +156,8 @@ def _latest(samples):
 
 
 def compact(folder):
-    """Joins the parts of a folder, and the joined files that are not larger than twice what is joined so far.
+    """Joins the parts of a folder and, from the smallest on, each joined file that is at most twice as large
+    as all that is joined so far.
 
     So each file is larger than all smaller ones together, and there are few, however many samples. Only for
     the process that holds the bench slot.
@@ -187,7 +188,7 @@ def compact(folder):
 def _files(folder):
     """The files to read: those that no joined file holds.
 
-    Parts are listed first: what is joined in between is then seen twice, and its parts found gone.
+    Parts are listed first: those joined in between are then seen twice, never missed, and left out as held.
     """
     parts = sorted(folder.glob("part-*.parquet"))
     joined = sorted(folder.glob("samples-*.parquet"))
@@ -207,7 +208,7 @@ def _joined_names(path):
 
 
 def _read(path, wanted):
-    """The file's table by this schema. A damaged one is moved aside: FileNotFoundError, then and later."""
+    """The file's table in this schema. A damaged file is moved aside: FileNotFoundError, now and later."""
     try:
         with pq.ParquetFile(path) as file:
             there = set(file.schema_arrow.names)
@@ -216,7 +217,7 @@ def _read(path, wanted):
         if table.schema.equals(wanted):
             return table
         return pa.Table.from_arrays([_column(table, field) for field in wanted], schema=wanted)
-    except (FileNotFoundError, PermissionError, MemoryError):  # of which the file is not to blame
+    except (FileNotFoundError, PermissionError, MemoryError):  # for which the file is not to blame
         raise
     except (pa.ArrowException, OSError) as error:
         _move_aside(path, str(error).splitlines()[0])
@@ -239,7 +240,7 @@ def read_json(path):
 
 
 def demand_json(path):
-    """The same where it is needed: StoreError where it is damaged, or not there."""
+    """As `read_json`, where the file is needed: StoreError if it is damaged or not there."""
     try:
         found, reason = _parsed(path)
     except FileNotFoundError:

@@ -60,7 +60,7 @@ OTHERS = [
     ("#6b7fa8", "bowtie"),
 ]
 INK = "#767b85"  # readable on white and on black, for JupyterLab; pages put their own ink in its place
-TICKS = {  # ratios to mark, by how many times the largest is above the smallest
+TICKS = {  # ratios to mark, by the largest over the smallest ratio, up to which they serve
     1.5: [0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3],
     3: [0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5],
     10: [0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7],
@@ -71,7 +71,7 @@ TICKS = {  # ratios to mark, by how many times the largest is above the smallest
 
 NEAR = 3  # largest over smallest, up to which plotly's own ticks of a logarithmic axis are readable
 WIDE = 1000  # from which on only powers of 10 are marked
-LINE = 80  # characters of a legend that a page is wide, a symbol as 7 of them
+LINE = 80  # characters of a legend that fit on a line of a page; a symbol counts as 7
 BESIDE = 9  # px between an axis and its labels, so that a marker on the one does not hide the other
 
 CASES = {
@@ -117,7 +117,7 @@ def finish(fig, alt, title="", height=None, top=0, **layout):
 
 
 def _legend_rows(fig):
-    """Lines that the legend takes on a page, about, in columns where one is too short; 0: there is none."""
+    """About how many lines the legend takes on a page, in columns if one line is too short; 0: no legend."""
     shown = {trace.name for trace in fig.data if trace.name and trace.showlegend is not False}
     if fig.layout.showlegend is False or len(shown) < 2:
         return 0
@@ -126,7 +126,7 @@ def _legend_rows(fig):
 
 
 def looks(names):
-    """{name: (colour, symbol)}: the known ones as everywhere, the others distinct, if it can be by colour."""
+    """{name: (colour, symbol)}: the known ones as everywhere, the others distinct, if possible by colour."""
     found = {name: KNOWN[name] for name in names if name in KNOWN}
     for name in names:
         if name not in found:

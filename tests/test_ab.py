@@ -148,7 +148,7 @@ def test_runs_that_all_failed_say_why_in_one_line(module, words, monkeypatch, ca
     samples.attrs = {"baseline": "off", "loops": {"off": None, "on": None}}
     monkeypatch.setattr(module, "compare", lambda *_, **__: samples)
     assert cli.main(words) == 1
-    said = f"hakmem {words[0]}: no run of bursts ended well; 2 of 2: no result within 1 s\n"
+    said = f"hakmem {words[0]}: no run of bursts succeeded; 2 of 2: no result within 1 s\n"
     assert capsys.readouterr().err == said
 
 
