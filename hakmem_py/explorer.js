@@ -98,8 +98,8 @@ function highest(b) {
 const everyArm = (b) => [...b.pulls.keys()];
 const alive = (b) => everyArm(b).filter((i) => b.state[i] === 0);
 
-/* The best arm so far and its neighbours; the best one alone where it leaves less than `least` to win. Until the noise
- * is known the next arm up is played once, and only where ten times as much is to be won. */
+/* The best arm so far and its neighbours; the best one alone where less than `least` is left to win. Until the
+ * noise is known, the next arm up is played once instead, and only where ten times as much is left to win. */
 function nearest(b) {
   const known = b.rule.scale > 0 || b.known;
   let leader = b.current;
@@ -206,7 +206,8 @@ const UNUSED = { among: everyArm, pick: highest, factor: 1, xi: 2, gamma: 1, arm
 const MEMORY = ["weight", "sum", "square", "mean"];
 
 export class Bandit {
-  /* parameters: as of the C policy, and explore, a factor of every bonus (of epsilon, mix, budget where there is none). */
+  /* parameters: those of the C policy, and explore: a factor of every bonus (of epsilon, mix or budget where
+   * there is none). */
   constructor(policy, arms, seed, parameters = {}) {
     Object.assign(this, { arms, rule: { ...UNUSED, ...RULES[policy], ...parameters } });
     this.random = new Random(seed);
@@ -236,7 +237,7 @@ export class Bandit {
 
   get remembered() { return this.rule.gamma === 1 ? this.steps : this.weight.reduce((a, w) => a + w, 0); }
 
-  /* Of an arm not played yet: infinite, but for ratings and probabilities. */
+  /* Infinite for an arm not played yet, except ratings and probabilities. */
   index(i) { return this.weight[i] > 0 || this.rule.shows ? this.rule.index(this, i) : Infinity; }
 
   select() { return this.probation ?? this.rule.pick(this); }
@@ -251,7 +252,7 @@ export class Bandit {
     return rise > this.rule.restart || fall > this.rule.restart;
   }
 
-  /* A change, it seems: with recall what is known goes on a shelf, and the arm is played once more. */
+  /* The rewards seem to have changed. With recall, what is known goes on a shelf, and the arm is played again. */
   begin(arm) {
     const known = { steps: this.steps };
     for (const name of MEMORY) known[name] = this[name];
@@ -314,8 +315,9 @@ function draw(mean, noise, random) {
   return noise > 0 ? mean + noise * random.normal() : mean;
 }
 
-/* One run, kept whole: what the bandit thought before each play (mean, bonus: [play * arms + arm]), what it chose and
- * got, regret so far. Where the index is a rating or a probability, it stands in the mean's place. pieces: [{start, means}], ascending; noise: of Gaussian rewards, or "bernoulli". */
+/* One run, kept whole: what the bandit thought before each play (mean, bonus: [play * arms + arm]), what it
+ * chose and got, regret so far. An index that is a rating or a probability stands in the mean's place. pieces:
+ * [{start, means}], ascending; noise: standard deviation of Gaussian rewards, or "bernoulli". */
 export function simulate({ policy, parameters, pieces, noise, horizon, seed }) {
   const arms = pieces[0].means.length, rewards = new Random(stream(seed, 0));
   const bandit = new Bandit(policy, arms, stream(seed, 1), parameters);
@@ -396,11 +398,11 @@ const PIECES = [1, 2, 5, 12]; // of constant means, by drift
 const spread = (low, high, arms) => Array.from({ length: arms }, (_, i) => low + (high - low) * i / (arms - 1));
 const turned = (means, by) => means.map((_, i) => means[(i + by) % means.length]);
 
-/* Means over time: the set of means, and the drift that moves them from arm to arm. Where the best arm moves on, no
- * phase returns, from five arms on. */
+/* Means over time: the set of means, and the drift that moves them from arm to arm. With five arms or more, no
+ * phase returns where the best arm moves on. */
 export function pieces({ means, arms, drift, horizon }) {
   const given = arms === means.length ? means : spread(Math.min(...means), Math.max(...means), arms);
-  const rounds = (k) => arms > 2 && arms % 2 === 0 ? k >> 1 : 0; // half of the arms twice is where it began
+  const rounds = (k) => arms > 2 && arms % 2 === 0 ? k >> 1 : 0; // moving by half of the arms twice returns
   const times = PIECES[DRIFTS.indexOf(drift)], back = [...given].reverse();
   const at = (k) => drift !== DRIFTS[3] ? turned(given, k * Math.floor(arms / 2) + rounds(k)) : k % 2 ? back : given;
   return Array.from({ length: times }, (_, k) => ({ start: Math.floor(k * horizon / times), means: at(k) }));
@@ -462,7 +464,7 @@ function span(run, t, truth) {
   return [low - air, high + air];
 }
 
-/* One bar an arm: the mean, the bonus on top of it, where the true mean is, which arm is chosen. */
+/* One bar per arm: the mean, the bonus on top of it, where the true mean is, which arm is chosen. */
 function drawArms(svg, run, t, { noun, labels }, truth, pulls) {
   const width = svg.clientWidth || 640, row = 30, head = 18, left = 74, right = width < 420 ? 56 : 96;
   const [low, high] = span(run, t, truth), place = (v) => left + (v - low) / (high - low) * (width - left - right);
@@ -485,7 +487,7 @@ function drawArms(svg, run, t, { noun, labels }, truth, pulls) {
   }));
 }
 
-/* Which arm was played when: one line of ticks an arm; the best arm's line is shaded. */
+/* Which arm was played when: one line of ticks per arm; the best arm's line is shaded. */
 function drawHistory(svg, run, t, labels) {
   const width = svg.clientWidth || 640, row = 14, left = 74, room = width - left - 4;
   const x = (play) => left + play / run.horizon * room, height = run.arms * row;
@@ -503,7 +505,7 @@ function drawHistory(svg, run, t, labels) {
     text(left, height + 14, "0"), text(width - 4, height + 14, `${run.horizon} plays`, { "text-anchor": "end" }));
 }
 
-/* Curves over the plays, [{values, colour, dash}], up to play t solid, the rest faint; from `low` upwards. */
+/* Curves over the plays, [{values, colour, dash}], solid up to play t, faint after. low: where the axis starts. */
 function drawCurves(svg, curves, t, horizon, low) {
   const width = svg.clientWidth || 640, height = 150, left = 74, room = width - left - 4;
   const top = Math.max(low + 1e-9, ...curves.map((c) => Math.max(...c.values)));

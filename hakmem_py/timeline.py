@@ -36,10 +36,10 @@ def trend(x, y, confidence=CONFIDENCE, seed=42):
 
     Theil-Sen: the median of all pairwise slopes (Sen 1968), deaf to a few wild points, unlike last minus
     first. The residuals are drawn in circular blocks of about 3 n^(1/3) neighbours (Politis & Romano 1992),
-    so that what is correlated stays together; few blocks are paid for by Student's t with n / length - 2
-    degrees of freedom. Of points that are much alike it is still too short: simulated, 95 % become 90 % where
-    neighbours correlate by 0.5 and 80 % by 0.8 with 10 points, 89 % by 0.8 with 27. Needs 8 points. Raises
-    ValueError.
+    so that what is correlated stays together; for the small number of blocks, Student's t has n / length - 2
+    degrees of freedom. Where neighbours correlate strongly it is still too short: in simulations with 10
+    points its 95 % become 90 % at a correlation of 0.5 and 80 % at 0.8; with 27 points, 89 % at 0.8. Needs 8
+    points. Raises ValueError.
     """
     x, y = np.asarray(x, float), np.asarray(y, float)
     if len(x) != len(y) or len(x) < 8:
@@ -59,8 +59,8 @@ def drift(minutes, subject, reference=None, segment=None):
     """Trend of log(subject) in percent per hour after warm-up; with a reference, of log(subject / reference).
 
     minutes: time of each point; subject, reference: a positive value each (medians of a minute). What
-    machine and neighbours do to both falls out of the ratio. segment: of each point, where a run was
-    interrupted: each has a warm-up and a level of its own, the slope is common.
+    machine and neighbours do to both cancels in the ratio. segment: of each point, where a run was
+    interrupted: each segment has a warm-up and a level of its own, the slope is common.
     """
     y = np.log(np.asarray(subject, float))
     if reference is not None:
@@ -77,14 +77,15 @@ def _levelled(part):
 
 
 def change_points(history, noise=None):
-    """Where the level of a history of costs changes: one row a change, columns CHANGE.
+    """Where the level of a history of costs changes: one row per change, columns CHANGE.
 
     history: columns label (commit, build) and value (instructions an operation, a ratio; never raw times),
     in order of time. PELT on log values (Killick, Fearnhead & Eckley 2012), penalty 4 log n times the noise
     variance. A change stands at the first label of the new level. noise: relative standard deviation of one
     value, 0 for what is counted; by default from columns low and high (95 %) where there are such, else from
-    the differences of neighbours, which of ten values say so little that one history in five of pure noise
-    splits. It is never taken below RESOLUTION, so that a counted history does not split at its last digit.
+    the differences of neighbours. With ten values these say so little that one in five histories of pure
+    noise is split. Noise is never taken below RESOLUTION / 2, so that a counted history does not split at its
+    last digit.
     """
     values = np.log(history["value"].to_numpy(float))
     if len(values) < 2:
@@ -116,8 +117,8 @@ def history(samples, subject="hakmem", beside="system", metric="cpu_ns_per_op"):
     """Ratio subject / beside of each build that was ever measured, build by build in order of time.
 
     samples: of one experiment, all that the store holds. Columns label (the commit where it is known, and the
-    build's hash), since, case, value, low, high, n: the rival of each pair ran in the same block, so a slower
-    day is not a slower build.
+    build's hash), since (its first run), case, value (the ratio), low, high, n (pairs). Both runs of a pair
+    are of the same block, so a slower day is not a slower build.
     """
     good = samples[(samples["status"] == "ok") & samples["allocator"].isin([subject, beside])]
     keys, pair = ["build_hash", "case"], ["build_hash", "case", "host", "scale", "block", "seed"]

@@ -1,4 +1,4 @@
-"""Records what a program allocates, one trace a process, for `bench --replay`."""
+"""Records what a program allocates, one trace per process, for `bench --replay`."""
 
 import functools
 import hashlib
@@ -56,7 +56,7 @@ def record(command: Sequence[str], folder: Path, records: int = RECORDS) -> tupl
     child = subprocess.Popen(command, env=env)
     try:
         status = child.wait()
-    except KeyboardInterrupt:  # the terminal's, so the program has it too: how many a server is ended
+    except KeyboardInterrupt:  # Ctrl-C reaches the program too: servers are ended by it
         status = child.wait()
     new = set(folder.glob(f"*{TRACE_SUFFIX}")) - before
     traces = [read_header(path) for path in new if path.stat().st_size]
@@ -95,7 +95,7 @@ def recorder(native: Path = NATIVE) -> Path:
 
 
 def chosen(path: Path) -> Trace:
-    """As `read_header`, for who is about to replay it: says on stderr where calls are missing."""
+    """As `read_header`, before the trace is replayed: says on stderr if calls are missing."""
     trace = read_header(path)
     if trace.lost:
         print(
@@ -107,7 +107,7 @@ def chosen(path: Path) -> Trace:
 
 
 def read_header(path: Path) -> Trace:
-    """What a trace says of itself. Raises ValueError where it is none or cannot be read."""
+    """What a trace says of itself. Raises ValueError if the file is no trace or cannot be read."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEADER.size)
@@ -136,7 +136,7 @@ def add_trace(subparsers):
         "--out", type=Path, default=Path("traces"), help="folder of the traces, default ./traces"
     )
     sub.add_argument(
-        "--records", type=int, default=RECORDS, help=f"at most so many a process, default {RECORDS} (1 GiB)"
+        "--records", type=int, default=RECORDS, help=f"the most in one trace, default {RECORDS} (1 GiB)"
     )
     sub.add_argument("program", nargs="+", help="the program and its arguments, after --")
     sub.set_defaults(run=_run)

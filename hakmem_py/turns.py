@@ -23,9 +23,9 @@ from .sides import AbError, Side, side
 from .slot import bench_slot
 from .standings import judge, refuse, show
 
-BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs by which a learner begins
+BORN = ("ace_policy", "ace_slow_policy", "ace_arm", "ace_seed")  # knobs that are read when a learner begins
 WHOLE = re.compile(r"([0-9]+)([kmg]?)", re.IGNORECASE)  # a value as the environment takes it: 64M
-LEARNING = 0.35  # of a run, in which a learner that takes turns is in whole windows
+LEARNING = 0.35  # share of a run that a learner which takes turns spends in whole windows
 TRIAL_S = 1.0  # seconds of the trial by which a run's length is sized; its first moments are the slowest
 
 
@@ -33,11 +33,11 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
     """Samples for `judge`: two rows a process, one a value, the first the baseline.
 
     knob: a row of the knob table that is read at run time; ace_enabled for the learner. values: two whole
-    numbers. chunks: of a process, an even number; each should last 5 ms or more, for a thread's cache begins
-    each anew.
+    numbers. chunks: of a process, an even number; each should last 5 ms or more, because a thread's cache
+    starts anew in each.
 
-    settled and cached_bytes are of a trial that leaves a history; the others leave none, since writing it
-    would be charged to ACE, and their firings are steps of the fast loop. Raises AbError as `ab` does.
+    settled and cached_bytes are of a trial run, which writes a history. The counted runs write none, because
+    that would be charged to ACE; their firings are steps of the fast loop. Raises AbError as `ab` does.
     """
     if not target.bench:
         raise AbError("knobs take turns in workloads of the bench only: a program has no chunks")
@@ -96,7 +96,7 @@ def _sides(row, sides):
 
 
 def by_phase(samples):
-    """Samples as those of `compare`, a case each phase of a workload whose chunks are cycles of phases."""
+    """Samples as of `compare`, each phase a case, of a workload whose chunks are cycles of phases."""
     rows = []
     for _, pair in samples.groupby("block", sort=False):
         seen = json.loads(pair["extra"].iloc[0])
@@ -112,11 +112,11 @@ def by_phase(samples):
 
 
 def sweep(target, knob, values, blocks=10, **how):
-    """What each value costs against the first: (table, costs). how: as for `compare`.
+    """What each value of a knob costs against the first: (table, costs). how: as for `compare`.
 
-    table: of `judge`, a row a value and phase (the workload, where it has none), the value as `setting`.
-    costs: as `ceiling.oracle` takes them, a column a value; the first one's is the median of all processes,
-    the others' are that times their ratio. Raises AbError, also where a single run failed.
+    table: of `judge`, one row per value (column setting) and phase, or workload where it has no phases.
+    costs: CPU ns per operation as `ceiling.oracle` takes them, one column per value; of the first value the
+    median over all processes, of the others that times their ratio. Raises AbError, even if one run failed.
     """
     tables, ratios, base = [], {}, []
     for value in values[1:]:
@@ -153,10 +153,10 @@ def steady(names, knob, values, seconds, blocks=10, env=(), wait_s=0.0):
 
 
 def lasting(seconds, target, wait_s=0.0):
-    """The Target, a workload of the bench, at the scale at which, by trials, a run takes so many seconds.
+    """The Target, a workload of the bench, at the scale at which a run takes so many seconds, by trials.
 
-    The last trial takes TRIAL_S at least. The scale is a whole number: iterations are not divisible, and half
-    of two is one. Raises AbError.
+    The last trial takes TRIAL_S at least (or `seconds`, if less). The scale is a whole number, because few
+    iterations cannot be divided finely. Raises AbError.
     """
 
     def scaled(scale):
@@ -181,11 +181,11 @@ def lasting(seconds, target, wait_s=0.0):
 def add_toggle(subparsers):
     sub = subparsers.add_parser("toggle")
     sub.add_argument(
-        "turns", metavar="KNOB=A,B", help="two whole numbers, such as 64 or 64M; for ACE ace_enabled=0,1"
+        "turns", metavar="KNOB=A,B", help="A, B: whole numbers, such as 64 or 64M; for ACE ace_enabled=0,1"
     )
     contest.add_common(sub)
-    sub.add_argument("--workload", required=True, help="of the bench, or the path of a trace")
-    sub.add_argument("--seconds", type=float, help="of a run, sized by trials, in place of --scale")
+    sub.add_argument("--workload", required=True, help="workload of the bench, or path of a trace")
+    sub.add_argument("--seconds", type=float, help="length of a run, found by trials; in place of --scale")
     sub.set_defaults(run=_run)
     return sub
 
@@ -198,7 +198,7 @@ def _run(args):
     runner.refuse_few(args.blocks)
     if args.metric == "memory":
         raise AbError(
-            "--metric memory: both values live in one process, whose peak is of both; hakmem ab tells"
+            "--metric memory: both values share one process and its peak; hakmem ab tells them apart"
         )
     if args.seconds is not None and args.scale is not None:
         raise AbError("--scale and --seconds both say how long a run is: give one")

@@ -38,7 +38,7 @@ def run(command, preload="", expect=None, env=(), timeout_s=60.0):
 
     preload: value of LD_PRELOAD. expect: the library that must answer malloc. env: further variables.
     A run that fails is a row like any other: status timeout, crashed (by a signal) or error, and the reason.
-    One that somebody ended from outside is none, but InterruptedError (in a thread Ctrl-C is no exception).
+    A run that was ended from outside is no row: InterruptedError (Ctrl-C raises nothing in a thread).
     """
     with _copies(command, preload) as (command, preloads, folder):
         start = time.perf_counter_ns()
@@ -61,7 +61,7 @@ def run(command, preload="", expect=None, env=(), timeout_s=60.0):
 
 @contextlib.contextmanager
 def _copies(command, preload):
-    """(command, variables that preload, folder): copies there stand for our bench and for all libraries."""
+    """(command, variables that preload, folder), with copies in the folder of our bench and all libraries."""
     command, libraries = list(map(str, command)), preload.split(":") if preload else []
     with contextlib.ExitStack() as stack:
         try:
@@ -71,7 +71,7 @@ def _copies(command, preload):
             if BUILDS in Path(command[0]).parents:
                 command[0] = shutil.copy(command[0], folder)
             copies = [shutil.copy(library, folder) for library in libraries]
-        except FileNotFoundError:  # of what is copied, which the error names
+        except FileNotFoundError:  # a file to copy is missing, which the error names
             raise
         except OSError as error:
             raise store.cannot_write(BUILDS, error) from None
@@ -111,7 +111,7 @@ def _outcome(done, expect, wall_ns):
 
 
 def _possible(result, wall_ns):
-    """Whether time went forward in every chunk, and no further than outside."""
+    """Whether time went forward in every chunk, and in all no further than measured from outside."""
     return min(*result["chunk_ns"], *result["chunk_cpu_ns"]) > 0 and 0 < result["elapsed_ns"] <= wall_ns
 
 

@@ -4,9 +4,9 @@ const plots = [...document.querySelectorAll('figure.plot')];
 const PRINT_WIDTH = 680; // px, what an A4 page holds
 const NARROW = 560; // px
 const LONG = 24; // characters of a label that a phone has room for
-const LEANING = 110; // px for leaning heads of columns and the title
+const LEANING = 110; // px for the title and slanted heads of columns
 const AXIS = 50; // px of an axis with its title
-const LEGEND_LINE = 24; // px; room for as many as there can be, which is then taken back
+const LEGEND_LINE = 24; // px; first there is room for one line per trace, and then no more than is used
 const TWO_LINES = 1.5; // times the height, where labels have two
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -20,7 +20,7 @@ function coloured(layout, light) {
     hoverlabel: {...base.hoverlabel, bgcolor: raised, bordercolor: line, font: {color: ink}},
     shapedefaults: {...base.shapedefaults, line: {...base.shapedefaults?.line, color: ink}},
     annotationdefaults: {...base.annotationdefaults, arrowcolor: ink},
-    modebar: {...base.modebar, bgcolor: 'rgba(0,0,0,0)', color: line, activecolor: ink}, // else half of the paper's black
+    modebar: {...base.modebar, bgcolor: 'rgba(0,0,0,0)', color: line, activecolor: ink}, // else a half-transparent black
   };
   return {...layout, template, ...(light ? {width: PRINT_WIDTH} : {})};
 }
@@ -33,7 +33,7 @@ function broken(label) {
   return label.slice(0, at) + '<br>' + label.slice(at + 1);
 }
 
-// On a phone the legend goes below the panels, where it can take as many lines as it needs, and labels must leave room.
+// On a phone the legend goes below the panels, where it can take as many lines as it needs; labels leave room.
 function fitted({data, layout}, width) {
   if (width > NARROW) return {data, layout};
   const below = {...layout.legend, orientation: 'h', x: 0, yref: 'container', y: 0, yanchor: 'bottom', font: {size: 11}};
@@ -41,7 +41,7 @@ function fitted({data, layout}, width) {
   const height = (layout.height ?? 450) - (layout.margin?.t ?? 48) + margin.t + LEGEND_LINE * data.length;
   const phone = {...layout, title, margin, height, legend: below, font: {...layout.font, size: 11}};
   const panels = (layout.height ?? 450) - (layout.margin?.t ?? 48) - AXIS; // px that they shall have
-  if (data[0]?.type === 'heatmap' && Array.isArray(data[0].x)) { // heads of many columns lean
+  if (data[0]?.type === 'heatmap' && Array.isArray(data[0].x)) { // slant the heads of many columns
     const heads = data.map(trace => ({...trace, x: trace.x.map(head => String(head).replaceAll('<br>', ' '))}));
     return {data: heads, layout: {...phone, height: layout.height + LEANING / 2, margin: {...margin, t: LEANING}, xaxis: {...layout.xaxis, tickangle: -50}}};
   }
@@ -53,7 +53,7 @@ function fitted({data, layout}, width) {
 
 async function draw(light = false) {
   for (const figure of plots) {
-    // One a frame, so that a reader scrolls and sees the first at once; paper waits for nobody.
+    // One figure per frame, so that a reader can scroll and sees the first at once; print does not wait.
     if (!light) await new Promise(requestAnimationFrame);
     const spec = figure.spec ??= JSON.parse(figure.querySelector('script').textContent);
     const canvas = figure.querySelector('.canvas');
@@ -67,7 +67,8 @@ async function draw(light = false) {
   }
 }
 
-// Five megabytes of script come last: until then the page is open, reads and scrolls. A self-contained one holds them.
+// The five megabytes of plotly load last, when the page can already be read and scrolled. A self-contained page
+// holds them.
 async function plotly() {
   if (self.Plotly) return;
   if (document.readyState !== 'complete') await new Promise(open => addEventListener('load', open, {once: true}));
