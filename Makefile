@@ -4,7 +4,8 @@
 UV      := $(shell command -v uv)
 PYTHON  ?= python3
 STAMPS  := .stamps
-# Python must keep what it compiled: without, as containers often set it, every kernel compiles its libraries anew (5 s).
+# Python must keep its compiled files. Where it may not, as in many containers, each kernel compiles all that
+# it imports (5 s).
 unexport PYTHONDONTWRITEBYTECODE
 SHELL   := /bin/bash
 NATIVE  := $(wildcard native/include/* native/src/* native/src/ace/* native/bench/*)
@@ -42,7 +43,7 @@ ifeq ($(UV),)
 	    || { echo "hakmem: Python 3.11 or newer is needed; name one by: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(call need,$(PYTHON) -c 'import venv$(comma) ensurepip' 2>/dev/null,the Python module venv,python3-venv)
 	$(PYTHON) -m venv --clear .venv
-	@# The lock is whole, so pip need not resolve it; Python compiles what is imported, when it is.
+	@# The lock is complete, so pip need not resolve anything; a module is compiled when it is first imported.
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r requirements.lock
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 else
@@ -59,7 +60,8 @@ $(STAMPS)/conda: pyproject.toml environment.yml
 	$(PY) -m pip install --quiet --group dev
 	@touch $@
 
-# The other allocators, unpacked into data/peers where the system has none; one that cannot be had is a row that says so.
+# The other allocators, unpacked into data/peers if the system lacks them. One that cannot be had is no error:
+# it stays a row that says so.
 $(STAMPS)/peers: $(ENV)
 	$(PY) -m hakmem_py peers --get
 	@touch $@
