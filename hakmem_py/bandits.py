@@ -325,15 +325,15 @@ def add_simulate(subparsers):
     )
     add("--rewards", default="bernoulli", help=f"one of {', '.join(REWARDS)}")
     add("--horizon", type=int, default=1000, help="plays of a replication, default 1000")
-    add("--replications", type=int, default=1000)
-    add("--seed", type=int, default=1)
+    add("--replications", type=int, default=1000, help="runs with other chances; default 1000")
+    add("--seed", type=int, default=1, help="seed of all chance; default 1")
     add(
         "--changes",
         metavar="FILE",
         help="file of later means: CSV lines step,mean,... or TOML [[change]] tables with step and means",
     )
     add("--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the policy")
-    add("--json", action="store_true")
+    add("--json", action="store_true", help="print one JSON object")
     parser.error = lambda message: parser.exit(2, f"hakmem simulate: {message}\n")
     parser.set_defaults(run=lambda args: _command(args, parser))
     return parser

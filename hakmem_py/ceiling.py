@@ -38,7 +38,7 @@ def oracle(costs):
 
 
 def _held_out(cube, chance):
-    """Quantiles of that ratio, on half of the blocks, of arms chosen on the other. cube: phase, arm, block."""
+    """Quantiles of that ratio on half of the blocks, of arms chosen on the other. cube: phase, arm, block."""
     phases, _, blocks = cube.shape
     if blocks < 4:
         return dict.fromkeys(("held_out", "low", "high"), np.nan)

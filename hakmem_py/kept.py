@@ -36,8 +36,8 @@ class Tables:
 
     def facts(self):
         """The facts of each machine and commit at which the reference was made; [] without reference."""
-        files = dict.fromkeys(facts_file(path) for path in sorted(self.folder.glob("*.parquet")))
-        return [store.read_json(file) for file in files if self.reference and file.exists()]
+        paths = sorted(self.folder.glob("*.parquet")) if self.reference else []
+        return [store.read_json(file) for file in dict.fromkeys(map(facts_file, paths)) if file.exists()]
 
     def _read(self, name):
         path = self.folder / f"{name}.parquet"

@@ -108,7 +108,7 @@ def set_knob(name, value, variant="release"):
     row = table.loc[name]
     result = _set_knob(library, row, value)
     if result == -2:
-        wanted = f"from {row.minimum} to {row.maximum} {row.unit}, a whole number"
+        wanted = f"a whole number from {row.minimum} to {row.maximum} (unit: {row.unit})"
         if name == "placement_node":
             wanted = "the number of a memory node of this machine that this process may use"
         raise NativeError(f"{name} = {value!r} must be {wanted}: {row.why}")

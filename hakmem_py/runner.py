@@ -349,9 +349,9 @@ def add_choice(sub):
     """The options that narrow an experiment, the same wherever one is run."""
     sub.add_argument("--full", action="store_true", help="all blocks at full length; default: the quick mode")
     sub.add_argument("--blocks", type=int, help="randomised blocks")
-    sub.add_argument("--sizes", type=int, nargs="+", metavar="BYTES")
-    sub.add_argument("--allocators", nargs="+", metavar="LABEL")
-    sub.add_argument("--workloads", nargs="+", metavar="NAME")
+    sub.add_argument("--sizes", type=int, nargs="+", metavar="BYTES", help="run only cases of these sizes")
+    sub.add_argument("--allocators", nargs="+", metavar="LABEL", help="run only these sides")
+    sub.add_argument("--workloads", nargs="+", metavar="NAME", help="run only cases of these workloads")
 
 
 def choice(args):

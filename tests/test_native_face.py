@@ -38,9 +38,11 @@ def test_a_wrong_knob_is_refused_with_what_is_allowed():
     with pytest.raises(native.NativeError, match="16 to 512"):
         native.set_knob("magazine_blocks", 1024)
     for value in ("abc", "64K", "a\0b", None, 2**70, -(2**70), 32.9):
-        with pytest.raises(native.NativeError, match="from 0 to 1073741824 bytes, a whole number"):
+        with pytest.raises(native.NativeError, match=r"a whole number from 0 to 1073741824 \(unit: bytes\)"):
             native.set_knob("depot_bytes", value)
-    with pytest.raises(native.NativeError, match="from 0 to 20 policy, a whole number: row of the policy"):
+    with pytest.raises(
+        native.NativeError, match=r"a whole number from 0 to 20 \(unit: policy\): row of the policy"
+    ):
         native.set_knob("ace_policy", "ucb1")
     with pytest.raises(native.NativeError, match="one that this process may use"):
         native.set_knob("placement_node", 1023)

@@ -389,7 +389,7 @@ def test_knobs_and_counters_are_tables():
     assert knobs.loc["magazine_blocks", "unit"] == "blocks"
     with pytest.raises(native.NativeError, match="magazine_blocks"):
         native.set_knob("magazine_bricks", 1)
-    with pytest.raises(native.NativeError, match="must be from"):
+    with pytest.raises(native.NativeError, match="must be a whole number from 16 to 512"):
         native.set_knob("magazine_blocks", -5)
     assert len(native.counters()) > 3
     with pytest.raises(native.NativeError, match="restart the kernel"):
