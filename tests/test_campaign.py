@@ -188,9 +188,9 @@ def test_a_worker_that_waits_for_its_machine_says_for_whom(cluster, tiny, tmp_pa
             target=campaign.campaign, args=(tiny(), cluster.address()), kwargs={"folder": tmp_path / "kept"}
         )
         done.start()
-        said = ""
-        while "hakmem: waits for this machine's bench slot, which is taken by somebody" not in said:
-            assert done.is_alive()
+        said, until = "", time.monotonic() + 60
+        while "hakmem: waiting for this machine's bench slot, which is taken by somebody" not in said:
+            assert done.is_alive() and time.monotonic() < until, said
             time.sleep(0.1)
             said += capfd.readouterr().err
     done.join()
