@@ -402,6 +402,7 @@ def test_ending_ab_from_outside_stops_its_program_and_keeps_whole_blocks(which, 
     )
     while not asleep(seconds, True):
         assert child.poll() is None
+    time.sleep(1)  # while the program is being started nobody could end it yet
     child.send_signal(which)
     out, err = child.communicate(timeout=30)
     assert child.returncode == 130 and b"7 blocks" in out and b"blocks that were whole" in err
