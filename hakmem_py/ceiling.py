@@ -9,6 +9,8 @@ import scipy.stats as sps
 from . import stats
 
 SPLITS = 500  # random ones, of the blocks into halves
+SOON_S = 2.0  # after the last free a peak should have gone back, ...
+LITTLE = 0.1  # ... but for such a share
 
 
 def oracle(costs):
@@ -133,12 +135,12 @@ def after_peak(samples):
     return table.groupby(["label", "place"], sort=False).median().reset_index().drop(columns="place")
 
 
-def returned(resting, within_s=2.0, least=0.1):
-    """One row per label of `after_peak`: share still resident within_s seconds after, and seconds until it is
-    below `least` (nan: never)."""
+def returned(resting):
+    """One row per label of `after_peak`: share still resident after SOON_S, and seconds until it is below
+    LITTLE (nan: never)."""
     rows = []
     for label, table in resting.groupby("label", sort=False):
-        below = table.loc[table["share"] < least, "seconds"]
-        share = table.loc[table["seconds"] <= within_s, "share"].iloc[-1]
+        below = table.loc[table["share"] < LITTLE, "seconds"]
+        share = table.loc[table["seconds"] <= SOON_S, "share"].iloc[-1]
         rows.append({"label": label, "share": share, "seconds": below.iloc[0] if len(below) else np.nan})
     return pd.DataFrame(rows)

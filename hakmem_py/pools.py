@@ -163,6 +163,20 @@ def between(samples, one, other):
     return stats.ratio(*pd.concat(sides, axis=1, join="inner").to_numpy(float).T)
 
 
+def predicted(samples):
+    """Keywords for `predictions.pools`, from the samples of 06_pools (its experiments by name)."""
+    many, stack = samples["06_pools"], samples["06_stack"]
+    largest = many.loc[many["workload"] == "pool_sweep", "slots"].max()
+    places = stack[stack["workload"].str.startswith("place_") & (stack["status"] == "ok")]
+    return {
+        "size": between(many, ("pool_ten", 1000), ("pool_ten", 10)),
+        "walk": between(many, ("pool_sweep", largest), ("pool_sweep", 10)),
+        "warm": between(stack, "pool_unready", ("pool_ten", 50)),
+        "cold": between(stack, "pool_first", "pool_first_ready"),
+        "call_ns": places.groupby("case")["min_cpu_ns_per_op"].median().min(),
+    }
+
+
 def median(values, times=1):
     """(median, low, high) of values * times: the median's exact 95 % interval, infinite below 6 values."""
     values = np.asarray(values, float) * times

@@ -7,7 +7,8 @@ decide); a prediction for which nothing was measured has no row.
 import numpy as np
 import pandas as pd
 
-from . import calibration, stats
+from . import calibration, ceiling, stats
+from .sides import EQUIVALENT
 from .style import listed
 
 BY_FACTORS = 1.5  # times: from here on something is a matter of factors and not of tenths
@@ -18,7 +19,7 @@ FEW_PERCENT = 1.05  # times at most, either way
 NEARLY_A_COIN = (0.3, 0.7)  # share of comparisons in which a rule says yes
 NEARLY_ALL = 0.8  # share of the windows, once a few were tried
 FEW_TRIES = 10  # windows
-NOTHING = 0.02  # share of the time: what differs by less is as good
+HARDLY_ANY = 0.05  # share of the slabs
 NO_COST = 1e-3  # share of the instructions: less comes from setting up
 CALLED = ("hakmem", "mimalloc", "tcmalloc", "jemalloc")  # whose cache is said to hold a hundred blocks
 
@@ -118,7 +119,7 @@ def heap(spans, steps):
             f"{len(first)} slabs of {first['block_size'].nunique()} sizes in the first",
             len(first) == first["block_size"].nunique() == 32,
         ),
-        ("hardly any slab becomes empty", f"{empty} of {len(slabs)} are", empty <= 0.05 * len(slabs)),
+        ("hardly any slab becomes empty", f"{empty} of {len(slabs)} are", empty <= HARDLY_ANY * len(slabs)),
         ("a freed block is the next one returned", "yes" if back.all() else "another came", bool(back.all())),
         (
             "a block goes home only when somebody tidies up",
@@ -267,7 +268,7 @@ def learner(won, raced, history, overhead, rested):
         (
             "nothing to win by the number of blocks alone",
             f"fixed over oracle, held out: {said}",
-            _all_inside(won, 0, 1 + NOTHING),
+            _all_inside(won, 0, 1 + EQUIVALENT),
         ),
         ("something to win by their bytes", "ACE over fixed: " + ", ".join(times), _all_inside(raced, 0, 1)),
         (
@@ -281,8 +282,8 @@ def learner(won, raced, history, overhead, rested):
         rows.append(
             ("a hit costs nothing", f"instructions: at most {most:.5f} times", bool(most < 1 + NO_COST))
         )
-    found = f"{ours['share']:.1%} of it resident after 2 s"
-    rows.append(("a peak goes back while the program rests", found, bool(ours["share"] < 0.1)))
+    found = f"{ours['share']:.1%} of it resident after {ceiling.SOON_S:g} s"
+    rows.append(("a peak goes back while the program rests", found, bool(ours["share"] < ceiling.LITTLE)))
     return _table(rows)
 
 
