@@ -5,12 +5,17 @@ The same name has the same colour and symbol everywhere, and never a colour alon
 its own, so that a page can be light or dark.
 """
 
+import html
 from math import ceil
 from zlib import crc32
 
 import numpy as np
 import plotly.graph_objects as go
 import plotly.io as pio
+from plotly.io.base_renderers import PlotlyRenderer
+
+from . import thumbnail
+from .notebook import PLOTLY
 
 # (colour, symbol); contrast at least 3 to 1 on white and on the dark page.
 KNOWN = {
@@ -98,7 +103,23 @@ _LAYOUT = {
 }
 pio.templates["hakmem"] = go.layout.Template(layout=_LAYOUT)
 pio.templates.default = "hakmem"
-pio.renderers.default = "plotly_mimetype"  # drawn by JupyterLab and by our pages; notebooks stay small
+
+
+class _Renderer(PlotlyRenderer):
+    """A figure as JSON, which JupyterLab and our pages draw; for all else a still picture and its text."""
+
+    def to_mimebundle(self, figure):
+        shown = super().to_mimebundle(figure)
+        alt = (figure["layout"].get("meta") or {}).get("alt")
+        if alt:
+            text = f"<figcaption>{html.escape(alt)}</figcaption>"
+            picture = thumbnail.svg(shown[PLOTLY])
+            shown["text/html"] = f'<figure style="max-width:40em">{picture}{text}</figure>'
+        return shown
+
+
+pio.renderers["hakmem"] = _Renderer()
+pio.renderers.default = "hakmem"
 
 
 def finish(fig, alt, title="", height=None, top=0, **layout):

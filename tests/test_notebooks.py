@@ -1,13 +1,17 @@
 """Every notebook by plain papermill, from the reference samples. In CI `make report` runs the quick mode."""
 
+import html
 import os
+import re
 import subprocess
 import sys
 
 import nbformat
 import pytest
+from nbconvert import HTMLExporter
 
 from hakmem_py import ROOT
+from hakmem_py.notebook import PLOTLY
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 
@@ -30,9 +34,16 @@ def tables(executed):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_plain_papermill_runs_every_notebook(path, tmp_path):
+def test_plain_papermill_and_nbconvert_take_every_notebook(path, tmp_path):
     executed = run(path, tmp_path)
     assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
+    outputs = [output.get("data", {}) for cell in executed.cells for output in cell.get("outputs", [])]
+    alts = [data[PLOTLY]["layout"]["meta"]["alt"] for data in outputs if PLOTLY in data]
+    page, _ = HTMLExporter().from_notebook_node(executed)
+    pictures = re.findall(
+        "<figure.*?<svg.*?<(?:path|poly|circle|rect).*?<figcaption>(.*?)</figcaption>", page
+    )
+    assert alts and pictures == [html.escape(alt) for alt in alts], "a plain page lost a figure"
 
 
 def test_the_scorecard_stands_without_mimalloc(tmp_path):
