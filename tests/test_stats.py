@@ -1,6 +1,7 @@
 """The ruler against known answers: hand-made cases, other libraries, its own error rates by simulation."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ from scipy import stats as sps
 from statsmodels.stats.weightstats import ttost_paired
 
 from hakmem_py import estimates, stats
-from hakmem_py.ranks import signed_rank_cut, signed_rank_p
+from hakmem_py.ranks import EXACT_PAIRS, sign_flip_law, signed_rank_cut, signed_rank_p
 
 RNG = np.random.default_rng
 
@@ -72,6 +73,7 @@ def test_no_interval_below_six_pairs():
     estimate = stats.ratio([1.0, 1.1, 1.2, 1.1, 1.0], [1.0] * 5)
     assert (estimate.low, estimate.high) == (0, np.inf)
     assert stats.verdict(estimate).kind == "UNDECIDED" and stats.verdict(estimate).needs_n == 6
+    assert stats.verdict(stats.ratio([3.0] * 5, [3.0] * 5)).kind == "UNDECIDED"
 
 
 def test_identical_costs_are_neutral():
@@ -87,6 +89,8 @@ def test_unpaired_shift_matches_the_enumerated_differences():
     assert np.log(estimate.value) == pytest.approx(np.median(differences))
     # qwilcox(0.025, 5, 4) = 2 in R: P(U < 2) = 2/126; wilcox.test cuts at the second difference from each end
     assert np.log([estimate.low, estimate.high]) == pytest.approx([differences[1], differences[-2]])
+    assert estimate.p_value == pytest.approx(stats.ratio(b, a, paired=False).p_value)
+    assert stats.tost(a, b / 2, paired=False) > 0.9 < stats.tost(b / 2, a, paired=False)
 
 
 def test_large_samples_need_no_table_of_averages():
@@ -115,10 +119,34 @@ def test_pairs_that_do_not_differ_bring_no_normal_law():
         assert signed_rank_p(np.r_[np.full(5, 0.01), np.zeros(n - 5)]) == pytest.approx(0.0625)
 
 
+def test_beyond_the_exact_law_the_normal_one_takes_its_place():
+    """At the border both say nearly the same, of pairs that do not differ too."""
+    n = EXACT_PAIRS + 10
+    exact = np.cumsum(sign_flip_law(range(1, n + 1)))
+    assert signed_rank_cut(n, 0.025) == np.searchsorted(exact, 0.025, "right")
+    d = np.r_[np.arange(1.0, 41), -np.arange(1.5, n - 39), np.zeros(100)]
+    law = sign_flip_law(2 * 100 + np.rint(2 * sps.rankdata(abs(d[d != 0]))).astype(int))
+    positive = (2 * 100 + np.rint(2 * sps.rankdata(abs(d[d != 0])))).astype(int)[d[d != 0] > 0].sum()
+    assert signed_rank_p(d, "greater") == pytest.approx(law[positive:].sum(), rel=0.15)
+
+
+def test_the_interval_of_a_spread_is_the_wider_of_two():
+    quiet = RNG(2).normal(10, 1, 12)
+    stalls = np.where(np.arange(60) % 15, 1.0, 3.0) * RNG(3).normal(10, 0.1, 60)
+    for x in (quiet, stalls):
+        free = len(x) - 1
+        law = stats.cv(x) * np.sqrt(free / sps.chi2.ppf([0.975, 0.025], free))
+        seen, low, high = stats.cv_interval(x)
+        assert seen == stats.cv(x) and low <= law[0] < seen < law[1] <= high
+    assert high > 1.02 * law[1]  # where runs stall, the normal law alone is too sure
+
+
 def test_descriptive_numbers():
     assert stats.cliffs_delta([2, 3], [1, 2]) == pytest.approx(0.75)  # three couples above, one tied
     assert stats.cv([9, 10, 11]) == pytest.approx(0.1)
-    assert stats.robust_cv([9, 10, 11, 1000]) < 0.2 < stats.cv([9, 10, 11, 1000])
+    assert stats.robust_cv([9, 10, 11, 1000]) == pytest.approx(1.4826 / 10.5, rel=1e-4)
+    assert stats.cv([9, 10, 11, 1000]) > 0.2
+    assert stats.ratio([1.0] * 6 + [3.0] * 4, [1.0] * 10).ratio_low_quantile == 1  # the quiet runs
     assert stats.autocorrelation([1, 2, 3, 4]) == pytest.approx(
         0.25
     )  # sum of neighbour products over sum of squares
@@ -194,6 +222,15 @@ def test_a_pilot_plans_for_its_own_tails():
     assert np.mean(found) >= 0.85
 
 
+def test_most_pilots_plan_for_enough():
+    """The plan errs on the side of more pairs in nine of ten pilots, not in half of them."""
+    enough = stats.plan(0.05, 0.08)
+    assert enough == 38  # Noether: 10.51 / (3 (Phi(sqrt 2 x 0.0488 / 0.08) - 1/2)^2)
+    plans = [stats.plan(0.05, RNG(seed).normal(0, 0.08, 60)) for seed in range(40)]
+    assert sum(n >= enough for n in plans) >= 31
+    assert stats.plan(0.05, 0.08, threshold=0.01) > 1.3 * enough
+
+
 def test_looks_spend_alpha_as_published():
     # Lan-DeMets O'Brien-Fleming bounds, two-sided 5 %, four equal looks: 4.333, 2.963, 2.359, 2.014
     levels = stats.look_confidences((0.25, 0.5, 0.75, 1))
@@ -209,6 +246,16 @@ def test_looking_by_the_rule_keeps_the_error_and_peeking_does_not():
         ruled += stats.sequential(a, np.ones(60), looks, threshold=0.0, margin=1e-9).kind in ("GO", "NO-GO")
         peeked += any(signed_rank_p(d[:n]) < 0.05 for n in looks)
     assert ruled <= 0.09 * 200 < peeked
+
+
+def test_a_look_takes_its_own_interval_for_equality_too():
+    for seed in range(100):
+        a, b = lognormal(seed, 30, noise=0.018)
+        e = stats.ratio(a, b)
+        if e.tost_high < 1.01 < e.high and e.tost_low > 1 / 1.01:
+            break
+    assert stats.verdict(e).kind == "NEUTRAL"
+    assert stats.sequential(a, b, (30,)).kind == "UNDECIDED"
 
 
 def test_between_looks_nothing_is_decided():
@@ -259,6 +306,7 @@ def test_a_large_effect_in_a_large_family_needs_few_pairs_more():
     (few,) = in_crowd([lognormal(4, 6, effect=9, noise=0.1)], 99)
     assert few.kind == "UNDECIDED" and 10 < few.needs_n < 40
     assert in_crowd([lognormal(4, few.needs_n, effect=9, noise=0.1)], 99)[0].kind == "GO"
+    assert in_crowd([lognormal(4, 6, effect=9, noise=0.1)], 1)[0].needs_n < few.needs_n
 
 
 @pytest.mark.parametrize(("effect", "kind"), [(0.0099, "GO"), (0.0101, "NEUTRAL")])
@@ -283,6 +331,12 @@ def test_correlated_pairs_get_no_verdict():
         drift[i] = 0.8 * drift[i - 1] + noise[i]
     judged = stats.verdict(stats.ratio(np.exp(drift + 0.05), np.ones(200)))
     assert judged.kind == "UNDECIDED" and "correlate" in judged.text
+    sound = stats.ratio(*lognormal(4, 40, effect=0.05, noise=0.01))
+    for r, n, kind in ((0.25, 400, "UNDECIDED"), (0.4, 40, "GO")):  # by twice its error above 0.1, or not
+        assert stats.verdict(replace(sound, autocorrelation=r, n=n)).kind == kind
+    weak = stats.ratio(*lognormal(4, 40, effect=0.02, noise=0.06))
+    planned = [stats.needed_pairs(replace(weak, autocorrelation=r), 0.0, 0.0) for r in (0.0, 0.5)]
+    assert planned[1] == pytest.approx(3 * planned[0], rel=0.05)  # (1 + r) / (1 - r)
 
 
 def test_tost_agrees_with_students_on_normal_data():
@@ -349,11 +403,33 @@ def test_a_family_that_so_few_blocks_cannot_decide_is_told():
         assert said in stats.family_note(table) and bool(stats.family_note(table)) == bool(said)
 
 
+def test_the_correction_of_a_family_is_the_one_asked_for():
+    """Six pairs each: Holm asks for half of the p that they reach, false discoveries do not."""
+    rows = samples({"hakmem": 0, "fast": -0.2, "faster": -0.4}, blocks=6)
+    for correction, kind, p in (("holm", "UNDECIDED", 2 / 32), ("bh", "GO", 1 / 32)):
+        table = stats.compare(rows, "hakmem", correction=correction)
+        assert set(table["verdict"]) == {kind} and table["p_adjusted"].tolist() == pytest.approx([p, p])
+
+
+def test_a_stalled_run_moves_no_median_and_a_later_run_supersedes():
+    first, later = samples({"hakmem": 0, "system": 1.0}), samples({"hakmem": 0, "system": 0.5})
+    later.loc[later.index[:2], "cpu_ns_per_op"] *= 1000
+    row = stats.compare(pd.concat([first, later]), "hakmem").iloc[0]
+    assert row["n"] == 20 and row["low"] < 1.5 < row["high"]
+    assert row["median_ns"] == pytest.approx(7.5, rel=0.02)
+    assert row["baseline_ns"] == pytest.approx(5, rel=0.02)
+
+
 def test_failing_samples_are_counted_and_forbid_a_verdict():
     rows = samples({"hakmem": 0, "system": 0.5})
     rows.loc[[1, 5], ["status", "error", "cpu_ns_per_op"]] = ["crashed", "signal 11", np.nan]
     row = stats.compare(rows, "hakmem").iloc[0]
     assert (row["n"], row["status"], row["error"]) == (18, "2 of 20 crashed", "signal 11")
+    assert row["verdict"] == "UNDECIDED" and row["low"] > 1
+    rows = samples({"hakmem": 0, "system": 0.5})
+    rows.loc[0, ["status", "error", "cpu_ns_per_op"]] = ["crashed", "signal 6", np.nan]
+    row = stats.compare(rows, "hakmem").iloc[0]
+    assert (row["n"], row["status"], row["error"]) == (19, "baseline 1 of 20 crashed", "signal 6")
     assert row["verdict"] == "UNDECIDED" and row["low"] > 1
 
 
@@ -387,10 +463,11 @@ def test_hosts_are_blocks_of_their_own():
 
 
 def test_faster_than_possible_is_not_a_result():
-    rows = samples({"hakmem": 0, "floor": 0})
-    rows["cpu_ns_per_op"] /= 100
-    row = stats.compare(rows, "hakmem").iloc[0]
-    assert "compiled away" in row["status"] and row["verdict"] == "UNDECIDED"
+    for gone in (["hakmem", "floor"], ["hakmem"], ["floor"]):
+        rows = samples({"hakmem": 0, "floor": 0})
+        rows.loc[rows["allocator"].isin(gone), "cpu_ns_per_op"] /= 100
+        row = stats.compare(rows, "hakmem").iloc[0]
+        assert "compiled away" in row["status"] and row["verdict"] == "UNDECIDED"
 
 
 def test_compare_names_the_allocators_when_the_baseline_is_unknown():
@@ -404,6 +481,13 @@ def test_looks_give_verdicts_only_where_they_fall():
     assert set(early["verdict"]) == {"UNDECIDED"} and set(early["needs_n"]) == {10}
     late = stats.compare(rows, "hakmem", looks=(10, 20)).set_index("allocator")
     assert late.loc["system", "verdict"] == "NO-GO" and late.loc["same", "verdict"] != "GO"
+
+
+def test_at_a_look_too_a_family_shares_its_error():
+    """Six pairs decide one comparison, and neither of two."""
+    for rivals, kind in (({"fast": -0.2}, "GO"), ({"fast": -0.2, "faster": -0.4}, "UNDECIDED")):
+        table = stats.compare(samples({"hakmem": 0} | rivals, blocks=6), "hakmem", looks=(6,))
+        assert set(table["verdict"]) == {kind}
 
 
 def test_blocks_of_a_later_host_do_not_undo_what_a_look_decided():
@@ -468,6 +552,26 @@ def test_geometric_mean_covers_its_truth():
     assert row["smallest"] < 1.15 and row["largest"] > 1.35
 
 
+def test_geometric_mean_of_two_cases_by_hand():
+    table = pd.DataFrame({"allocator": "x", "ratio": [1.0, 4.0]})
+    row = stats.geometric_mean(table.assign(low=table["ratio"] / 1.1, high=table["ratio"] * 1.1)).iloc[0]
+    assert row["ratio"] == pytest.approx(2) and row["cases"] == 2
+    half = 1.1 ** (1 / np.sqrt(2))  # two independent errors, averaged
+    assert (row["low"], row["high"]) == pytest.approx((2 / half, 2 * half))
+
+
+def test_ranks_have_the_intervals_of_whole_blocks():
+    rows = samples({"quick": 0, "slow": 1.0, "one": 0.5, "other": 0.5}, blocks=21)
+    rows.loc[(rows["block"] == 20) & (rows["allocator"] == "quick"), "status"] = "crashed"
+    table = stats.ranking(rows, "cpu_ns_per_op").set_index("allocator")
+    assert (table["n"] == 20).all() and stats.ranking(rows, "cpu_ns_per_op").equals(table.reset_index())
+    assert table.loc["quick", ["rank", "low", "high"]].tolist() == [1, 1, 1]
+    assert table.loc["slow", ["rank", "low", "high"]].tolist() == [4, 4, 4]
+    assert table.loc["one", ["low", "high"]].tolist() == [2, 3]
+    few = stats.ranking(rows[rows["block"] < 5], "cpu_ns_per_op")
+    assert set(few["low"]) == {1} and set(few["high"]) == {4}
+
+
 def test_geometric_mean_of_a_peer_that_is_not_there_is_a_row_without_a_value():
     table = stats.compare(samples({"hakmem": 0, "system": 0.1, "mimalloc": 0.2}, noise=0.05), "hakmem")
     table.loc[table["allocator"] == "mimalloc", ["ratio", "low", "high"]] = np.nan
@@ -502,6 +606,27 @@ def test_claims_of_a_difference(true, noise, claimed, kind):
     assert stats.claim_verdict(claimed, stats.ratio(*lognormal(6, 40, true, noise))).kind == kind
 
 
+def test_a_claim_of_being_slower_is_judged_as_one_of_being_faster():
+    slower = estimates.inverse(stats.ratio(*lognormal(6, 40, 0.107, 0.02)))
+    claimed = {1 / 1.107: "replicated", 0.5: "replicated, smaller", 1.107: "not replicated"}
+    assert {c: stats.claim_verdict(c, slower).kind for c in claimed} == claimed
+
+
+def test_a_claim_of_few_runs_is_met_in_a_wider_interval():
+    e = stats.ratio(*lognormal(6, 40, 0.05, 0.02))
+    low, high = stats.prediction_interval(e, 10)
+    half = np.log(e.high / e.low) / 2 * np.sqrt(1 + 40 / 10)
+    assert np.log([low, high]) == pytest.approx([np.log(e.value) - half, np.log(e.value) + half])
+    kinds = [stats.claim_verdict(1.065, e, claimed_n=n).kind for n in (4, 400)]
+    assert kinds == ["replicated", "replicated, smaller"]
+
+
+def test_an_open_claim_of_equality_needs_as_much_either_way():
+    e = stats.ratio(*lognormal(6, 20, 0.02, 0.03))
+    here, there = (stats.claim_verdict(1, x, "equivalence") for x in (e, estimates.inverse(e)))
+    assert here.kind == there.kind == "undecided" and here.needs_n == there.needs_n
+
+
 def test_other_claims():
     level = stats.ratio(*lognormal(6, 40, 0.0, 0.005))
     half = stats.ratio(*lognormal(6, 40, 0.5, 0.02))
@@ -509,6 +634,12 @@ def test_other_claims():
     assert stats.claim_verdict(1, half, "equivalence").kind == "not replicated"
     assert stats.claim_verdict(1.3, half, "at least").kind == "replicated"
     assert stats.claim_verdict(2, half, "at least").kind == "replicated, smaller"
+    assert stats.claim_verdict(1, estimates.inverse(half), "equivalence").kind == "not replicated"
+    for bound, e in (("at least", half), ("at most", estimates.inverse(half))):  # just inside the interval
+        open_yet = stats.claim_verdict(
+            0.9999 * e.value if bound == "at least" else 1.0001 * e.value, e, bound
+        )
+        assert open_yet.kind == "undecided" and open_yet.needs_n > 1000
     assert stats.claim_verdict(1.02, level, "at most").kind == "replicated"
     assert stats.claim_verdict(2.0, None).kind == "not testable here"
     assert stats.claim_verdict(2.0, half, void="18 benches listed, 14 run").kind == "void"
@@ -536,6 +667,7 @@ def test_times_that_take_turns_are_compared_with_their_neighbours():
     times = np.linspace(10, 40, 40) * np.where(sides == 1, 1.1, 1.0)
     base, other = stats.alternated(times, sides)
     assert other / base == pytest.approx(1.1, abs=0.01) and 10 < base < 40
+    assert stats.alternated([1, 1.1, 2, 2.2, 3, 1], [0, 1] * 3) == pytest.approx((2, 2.2))
     with pytest.raises(ValueError, match="one chunk of every two"):
         stats.alternated(times, np.repeat([0, 1], 20))
 
