@@ -50,6 +50,15 @@ def test_the_oracle_takes_the_best_of_each_phase():
     assert row["oracle_ns"] == 3 and row["ratio"] == 5 / 3 and row["oracle"] == "a: 16, b: 512"
 
 
+def test_a_stalled_block_and_one_that_is_not_whole_change_no_oracle():
+    usual = {"16": {"a": 4.0, "b": 10.0}, "512": {"a": 8.0, "b": 2.0}}
+    stalled = {"16": {"a": 4.0, "b": 10.0}, "512": {"a": 8.0, "b": 2000.0}}
+    part = {"16": {"a": 4.0, "b": 10.0}, "512": {"a": np.nan, "b": 2.0}}
+    blocks = [costs(arms, i) for i, arms in enumerate([usual, usual, stalled, usual, part, part, part])]
+    row = ceiling.oracle(pd.concat(blocks)).iloc[0]
+    assert (row["best_fixed"], row["fixed_ns"], row["oracle_ns"]) == ("512", 5, 3)
+
+
 def test_what_noise_seems_to_gain_is_not_there_on_other_blocks():
     chance = np.random.default_rng(1)
 
@@ -70,13 +79,19 @@ def test_what_noise_seems_to_gain_is_not_there_on_other_blocks():
 def test_regret_is_measured_against_the_best_arm():
     history = pd.DataFrame({"setting": [16, 512, 512, 512], "reward": [0.5, 1.0, 1.0, 1.0]})
     history["time_ns"], history["begin_ns"] = range(1, 5), range(4)
-    assert list(ceiling.regret(history)["regret"]) == [0.5, 0.5, 0.5, 0.5]
+    found = ceiling.regret(history.assign(time_ns=history["time_ns"] * 10**9))
+    assert list(found["regret"]) == [0.5, 0.5, 0.5, 0.5] and list(found["seconds"]) == [1, 2, 3, 4]
+    lucky = pd.DataFrame({"setting": [16] + [512] * 20, "reward": [1.02] + [0.9, 1.1] * 10})
+    lucky["time_ns"], lucky["begin_ns"] = range(1, 22), range(21)
+    assert ceiling.regret(lucky)["regret"].iloc[-1] == pytest.approx(21 - 21.02)  # one window proves nothing
 
 
 def test_memory_after_a_peak():
     extra = {"rss_at_peak_bytes": 100, "idle_ms": [0, 500], "idle_rss_bytes": [80, 5]}
-    samples = pd.DataFrame([{"allocator": "x", "status": "ok", "extra": json.dumps(extra)}])
+    rows = [{"allocator": "x", "status": "ok", "extra": json.dumps(extra)}]
+    samples = pd.DataFrame([*rows, {"allocator": "x", "status": "crashed", "extra": None}])
     assert list(ceiling.after_peak(samples)["share"]) == [0.8, 0.05]
+    assert list(ceiling.after_peak(samples)["seconds"]) == [0, 0.5]
 
 
 def test_one_block_has_a_share_and_no_interval():

@@ -27,6 +27,19 @@ def test_patterns_are_judged_by_order_by_size_and_without_the_call():
     assert found.to_dict() == {"orders differ by tenths": "no"}
 
 
+def test_an_interval_that_reaches_over_a_bound_leaves_it_open():
+    """One of two rows is beyond doubt, the other is not: neither yes nor no."""
+    table = pd.DataFrame({"case": "vm", "mb": [1.0, 2.0], "ratio": [40.0, 1.6], "low": [39.0, 1.4]})
+    table["high"] = [41.0, 1.8]
+    assert predictions.thresholds(table, {"vm": 2.0})["held"].tolist() == ["open"]
+    noisy = samples({("hakmem", 16): {"lifo": 2.0, "random": 2.9}})
+    random = noisy["workload"] == "random"
+    noisy.loc[random, "cpu_ns_per_op"] *= [1.0, 1.0, 1.0, 1.0, 1.0, 1.1, 1.1, 1.1]
+    assert predictions.patterns(noisy)["held"].tolist() == ["open"]
+    few = samples({("hakmem", 16): {"lifo": 2.0, "random": 2.5}}).query("block < 5")
+    assert predictions.patterns(few)["held"].tolist() == ["open"]
+
+
 def test_random_mixed_is_judged_by_the_ratios():
     table = pd.DataFrame({"allocator": ["hakmem", "system", "floor"], "ratio": [0.7, 2.0, 0.6]})
     held = predictions.random_mixed(table.assign(low=table["ratio"], high=table["ratio"]))["held"]
@@ -49,6 +62,17 @@ def test_a_profile_that_certainly_gains_nothing_refutes_a_few_percent():
     assert profiled((0.97, 0.96, 0.98), (1.0, 0.99, 1.01))["held"] == "yes"
     assert profiled((1.0, 0.97, 1.03))["held"] == "open"
     assert profiled((0.8, 0.79, 0.81))["held"] == "no"
+
+
+def test_layouts_and_wrong_training_are_told_beside_a_profile():
+    """A gain that is one of many comparisons is no certain one."""
+    builds = pd.DataFrame(
+        {"case": ["a"], "ratio": [0.97], "low": [0.96], "high": [0.98], "p_adjusted": [0.2]}
+    )
+    sides = {"plain, layout 1": (0.9, 0.89, 0.91), "pgo, wrong training": (1.02, 0.99, 1.05)}
+    rows = [{"allocator": name, "case": "a", "p_adjusted": 0.5} for name in sides]
+    table = pd.DataFrame(rows).join(pd.DataFrame(sides.values(), columns=["ratio", "low", "high"]))
+    assert predictions.profile(builds, table)["held"].tolist() == ["open", "no", "open"]
 
 
 def test_published_claims_are_counted_by_kind():
