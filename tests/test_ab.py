@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import math
 import os
@@ -137,6 +138,8 @@ def test_few_firings_are_marked_whichever_run_failed(failed):
     samples.attrs = {"baseline": "off", "loops": {"off": None, "on": "fast"}}
     row = ab.judge(samples).iloc[0]
     assert (row["verdict"], row["firings"]) == ("FEW FIRINGS", 5)
+    samples.attrs = {"baseline": "on", "loops": {"on": "fast", "off": None}}
+    assert ab.judge(samples).iloc[0]["verdict"] == "FEW FIRINGS"  # of the baseline
 
 
 @pytest.mark.parametrize(
@@ -220,6 +223,55 @@ def test_what_the_user_stops_is_judged_by_its_whole_blocks(module, blocks, monke
     said = capsys.readouterr()
     assert (f", {blocks} blocks, seed 1" in said.out) == (blocks == 7)
     assert ("the blocks that were whole" in said.err) == (blocks == 7) and "hakmem: stopped" in said.err
+
+
+def test_the_order_within_a_block_is_drawn_by_the_seed(monkeypatch):
+    """After a trial of each side; all runs have the settings that were asked for."""
+    row = {"status": "ok", "error": "", "elapsed_ns": 10**9, "cpu_ns_per_op": 5.0, "firings": 0}
+    ran, target, sides = [], ab.Target(("true",), False, "true"), [ab.Side(name) for name in "abc"]
+
+    def record(_, one, env):
+        ran.append((one.label, env))
+        return {"allocator": one.label} | row, None
+
+    def order(seed):
+        ran.clear()
+        ab.compare(target, sides, blocks=60, seed=seed, env={"A": "1"})
+        assert {env["A"] for _, env in ran} == {"1"}
+        labels = [label for label, _ in ran]
+        assert labels[:3] == ["a", "b", "c"]
+        return [tuple(labels[i : i + 3]) for i in range(3, len(labels), 3)]
+
+    monkeypatch.setattr(ab, "record", record)
+    first = order(1)
+    assert set(first) == set(itertools.permutations("abc")) and len(first) == 60
+    assert first == order(1) != order(2)
+
+
+def test_every_process_of_turns_has_an_order_of_its_own(monkeypatch):
+    seeds, seen = [], {"chunk_cpu_ns": [5.0, 6.0], "chunk_ns": [7.0, 8.0], "chunk_side": [0, 1]}
+    row = {"status": "ok", "error": "", "settled": 0.9, "cached_bytes": 0.0, "firings": 500}
+
+    def run_bench(asked, *_):
+        seeds.append(asked[asked.index("--seed") + 1])
+        return row | {"extra": json.dumps(seen | {"ace_firings": 123})}
+
+    monkeypatch.setattr(contest, "record", lambda *_: (row, None))
+    monkeypatch.setattr(contest, "run_bench", run_bench)
+    samples = turns.compare(ab.workload("frag"), "ace_enabled", (0, 1), blocks=3, seed=7)
+    assert seeds == ["7", "8", "9"]
+    assert samples["firings"].dropna().tolist() == [123] * 3  # of the side that learns alone
+    assert samples.groupby("allocator")["cpu_ns_per_op"].first().tolist() == pytest.approx([5, 6])
+    assert samples.groupby("allocator")["wall_ns_per_op"].first().tolist() == pytest.approx([7, 8])
+
+
+def test_values_that_take_turns_may_have_units(monkeypatch):
+    asked = []
+    monkeypatch.setattr(turns, "compare", lambda _, *how: asked.append(how[1]))
+    monkeypatch.setattr(turns, "show", lambda *_: None)
+    for values in ("4k,64M", "0,1g"):
+        assert cli.main(["toggle", f"depot_bytes={values}", "--workload", "lifo"]) == 0
+    assert asked == [[4 << 10, 64 << 20], [0, 1 << 30]]
 
 
 def test_settled_is_where_the_last_half_of_the_windows_went():
