@@ -46,6 +46,7 @@ def test_a_sound_machine_is_found_sound(good):
     assert 0.93 <= good["coverage"]["rate"] <= 0.98
     assert good["slow_ratio"] == pytest.approx(1.01, abs=0.002)
     assert all(power["rate"] >= 0.85 for power in good["power"].values())
+    assert good["run_ms"] == 30
 
 
 def test_a_biased_bench_is_found_out():
@@ -91,6 +92,22 @@ def test_a_side_that_always_failed_leaves_no_block():
 
 def test_wilson_interval():
     assert calibration.rate([True] * 5 + [False] * 95)["high"] == pytest.approx(0.1118, abs=1e-4)
+
+
+def test_power_and_price_are_those_of_the_noise(good):
+    table = calibration.costs(samples(300))
+    curve = calibration.power_curve(table, (10, 30, 100)).set_index(["truth", "n"])
+    assert set(curve.index) == {(truth, n) for truth in ("1 % slower", "no difference") for n in (10, 30)}
+    price = calibration.price(table, 30.0, (0.02, 0.05)).set_index("effect")
+    assert price.loc["5.0%", "seconds"] == pytest.approx(0.06 * price.loc["5.0%", "pairs"])  # two runs a pair
+    assert calibration.complaints(good | {"power": {"1%": good["power"]["1%"] | {"high": 0.8}}})
+    wide = good["false_positives"] | {"high": 0.09}
+    for trials, bad in ((calibration.ENOUGH, True), (calibration.ENOUGH - 1, False)):
+        assert bool(calibration.complaints(good | {"false_positives": wide | {"trials": trials}})) == bad
+
+
+def test_a_difference_the_wrong_way_is_not_found():
+    assert calibration._found(np.full(20, 0.01)) and not calibration._found(np.full(20, -0.01))
 
 
 def test_the_note_says_how_far_to_trust(good, tmp_path, monkeypatch):

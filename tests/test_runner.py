@@ -8,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from hakmem_py import cli, native, peers, runner, showcase, slot, store, trace, worker
-from hakmem_py.spec import SpecError
+from hakmem_py.spec import SpecError, load_spec, narrow, schedule
 
 CAMPAIGN = """
 import sys
@@ -71,6 +72,36 @@ def test_a_changed_rival_is_measured_together_with_the_others(tiny, tmp_path):
     after = runner.ensure(changed, folder=tmp_path / "s")
     assert not set(before["run_id"]) & set(after["run_id"])
     assert len(after) == len(before)
+
+
+def test_another_setting_is_another_run_and_an_order_is_not(tiny):
+    """The same side with other settings is measured anew; with a case left out, the others are not."""
+
+    def identified(env, **choice):
+        text = f'use = "hakmem"\nenv = {{ HAKMEM_MAGAZINE_BLOCKS = {env} }}'
+        experiment = narrow(load_spec(tiny('use = "floor"', text)), **choice)
+        found = runner.find_contenders(experiment)
+        runs = [run for block in range(4) for run in schedule(experiment, block, True)]
+        return set(runner.identify(runs, found, "here")), {run.position for run in runs}
+
+    (whole, places), (part, fewer) = identified(64), identified(64, sizes=[64])
+    assert part < whole and len(whole) == 16 and fewer < places
+    assert not whole & identified(32)[0]
+
+
+def test_the_family_of_a_spec_corrects_what_is_shown(capsys):
+    times = {"old": 10.0, "new": 8.0, "newer": 6.0}
+    rows = [
+        {"case": "w", "allocator": name, "block": block, "status": "ok", "error": "", "load1": 0.0}
+        | {"cpu_ns_per_op": time + 0.01 * (7 * block % 5)}
+        for block in range(6)
+        for name, time in times.items()
+    ]
+    samples = pd.DataFrame(rows)
+    for family, words in (("holm", 0), ("bh", 2)):  # six blocks pass the one, not the other
+        samples.attrs = {"title": "T", "metric": "cpu_ns_per_op", "baseline": "old", "family": family}
+        assert runner.show(samples) == 0
+        assert capsys.readouterr().out.count(" GO ") == words
 
 
 def test_a_rival_of_another_version_is_named_and_not_mixed_in(tiny, tmp_path, monkeypatch, capfd):
