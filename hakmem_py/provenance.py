@@ -194,8 +194,9 @@ def _summary(samples):
     status = samples["status"].astype(str).value_counts()
     yield "samples", ", ".join(f"{count} {name}" for name, count in status.items())
     if "started_at" in samples:
-        began = samples["started_at"]
-        yield "measured", f"{began.min():%Y-%m-%d %H:%M} to {began.max():%H:%M} UTC"
+        first, last = samples["started_at"].min(), samples["started_at"].max()
+        day = "" if first.date() == last.date() else f"{last:%Y-%m-%d} "
+        yield "measured", f"{first:%Y-%m-%d %H:%M} to {day}{last:%H:%M} UTC"
     yield "load", f"{samples['load1'].median():.1f} (median of the one-minute load when a run began)"
 
 

@@ -414,6 +414,15 @@ def test_a_footer_shows_where_numbers_came_from(tiny, tmp_path):
     assert "<th scope='row'>kernel</th>" in runner.provenance.footer(samples)._repr_html_()
 
 
+@pytest.mark.parametrize(("hours", "said"), [(1, "09:00 to 10:00"), (25, "09:00 to 2026-01-02 10:00")])
+def test_a_footer_names_the_day_on_which_a_later_sitting_ended(hours, said):
+    clock = pd.Timestamp("2026-01-01 09:00", tz="UTC")
+    times = [clock, clock + pd.Timedelta(hours=hours)]
+    samples = pd.DataFrame({"status": ["ok", "crashed"], "started_at": times, "load1": [1.0, 2.0]})
+    shown = repr(runner.provenance.footer(samples, facts={"kernel": "k"}))
+    assert f"2026-01-01 {said} UTC" in shown and "1 ok, 1 crashed" in shown and "1.5 (median" in shown
+
+
 def test_knobs_and_counters_are_tables():
     knobs = native.knobs()
     assert (knobs["minimum"] <= knobs["value"]).all()
