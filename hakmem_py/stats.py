@@ -263,6 +263,7 @@ def ranking(samples, metric=None, resamples=2000, seed=1):
     Columns case, allocator, rank, low, high, median_ns, n: blocks in which all of them succeeded; others are
     not used. The interval holds the ranks that come out when whole blocks are drawn again with replacement,
     so that what the allocators of a block share stays shared; with fewer than 6 blocks it holds every rank.
+    Raises ValueError where no run succeeded.
     """
     metric = metric or samples.attrs.get("metric", "cpu_ns_per_op")
     rows, random = [], np.random.default_rng(seed)
@@ -275,6 +276,8 @@ def ranking(samples, metric=None, resamples=2000, seed=1):
         median = wide.median()
         columns = {"rank": median.rank(), "low": low, "high": high, "median_ns": median, "n": len(wide)}
         rows.append(pd.DataFrame(columns).assign(case=case).rename_axis("allocator").reset_index())
+    if not rows:
+        raise ValueError(f"nothing to rank: none of {len(samples)} runs succeeded")
     return pd.concat(rows, ignore_index=True)
 
 

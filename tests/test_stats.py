@@ -570,6 +570,8 @@ def test_ranks_have_the_intervals_of_whole_blocks():
     assert table.loc["one", ["low", "high"]].tolist() == [2, 3]
     few = stats.ranking(rows[rows["block"] < 5], "cpu_ns_per_op")
     assert set(few["low"]) == {1} and set(few["high"]) == {4}
+    with pytest.raises(ValueError, match="none of 84 runs succeeded"):
+        stats.ranking(rows.assign(status="crashed"), "cpu_ns_per_op")
 
 
 def test_geometric_mean_of_a_peer_that_is_not_there_is_a_row_without_a_value():
