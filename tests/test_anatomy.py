@@ -54,7 +54,7 @@ def test_a_stalled_block_and_one_that_is_not_whole_change_no_oracle():
     usual = {"16": {"a": 4.0, "b": 10.0}, "512": {"a": 8.0, "b": 2.0}}
     stalled = {"16": {"a": 4.0, "b": 10.0}, "512": {"a": 8.0, "b": 2000.0}}
     part = {"16": {"a": 4.0, "b": 10.0}, "512": {"a": np.nan, "b": 2.0}}
-    blocks = [costs(arms, i) for i, arms in enumerate([usual, usual, stalled, usual, part, part, part])]
+    blocks = [costs(arms, i) for i, arms in enumerate([usual, usual, stalled, *[part] * 4])]
     row = ceiling.oracle(pd.concat(blocks)).iloc[0]
     assert (row["best_fixed"], row["fixed_ns"], row["oracle_ns"]) == ("512", 5, 3)
 

@@ -34,7 +34,7 @@ def test_an_interval_that_reaches_over_a_bound_leaves_it_open():
     assert predictions.thresholds(table, {"vm": 2.0})["held"].tolist() == ["open"]
     noisy = samples({("hakmem", 16): {"lifo": 2.0, "random": 2.9}})
     random = noisy["workload"] == "random"
-    noisy.loc[random, "cpu_ns_per_op"] *= [1.0, 1.0, 1.0, 1.0, 1.0, 1.1, 1.1, 1.1]
+    noisy.loc[random, "cpu_ns_per_op"] *= [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.1, 1.1]
     assert predictions.patterns(noisy)["held"].tolist() == ["open"]
     few = samples({("hakmem", 16): {"lifo": 2.0, "random": 2.5}}).query("block < 5")
     assert predictions.patterns(few)["held"].tolist() == ["open"]
