@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hakmem_py import bandits, cli, figures
+from hakmem_py import bandits, cli, figures, outcomes
 from hakmem_py.problems import BanditError, problem, read_changes
 from hakmem_py.store import REFERENCE
 
@@ -192,6 +192,20 @@ def test_contest_meets_every_policy_with_the_same_problem_and_orders_them():
     table = bandits.contest_table(outcomes)
     assert table.policy.tolist() == ["fixed arm=1", "ucb1", "random"]
     assert table.total_regret[0] == 0
+
+
+def test_an_interval_is_students_and_the_last_half_a_share_of_its_own():
+    interval = outcomes.Interval.of([1.0, 2.0, 6.0])
+    half = 4.302653 * np.sqrt(7 / 3)  # t of 2 degrees of freedom; the variance is 7
+    assert (interval.mean, interval.low, interval.high) == pytest.approx((3, 3 - half, 3 + half), rel=1e-6)
+    turned = bandits.simulate("fixed", [0, 1], "exact", 100, 2, changes={75: [1, 0]})
+    assert turned.last_half.tolist() == [0.5, 0.5] and turned.share_best.mean == 0.25
+    shares = turned.share_curve()
+    assert set(shares["mean"]) == {0, 1} and (shares["mean"] == 1).sum() == 25  # between points, not so far
+    few = bandits.simulate("random", [0.2, 0.8], horizon=50, replications=400)
+    curve = few.regret_curve()
+    ends = np.quantile(few.regret[:, -1], [0.05, 0.95])
+    assert curve[["low", "high"]].iloc[-1].tolist() == pytest.approx(ends)
 
 
 def test_a_policy_of_ones_own_plays_in_ten_lines():

@@ -72,6 +72,20 @@ def test_text_names_everything_a_reader_needs(ask):
         assert word in out
 
 
+def test_what_is_not_seen_is_not_said_and_equality_is_within_the_margin(ask):
+    assert "no difference seen" in ask(wide_text(wide(0.0)))[1]
+    text = wide_text(wide(0.05))
+    near, far = (json.loads(ask(text, "--json", "--margin", m)[1])["tost_p"] for m in ("1%", "10%"))
+    assert far < 0.05 < near
+
+
+def test_each_variant_of_a_family_is_judged_by_its_own_costs(ask):
+    rows = [f"{i},{name},{x + i % 3}" for i in range(20) for name, x in (("x", 50), ("y", 40), ("z", 50))]
+    answers = [*map(json.loads, ask("block,variant,value\n" + "\n".join(rows), "--json")[1].splitlines())]
+    assert [answer["verdict"] for answer in answers] == ["GO", "NEUTRAL"]
+    assert answers[0]["adjusted_p"] < 0.001 and answers[1]["adjusted_p"] == 1
+
+
 def test_several_variants_are_one_family(ask):
     rows = [f"{i},{name},{5 + i % 3 + k}" for i in range(8) for k, name in enumerate("xyz")]
     answers = [

@@ -1,5 +1,6 @@
 """Reports as people use them: real papermill runs of small notebooks, good and bad."""
 
+import dataclasses
 import fcntl
 import functools
 import html
@@ -268,16 +269,23 @@ def test_resuming_runs_only_what_changed(batch):
 
 @pytest.mark.parametrize(
     "file",
-    ["published/published.csv", "reference/08_mine/outcomes.parquet", "reference/08_mine_runs/a.parquet"],
+    [
+        "published/published.csv",
+        "reference/08_mine/outcomes.parquet",
+        "reference/08_mine_runs/a.parquet",
+        "specs/08_mine.toml",
+        "samples/08_mine/part-1.parquet",
+    ],
 )
 def test_new_data_make_a_page_an_old_one(tmp_path, monkeypatch, file):
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     one = report.make_run(write(tmp_path, "08_mine", PARAMETERS, GOOD), {})
-    path = tmp_path / "data" / file
-    path.parent.mkdir(parents=True)
-    path.write_text("1")
+    one = dataclasses.replace(one, experiments=("08_mine",))
+    for path in (tmp_path / "data" / file, tmp_path / "data" / "specs" / "08_mine.toml"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("1")
     before = runs.content_key(one)
-    path.write_text("2")
+    (tmp_path / "data" / file).write_text("20")  # of samples the size tells
     assert runs.content_key(one) != before
 
 
@@ -417,3 +425,11 @@ def test_several_intervals_say_together_where_they_lie():
     assert report.side_of([0.7, 0.9], [0.8, 1.2], "SLOWER", "FASTER") == "FASTER"
     assert report.side_of([1.1, 0.7], [1.2, 0.8], "SLOWER", "FASTER") == "UNDECIDED"
     assert report.side_of([0.9], [1.1], "SLOWER", "FASTER") == "UNDECIDED"
+
+
+def test_a_headline_is_seen_from_the_baseline():
+    """Who takes longer than hakmem makes hakmem the faster one."""
+    row = {"allocator": "system", "ratio": 2.0, "low": 1.9, "high": 2.1}
+    told = report.compared(row)
+    assert told["verdict"] == "FASTER" and "hakmem does 2.00 [1.90, 2.10] times the work" in told["text"]
+    assert report.compared(row | {"low": 0.4, "high": 0.6, "ratio": 0.5})["verdict"] == "SLOWER"

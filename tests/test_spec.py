@@ -11,6 +11,7 @@ from hakmem_py.spec import SpecError, load_spec, narrow, schedule
 REFUSED = {  # replacement in the tiny spec -> words that the one line must hold
     ('title = "A', 'colour = "red"\ntitle = "A'): ["colour", "allowed", "quick_blocks"],
     ("blocks = 3", "blocks = 0"): ["blocks = 0", "from 1"],
+    ("blocks = 3", "blocks = 3\nlooks = [5, 10]"): ["looks = [5, 10]", "from 6"],
     ("blocks = 3", "blocks = true"): ["blocks = True", "whole number"],
     ("blocks = 3", "blocks = 2.5"): ["blocks = 2.5", "whole number"],
     ("timeout_s = 20", "timeout_s = -1"): ["timeout_s", "0.1"],
@@ -92,6 +93,15 @@ def test_the_order_is_random_and_repeats(tiny):
     first = Counter((block[0].case.name, block[0].allocator.label) for block in blocks)
     assert len(first) == 4
     assert all(60 < count < 140 for count in first.values())
+    other = load_spec(tiny("blocks = 3", "blocks = 400\nseed = 43"))
+    by_case = [
+        [
+            [run.allocator.label for run in schedule(one, block, False) if run.case.size == 16]
+            for block in range(40)
+        ]
+        for one in (experiment, other)
+    ]
+    assert by_case[0] != by_case[1]
 
 
 def test_narrowing_keeps_the_baseline_and_the_order_within_a_case(tiny):
