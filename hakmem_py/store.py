@@ -44,6 +44,7 @@ SCHEMA = pa.schema([  # what each column means: data/README.md
 ])  # fmt: skip
 LARGE_BYTES = 64 << 20  # files larger together than this are read ...
 COLUMNS_AT_A_TIME = 10  # ... so many columns at a time
+SUMMED = {"write_page_checksum": True}  # a flipped bit is then noticed when the file is read
 JOINED = b"hakmem.joined"  # metadata of a samples-* file: the names of the files that it holds
 
 with contextlib.suppress(NotImplementedError):  # 10^7 samples load in two thirds of the time, if Arrow has it
@@ -65,7 +66,7 @@ def append(folder, rows):
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     plain = {"compression": "none", "write_statistics": False}  # a row or a few: nothing to gain but time
     name = f"part-{uuid.uuid4().hex}.parquet"
-    _write(Path(folder), name, lambda file: pq.write_table(table, file, **plain))
+    _write(Path(folder), name, lambda file: pq.write_table(table, file, **plain, **SUMMED))
 
 
 def save_text(folder, name, text):
@@ -80,7 +81,7 @@ def save_json(folder, name, value):
 
 def save_table(folder, name, table):
     """As `save_text`, for a DataFrame as parquet, its index and attrs included."""
-    _write(Path(folder), name, table.to_parquet)
+    _write(Path(folder), name, lambda file: table.to_parquet(file, **SUMMED))
 
 
 def append_lines(path, rows):
@@ -177,7 +178,7 @@ def compact(folder):
         return
     joined = pa.concat_tables(tables.values()).unify_dictionaries()
     joined = joined.replace_schema_metadata({JOINED: json.dumps([path.name for path in tables])})
-    _write(folder, f"samples-{uuid.uuid4().hex}.parquet", lambda file: pq.write_table(joined, file))
+    _write(folder, f"samples-{uuid.uuid4().hex}.parquet", lambda file: pq.write_table(joined, file, **SUMMED))
     for path in tables:
         path.unlink(missing_ok=True)
 
@@ -210,7 +211,7 @@ def _joined_names(path):
 def _read(path, wanted):
     """The file's table in this schema. A damaged file is moved aside: FileNotFoundError, now and later."""
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             there = set(file.schema_arrow.names)
             large = file.metadata.num_rows > 10_000  # threads cost a small file more than they save
             table = file.read([name for name in wanted.names if name in there], use_threads=large)
@@ -255,7 +256,7 @@ def _parsed(path):
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return (found, "") if isinstance(found, dict) else ({}, "it holds no object")
-    except ValueError as error:  # JSON's and Unicode's are
+    except (ValueError, RecursionError) as error:  # JSON's and Unicode's; brackets without end
         return {}, str(error)
 
 
@@ -268,8 +269,10 @@ def _mend(path):
 def read_table(path, columns=None):
     """What `save_table` wrote. Raises FileNotFoundError, and StoreError where it is damaged."""
     try:
-        return pd.read_parquet(path, columns=columns)
-    except pa.ArrowException as error:
+        return pd.read_parquet(path, columns=columns, page_checksum_verification=True)
+    except (FileNotFoundError, PermissionError):  # for which the file is not to blame
+        raise
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:  # pandas reads its JSON
         reason = str(error).splitlines()[0]
         raise StoreError(f"{path} is damaged ({reason}): {_restore(path)}") from None
 

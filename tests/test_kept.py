@@ -66,10 +66,11 @@ def test_a_table_that_is_not_there_is_named():
         showcase.freeze_tables("mine_runs")
 
 
-def test_a_damaged_reference_is_named():
+@pytest.mark.parametrize("damage", [lambda x: x[:100], lambda x: x[:60] + b"\xff" * 8 + x[68:]])
+def test_a_damaged_reference_is_named(damage):
     kept.Tables("mine")("contest", contest)
     showcase.freeze_tables("mine_runs")
     path = store.REFERENCE / "mine_runs" / "contest.parquet"
-    path.write_bytes(path.read_bytes()[:100])
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(store.StoreError, match=f"is damaged .*restore it by git checkout -- {path}"):
         kept.Tables("mine", reference=True)("contest", nothing)

@@ -182,6 +182,7 @@ def test_a_kill_costs_at_most_the_row_in_flight(tmp_path, join):
         lambda data: b"",
         lambda data: b"x" * 500,
         lambda data: pd.DataFrame({"block": ["many"]}).to_parquet(),  # no number, as a block must be
+        lambda data: data.replace(b"lifo", b"fifo", 1),  # another case, in a file that can be read
     ],
 )
 def test_a_damaged_file_is_moved_aside_and_named(tmp_path, capfd, damage):
@@ -314,7 +315,7 @@ def test_the_readme_describes_every_column():
     assert [name for name in store.SCHEMA.names if f"`{name}`" not in described] == []
 
 
-@pytest.mark.parametrize("text", ['{"t', "[]", "\ufeff", ""])
+@pytest.mark.parametrize("text", ['{"t', "[]", "\ufeff", "", "[" * 100_000])
 def test_a_damaged_json_file_is_named_and_passed_over(tmp_path, capsys, text):
     path = tmp_path / "provenance-0.json"
     path.write_text(text)
