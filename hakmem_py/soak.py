@@ -186,9 +186,9 @@ def _row(line):
     """What a line says of a chunk; None where something is missing."""
     try:
         row = json.loads(line)
-        whole = all(math.isfinite(row[name]) for name in NUMBERS) and all(row[name] for name in WORDS)
-        return row if whole else None
-    except (ValueError, TypeError, LookupError):  # no JSON, no UTF-8; no object; not all that it needs
+        whole = all(0 <= row[name] < math.inf for name in NUMBERS) and row["ops"] > 0
+        return row if whole and all(row[name] and isinstance(row[name], str) for name in WORDS) else None
+    except (ValueError, TypeError, LookupError, RecursionError):  # no JSON or UTF-8; no object; not all of it
         return None
 
 

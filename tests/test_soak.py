@@ -112,8 +112,11 @@ def test_damaged_lines_are_passed_over(tmp_path):
     with file.open("ab") as more:
         more.write(b'\n{"label": "\xff"}\n\xff\xfe\0')
     store.append_lines(file, [chunk(seconds=math.nan), chunk(seconds=2)])
+    store.append_lines(file, [chunk(seconds=-1), chunk(ops=0), chunk(segment=[1])])
+    with file.open("a") as more:
+        more.write("\n" + "[" * 100_000)
     rows, damaged = soak._read(file)
-    assert rows["seconds"].tolist() == [1, 2] and damaged == 8
+    assert rows["seconds"].tolist() == [1, 2] and damaged == 12
 
 
 def lives(step):
