@@ -273,15 +273,22 @@ def complaints(result):
 def record(result):
     """Keeps a calibration as this machine's: the full one where comparisons are enough, else a check."""
     machines, trials = _recorded(), result["false_positives"]["trials"]
-    earlier = machines.get(_machine(), {})
-    machines[_machine()] = {"full": result} if trials >= ENOUGH else earlier | {"check": result}
+    earlier = machines.get(_machine())
+    kept = earlier if isinstance(earlier, dict) else {}
+    machines[_machine()] = {"full": result} if trials >= ENOUGH else kept | {"check": result}
     store.save_json(FILE.parent, FILE.name, machines)
 
 
 def calibration_note():
     """One sentence for the top of every report: how far verdicts of this machine can be trusted."""
     mine = _recorded().get(_machine(), {})
-    full, check = mine.get("full"), mine.get("check")
+    try:
+        return _note(mine.get("full"), mine.get("check"))
+    except (LookupError, TypeError, ValueError, AttributeError):  # by hand, or by another version
+        return f"The calibration of this machine in {FILE.name} cannot be read: run `hakmem calibrate` again."
+
+
+def _note(full, check):
     if not (full or check):
         return "This machine is not calibrated: run `hakmem calibrate` before believing a verdict made on it."
     for result in filter(None, (full, check)):

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hakmem_py import calibration, provenance, ruler, spec, stats
+from hakmem_py import calibration, provenance, ruler, spec, stats, store
 
 
 def samples(blocks=3600, slow=0.01, noise=0.02, bias=0.0, drift=0.0):
@@ -123,6 +123,17 @@ def test_the_note_says_how_far_to_trust(good, tmp_path, monkeypatch):
     calibration.record(few)
     calibration.record(good | {"kernel": "Linux 1.0"})
     assert "another kernel" in stats.calibration_note()
+
+
+@pytest.mark.parametrize("damage", [{"full": {"kernel": 1}}, {"check": 7}, {"full": []}, 7, "x"])
+def test_a_calibration_that_another_version_wrote_is_named_and_replaced(good, tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(calibration, "FILE", tmp_path / "calibration.json")
+    store.save_json(tmp_path, "calibration.json", {calibration._machine(): damage})
+    said = stats.calibration_note()
+    assert "calibrat" in said and "run `hakmem calibrate`" in said
+    calibration.record(good | {"false_positives": good["false_positives"] | {"trials": 50}})
+    calibration.record(good)
+    assert stats.calibration_note().startswith("Calibrated:")
 
 
 def test_deciding_stops_at_the_first_look_that_decides(tmp_path, monkeypatch):
