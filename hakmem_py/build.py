@@ -159,11 +159,12 @@ def _make(done, native):
 
 def parse_variant(variant):
     """("pgo", "07_pgo", 3) of "pgo:07_pgo@3". Raises BuildError with the allowed names."""
-    match = re.fullmatch(r"(\w+)(?::(\w+))?(?:@(\d+))?", variant)
+    match = re.fullmatch(r"(\w+)(?::(\w+))?(?:@(\d{1,3}))?", variant, re.ASCII)
     name = match and match[1]
     if name not in VARIANTS or (match[2] and name != "pgo"):
         raise BuildError(
-            f"variant {variant!r} is unknown; allowed: {', '.join(VARIANTS)}, pgo:SPEC, NAME@K for layout K"
+            f"variant {variant!r} is unknown; allowed: {', '.join(VARIANTS)}, pgo:SPEC, NAME@K for layout K, "
+            "at most 999"
         )
     return name, match[2] or TRAINING, int(match[3] or 0)
 

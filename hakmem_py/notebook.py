@@ -12,11 +12,20 @@ def read(path):
     """The notebook as plain dicts. Raises ValueError with one line."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        if not (isinstance(found, dict) and {"cells", "metadata", "nbformat"} <= found.keys()):
+        if not _whole(found):
             raise ValueError("it is no notebook")
         return found
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"cannot read {path}: {error}") from None
+
+
+def _whole(found):
+    """Whether a value that was read has all of a notebook that is looked at without asking."""
+    if not (isinstance(found, dict) and {"cells", "metadata", "nbformat"} <= found.keys()):
+        return False
+    parts = [found, *found["cells"]] if isinstance(found["cells"], list) else []
+    kept = parts and all(isinstance(part, dict) and isinstance(part.get("metadata"), dict) for part in parts)
+    return bool(kept) and all(isinstance(cell.get("source"), str | list) for cell in found["cells"])
 
 
 def incomplete(record, path):

@@ -104,7 +104,7 @@ def read_changes(path):
         if len(changes) != len(rows) or not rows:
             raise ValueError("a step occurs twice" if rows else "it holds no change")
         return changes
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, csv.Error) as error:
         form = "CSV lines step,mean,mean,..., TOML [[change]] or a JSON list with step and means"
         raise BanditError(f"cannot read changes from {path} ({error}); allowed: {form}") from None
 

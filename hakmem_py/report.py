@@ -110,8 +110,8 @@ def make_run(path, values, name=None, full=False):
 def read_runs(file, values, full):
     """Runs of a TOML file: [[run]] with notebook, name, parameters, grid (lists, multiplied out)."""
     try:
-        table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        table = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ReportError(f"cannot read {file}: {error}") from None
     entries = table.pop("run", [])
     tables = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)

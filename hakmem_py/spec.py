@@ -111,7 +111,8 @@ def number(low, high):
 
 
 def text(*words):
-    return str, lambda v: bool(v) and (not words or v in words), " | ".join(words) or "a text, not empty"
+    fits = words.__contains__ if words else lambda v: bool(v.strip()) and v.isprintable()
+    return str, fits, " | ".join(words) or "a text of one line, not empty"
 
 
 LOOKS = (
@@ -179,7 +180,7 @@ def load_spec(name):
     except FileNotFoundError:
         known = ", ".join(sorted(p.stem for p in SPECS.glob("*.toml")))
         raise SpecError(f"no specification {path.name}; there are {known}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SpecError(f"{path.name}: cannot be read: {error}") from None
     experiment = read_spec(tables, path.name, path.parent)
     if experiment.name != path.stem:

@@ -193,7 +193,7 @@ def test_a_build_sweeps_up_after_killed_ones_and_spares_the_running(monkeypatch,
 
 
 def test_an_unknown_variant_names_those_there_are():
-    for variant in ("releese", "release:04_patterns", "pgo@x", ""):
+    for variant in ("releese", "release:04_patterns", "pgo@x", "release@1000", ""):
         with pytest.raises(BuildError, match=r"unknown.*release.*pgo"):
             build.build(variant)
 

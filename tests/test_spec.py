@@ -28,6 +28,9 @@ REFUSED = {  # replacement in the tiny spec -> words that the one line must hold
     ("[[case]]", "[[cases]]"): ["cases", "unknown"],
     ('name = "tiny"', 'name = "other"'): ["other", "tiny"],
     ("[experiment]", "[experiment"): ["cannot be read"],
+    ("[experiment]", "a = " + "[" * 100_000): ["cannot be read"],
+    ('label = "floor"', 'label = "a\\nb"'): ["[[allocator]] 2", "label", "one line"],
+    ('label = "floor"', 'label = " "'): ["[[allocator]] 2", "label", "not empty"],
     ('use = "floor"', 'use = "floor"\nenv = { LD_PRELOAD = "a.so" }'): ["env", "LD_", "use"],
     ('use = "floor"', 'use = "floor"\nenv = { "" = 1 }'): ["[[allocator]] 2", "env", "not empty"],
     ('use = "floor"', 'use = "floor"\nenv = { "A=B" = 1 }'): ["[[allocator]] 2", "env", "without = or"],
@@ -38,7 +41,7 @@ REFUSED = {  # replacement in the tiny spec -> words that the one line must hold
 }
 
 
-@pytest.mark.parametrize("change", REFUSED, ids=lambda change: change[1].strip() or "nothing")
+@pytest.mark.parametrize("change", REFUSED, ids=lambda change: change[1].strip()[:60] or "nothing")
 def test_what_cannot_be_meant_is_refused_in_one_line(tiny, change):
     with pytest.raises(SpecError) as error:
         load_spec(tiny(*change))
