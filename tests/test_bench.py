@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -353,6 +354,36 @@ def test_a_damaged_trace_is_refused_unless_asked_for(bench, tmp_path, harm, says
     assert run.returncode == 2 and says in run.stderr and run.stderr.count("\n") == 1
     row, _ = replay(bench, path, "--partial")
     assert row["trace_unreadable"] > 0 and row["trace_events"] > 5000
+
+
+TAKE, MOVE_FROM, MOVE_TO = 1, 4, 5
+
+
+def write_trace(path, records):
+    """A trace of (kind, thread, address, size), as trace.h lays it out."""
+    whole = 1 << 64
+    header = b"HAKTRACE" + struct.pack("<IIQQQII16s", 1, 16, len(records), len(records), 0, 1, 1, b"program")
+    data = b""
+    for kind, thread, address, size in records:
+        first, second = address | thread << 48, size | kind << 46
+        check = (first * 0x9E3779B97F4A7C15 ^ second) * 0xD6E8FEB86659FD93 % whole >> 49
+        data += struct.pack("<QQ", first, second | check << 49)
+    path.write_bytes(header + data)
+
+
+def test_a_thread_that_takes_only_what_is_taken_disturbs_no_other_ones_calls(bench, tmp_path):
+    path = tmp_path / "twice.haktrace"
+    write_trace(path, [(TAKE, thread, 4096, 100) for thread in (1, 2, 3, 1)])
+    assert "already taken" in call(bench, "--replay", path).stderr
+    row, _ = replay(bench, path, "--partial")
+    assert (row["trace_events"], row["trace_unreadable"]) == (8, 3)
+
+
+def test_a_block_whose_move_was_cut_off_is_freed(bench, tmp_path):
+    path = tmp_path / "cut.haktrace"
+    begun = [(kind, 1, address, 100) for kind in (TAKE, MOVE_FROM) for address in (4096, 8192)]
+    write_trace(path, [*begun, (MOVE_TO, 1, 12288, 200)])
+    assert replay(bench, path)[0]["trace_events"] == 5  # two taken, one of them moved, both freed
 
 
 def test_what_is_no_trace_is_refused(bench, tmp_path):

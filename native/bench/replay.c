@@ -149,7 +149,8 @@ static void read_record(union record record, uint64_t number)
     struct place *place = place_of(record.address);
     uint32_t *moving = &trace.moving[record.thread], slot;
     switch (record.kind) {
-    case MOVE_FROM:
+    case MOVE_FROM: /* of one that it began before nothing more is known */
+        if (*moving != NOWHERE) end_object(part, *moving);
         *moving = leave(place);
         return;
     case GIVE:
@@ -207,8 +208,8 @@ static const struct trace_header *file_open(uint64_t *records)
     return header;
 }
 
-/* Threads get lanes as they appear. Each lane gets room for its events, the first one the rest behind them, since it
- * also frees what is left. */
+/* Threads get lanes as they appear. Each lane gets room for its events, two for a record that takes a block which was
+ * taken already; the first one gets the rest behind them, since it also frees what is left. */
 static void plan_lanes(const union record *record, uint64_t records)
 {
     uint64_t threads = 0;
@@ -224,8 +225,8 @@ static void plan_lanes(const union record *record, uint64_t records)
         trace.part[*lane].records++;
     }
     trace.facts.threads = threads < MAX_THREADS ? threads : MAX_THREADS;
-    struct event *room = reserve(2 * records * sizeof *room);
-    for (uint64_t lane = trace.facts.threads; lane-- > 0; room += trace.part[lane].records) {
+    struct event *room = reserve(3 * records * sizeof *room);
+    for (uint64_t lane = trace.facts.threads; lane-- > 0; room += 2 * trace.part[lane].records) {
         trace.part[lane].event = room;
         trace.part[lane].spare = NOWHERE;
     }
