@@ -8,6 +8,8 @@ import subprocess
 import pytest
 from preload import NATIVE, library, program, promises, run
 
+from hakmem_py import build
+
 SOURCES = sorted(f"promises/{path.name}" for path in (NATIVE / "promises").glob("*.c"))
 LATE, CRASH = "promises/late_load.c", "promises/crash.c"
 KIB, MIB = 1 << 10, 1 << 20
@@ -221,6 +223,24 @@ def test_calls_of_whoever_comes_first_stay_theirs(tmp_path):
     subprocess.run(["gcc", "-fno-builtin", "-fPIC", "-shared", "-o", first, tmp_path / "first.c"], check=True)
     names = asked_for(tmp_path, [first])
     assert names["malloc"] == "first.so" and names["free"] == library().name
+
+
+FIRST_ARENA = """
+#include "hakmem.c"
+int main(void) {
+    POKE(arenas[0].bytes, ARENA_BYTES);
+    hak_free(NULL);
+}
+"""
+
+
+def test_null_is_freed_while_another_thread_makes_the_first_arena(tmp_path):
+    """Of what that one writes, this one sees the length, and neither the base nor the tables."""
+    (tmp_path / "early.c").write_text(FIRST_ARENA)
+    source = f"-I{build.NATIVE / 'src'}"
+    command = ["gcc", "-w", "-O2", "-std=gnu11", "-pthread", source, "early.c", "-o", "early"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run([tmp_path / "early"], check=True)
 
 
 LOCKED_LIBRARY = """

@@ -7,7 +7,8 @@
  *   - a clean span, and everything beyond `born`, costs no memory.
  * Called by superslab.c and by the pools of runs, on slow paths only. */
 
-static _Alignas(CACHE_LINE) struct arena arenas[ARENAS_MAX]; /* every free reads the first, so not on the lock's line */
+/* Every free reads the first, so they are not on the lock's line. */
+static _Alignas(CACHE_LINE) struct arena arenas[ARENAS_MAX] = {{.base = ARENA_NOWHERE}};
 static _Atomic uint32_t arena_count;
 static _Alignas(CACHE_LINE) struct lock arena_lock;
 
@@ -334,7 +335,7 @@ static void arena_drop(void)
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed) - 1;
     struct arena dropped = arenas[count];
     atomic_store_explicit(&arena_count, count, memory_order_release);
-    arenas[count] = (struct arena){0};
+    arenas[count] = (struct arena){.base = ARENA_NOWHERE};
     os_unmap((void *)dropped.base, dropped.reserved ? dropped.range : dropped.writable);
     arena_unmap_tables(&dropped);
 }

@@ -124,6 +124,9 @@
 #define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: an arena's range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
+/* Base of an arena that is none. No address lies within reach of it, NULL neither: a thread may free that while another
+ * one makes the first arena, and see the length before the base. */
+#define ARENA_NOWHERE ((uintptr_t)1 << 63)
 #define FATAL_WAIT_S 10u               /* a thread that finds damage while another one dies waits so long for the end */
 #define ARENA_FAR 16u                  /* part of the address space left between an arena and what the kernel maps */
 #define REFUSALS_MAX 64                /* refusals by the kernel to take pages, in a round: then all memory is locked */
