@@ -75,8 +75,8 @@ static void heap_gives(struct heap *heap, unsigned class)
 static uint32_t bin_length(const struct heap *heap, unsigned class)
 {
     const struct bin *bin = &heap->bins.small[class];
-    uintptr_t *top = PEEK(bin->top), *first = PEEK(heap->loaded[class].slots) + 1;
-    return PEEK(bin->limit) != NO_SLOT && top > first ? (uint32_t)(top - first) : 0;
+    uintptr_t *top = PEEK(bin->top), *slots = PEEK(heap->loaded[class].slots); /* NULL: none yet */
+    return PEEK(bin->limit) != NO_SLOT && top > slots + 1 ? (uint32_t)(top - slots - 1) : 0;
 }
 
 /* Points the bin at the loaded magazine and its blocks, with room up to `limit`. The capacity is in force from now
@@ -499,9 +499,8 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
 {
     const struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     const struct bin *bin = &heap->bins.small[class];
-    const uintptr_t *behind = spare->slots + 1;
     if (bin->limit != NO_SLOT && slots_hold(loaded->slots + 1, bin->top, block)) return true;
-    if (spare->blocks != 0 && slots_hold(behind, behind + spare->blocks, block)) return true;
+    if (spare->blocks != 0 && slots_hold(spare->slots + 1, spare->slots + 1 + spare->blocks, block)) return true;
     uintptr_t word = block_words(block)[0];
     if (word_is_of_rack(word) && racks_hold(word, block)) return true;
     if (LIKELY(!block_leads_on(class, block))) return false;
