@@ -31,6 +31,13 @@ def test_profiles_keep_the_contract(promise, profile):
     keep("contract.c", promise, HAKMEM_PROFILE=profile)
 
 
+@pytest.mark.parametrize("promise", promises("contract.c"))
+def test_libcs_allocator_keeps_the_contract_behind_the_same_entry_points(promise):
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    keep("contract.c", promise, HAKMEM_FORCE_LIBC_ALLOC="1")
+
+
 def test_new_throws_in_a_plugin_of_a_program_without_the_cxx_library():
     plugin = program("plugin.cc", "-shared", "-fPIC")
     if plugin is None:

@@ -249,6 +249,50 @@ PROMISE(calloc_memory_is_zero_even_when_reused) {
     }
 }
 
+/* Whatever lay there before: blocks of other lengths, cut, joined, resized, and given back now and then, one or all. */
+PROMISE(calloc_memory_is_zero_wherever_it_lies) {
+    enum { HELD = 200, TURNS = 3000, EACH = 400, GIANTS = 100, GIANT = 36 * MIB };
+    static char *held[HELD];
+    for (int turn = 0; turn < TURNS; turn++) {
+        char **block = &held[next_random() % HELD];
+        size_t size = 32 * KIB << next_random() % 6, how = next_random() % 4;
+        size += turn % GIANTS == 0 ? GIANT : next_random() % size;
+        if (how == 0) *block = realloc(*block, size);
+        else free(*block);
+        if (how == 1) HOLDS((*block = calloc(1, size)) != NULL && is_zero(*block, size));
+        if (how == 2) *block = malloc(size);
+        if (how == 3) *block = memalign(256 * KIB, size);
+        memset(*block, 0xff, size);
+        if (turn % EACH == 0) malloc_trim(0);
+        for (int i = 0; turn % EACH == EACH / 2 && i < HELD; held[i++] = NULL) free(held[i]);
+    }
+    for (int i = 0; i < HELD; i++) free(held[i]);
+}
+
+/* In a thread, for what it kept goes where others can have it when it ends. */
+enum { DIRTY_SIZE = 1 * MIB, DIRTY_COUNT = 160, DIRTY_LEAST = 1000 };
+static char *dirty[(size_t)DIRTY_COUNT * DIRTY_SIZE / DIRTY_LEAST];
+
+static void *fill_and_free(void *size) {
+    size_t count = (size_t)DIRTY_COUNT * DIRTY_SIZE / (size_t)size;
+    for (size_t i = 0; i < count; i++) memset(dirty[i] = malloc((size_t)size), 0xff, (size_t)size);
+    for (size_t i = 0; i < count; i++) free(dirty[i]);
+    return NULL;
+}
+
+/* Small blocks in what becomes long ones, and long ones of which a block that grows takes a part and touches less. */
+PROMISE(calloc_memory_is_zero_where_others_held_more_than_they_touched) {
+    for (size_t size = DIRTY_LEAST; size <= DIRTY_SIZE; size += DIRTY_SIZE - DIRTY_LEAST) {
+        pthread_t thread;
+        HOLDS(pthread_create(&thread, NULL, fill_and_free, (void *)size) == 0 && pthread_join(thread, NULL) == 0);
+        free(realloc(realloc(malloc(40 * KIB), 2 * MIB), 3 * MIB));
+        malloc_trim(0);
+        for (int i = 0; i < DIRTY_COUNT; i++)
+            HOLDS((dirty[i] = calloc(1, DIRTY_SIZE)) != NULL && is_zero(dirty[i], DIRTY_SIZE));
+        for (int i = 0; i < DIRTY_COUNT; i++) free(dirty[i]);
+    }
+}
+
 PROMISE(calloc_counts_members) {
     for (size_t members = 1; members < 2000; members = members * 3 + 1) {
         void *block = calloc(members, 24);
@@ -450,6 +494,19 @@ PROMISE(usable_size_is_stable_and_every_byte_is_the_callers) {
             HOLDS(is_filled(blocks[i], usable[i], i));
         }
         for (unsigned i = 0; i < count; i++) free(blocks[i]);
+    }
+}
+
+/* Of lengths that leave less than a page between one block and the next, too. */
+PROMISE(usable_bytes_are_of_one_block_only) {
+    enum { BLOCKS = 8 };
+    char *blocks[BLOCKS];
+    for (size_t size = 33 * KIB; size < 500 * KIB; size += 500) {
+        for (int i = 0; i < BLOCKS; i++) blocks[i] = malloc(size);
+        for (int i = 0; i < BLOCKS; i++)
+            for (int j = 0; j < BLOCKS; j++)
+                HOLDS(blocks[i] >= blocks[j] || blocks[i] + malloc_usable_size(blocks[i]) <= blocks[j]);
+        for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
     }
 }
 
