@@ -3,6 +3,7 @@
 #include "../serve.h"
 #include <malloc.h>
 #include <pthread.h>
+#include <stdbool.h>
 
 enum { TAKEN = 12000 };
 
@@ -185,6 +186,91 @@ PROMISE(a_run_that_two_threads_free_at_a_time_has_one_owner_though_one_keeps_no_
         if (child == 0) _exit(race_when_full(round % 2 ? 50 * KIB : 300 * KIB, round / 2 % 100 * 4));
         expect_one_owner(child);
     }
+}
+
+static void expect_end(pid_t child) {
+    int status;
+    HOLDS(waitpid(child, &status, 0) == child);
+    HOLDS(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+/* Nor is one in a magazine that went to the depot slots and all, as those do of which some came back from there; nor
+ * one in a slab, between blocks that stay. */
+static void resize_freed(size_t size, int apart, int home) {
+    static char *blocks[TAKEN];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < TAKEN; i++) memset(blocks[i] = malloc(size), 1, size);
+        if (round < 2)
+            for (int i = 0; i < TAKEN; i++) free(blocks[i]);
+    }
+    for (int i = home; i < TAKEN; i += 1 + home) free(blocks[i]);
+    if (home) malloc_trim(0);
+    realloc(blocks[apart | home], size - 1);
+}
+
+PROMISE(is_not_resized_in_a_slab_or_in_a_magazine_of_the_depot) {
+    for (size_t size = 16; size <= 48; size += 16)
+        for (int home = 0; home < 2; home++)
+            for (int apart = 100; apart < 4000; apart += 500) {
+                pid_t child = child_begins();
+                if (child == 0) {
+                    resize_freed(size, apart, home);
+                    _exit(0);
+                }
+                expect_end(child);
+            }
+}
+
+/* What is written to a block that is free is noticed before the block is taken again: also where the block goes from
+ * one place to another after it (`early`), or has gone before. */
+static void write_to_freed(size_t size, int freed, int early) {
+    static char *blocks[TAKEN];
+    for (int i = 0; i < TAKEN; i++) blocks[i] = malloc(size);
+    for (int i = 0; i < TAKEN; i++) {
+        free(blocks[i]);
+        if (early && i == freed + 20) memset(blocks[freed], 0x41, 16);
+    }
+    if (!early) memset(blocks[freed], 0x41, 16);
+    for (int i = 0; i < TAKEN; i++) malloc(size);
+}
+
+PROMISE(a_write_to_a_free_block_is_noticed_wherever_it_lies) {
+    for (size_t size = 16; size <= 1024; size *= 4)
+        for (int early = 0; early < 2; early++)
+            for (int freed = 0; freed < 600; freed += 29) {
+                pid_t child = child_begins();
+                if (child == 0) {
+                    write_to_freed(size, freed, early);
+                    _exit(0);
+                }
+                expect_end(child);
+            }
+}
+
+/* A run that was freed, or that an address lies within, is neither freed nor resized, nor is its length told. `grown`:
+ * it is address space in which a block grows. */
+static void misuse_run(size_t size, bool grown, bool freed, int how) {
+    char *block = grown ? realloc(realloc(malloc(40 * KIB), size), 2 * size) : malloc(size), *beside = malloc(size);
+    if (freed) free(block);
+    else block += 4 * KIB;
+    alarm(10);
+    if (how == 0) free(block);
+    if (how == 1) realloc(block, size - 8 * KIB);
+    if (how == 2) malloc_usable_size(block);
+    free(beside);
+}
+
+PROMISE(a_run_that_is_nobodys_ends_who_uses_it) {
+    static const size_t sizes[] = {50 * KIB, 100 * KIB, 300 * KIB, 4 * MIB};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int way = 0; way < 12; way++) {
+            pid_t child = child_begins();
+            if (child == 0) {
+                misuse_run(sizes[s], way % 2, way / 2 % 2, way / 4);
+                _exit(0);
+            }
+            expect_end(child);
+        }
 }
 
 static int by_word(const void *one, const void *two) {
