@@ -1,5 +1,6 @@
 /* Promise 10, where memory is locked: the kernel takes no locked page, and keeps with it the rest of what it was asked to
  * take. */
+#include "../library.h"
 #include "../peak.h"
 #include <malloc.h>
 #include <pthread.h>
@@ -108,6 +109,22 @@ PROMISE(what_was_locked_goes_back_when_it_is_not_any_more) {
     expect_at_most(before + COUNT * SIZE / 4);
 }
 
+/* The same of small ones, between others that stay; and what the kernel refused is not said to have gone back. */
+PROMISE(small_blocks_that_were_locked_go_back_when_they_are_not_any_more) {
+    enum { SIZE = 1000, COUNT = 40 * MIB / SIZE, STAYS = 1000 };
+    library("hak_purge"); /* others may say so of a little that is always left */
+    set_knob("background", 0);
+    for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    if (mlockall(MCL_CURRENT) != 0) UNTRIED("no memory may be locked here");
+    for (size_t i = 0; i < COUNT; i++)
+        if (i % STAYS != 0) free(blocks[i]);
+    malloc_trim(0);
+    HOLDS(malloc_trim(0) == 0);
+    long locked = resident_bytes();
+    munlockall();
+    HOLDS(malloc_trim(0) == 1 && resident_bytes() < locked - COUNT * SIZE / 4 * 3);
+}
+
 /* A block that was locked when it shrank, and is not any more when it is freed. */
 PROMISE(a_window_goes_back_that_was_locked_for_a_while) {
     enum { MOST = 40 * MIB, LEFT = 1 * MIB };
@@ -134,6 +151,23 @@ PROMISE(small_blocks_go_back_beside_locked_ones) {
         if ((*region)++ != 200) free(blocks[i]);
     }
     expect_at_most(COUNT * SIZE / 8);
+}
+
+/* What the kernel kept is not taken for what it cleared. */
+PROMISE(what_was_locked_when_it_was_given_back_reads_zero_where_it_must) {
+    enum { LONG = 30 * MIB, LEFT = 10 * MIB, SIZE = 1 * MIB, COUNT = 120 };
+    static const char zeros[SIZE];
+    for (int grows = 1; grows >= 0; grows--) {
+        char *block = grows ? realloc(realloc(malloc(40 * KIB), 2 * MIB), LONG) : malloc(LONG);
+        if (mlock(memset(block, 0xff, LONG), LONG) != 0) UNTRIED("no memory may be locked here");
+        char *left = grows ? NULL : realloc(block, LEFT);
+        if (grows) free(block);
+        malloc_trim(0);
+        munlock(block, LONG);
+        for (size_t i = 0; i < COUNT; i++) HOLDS(memcmp(blocks[i] = calloc(1, SIZE), zeros, SIZE) == 0);
+        for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
+        free(left);
+    }
 }
 
 /* Where all is locked what is mapped is resident, so no more is mapped than is needed. */
