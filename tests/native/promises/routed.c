@@ -87,3 +87,42 @@ PROMISE(a_site_whose_blocks_grow_is_routed_to_where_they_can) {
     }
     HOLDS(site_of_ask()->rule == HAK_SITE_GROWTH && !site_of_ask()->by_hand);
 }
+
+/* Its blocks are watched to see whether they move, which one in ten does. */
+PROMISE(a_site_whose_blocks_seldom_grow_is_left_alone) {
+    set_knob("site_rules", 1);
+    for (int i = 0; i < 400; i++) {
+        char *block = ask(100 * KIB);
+        free(i % 10 == 0 ? realloc(block, 1 * MIB) : block);
+    }
+    HOLDS(site_of_ask()->rule == HAK_SITE_NONE && site_of_ask()->growths > 0);
+}
+
+PROMISE(a_rule_set_by_hand_is_not_unlearnt) {
+    set_knob("site_rules", 1);
+    free(ask(100 * KIB));
+    rule_ask(HAK_SITE_RUN);
+    for (int i = 0; i < 40; i++) free(realloc(ask(100 * KIB), 1 * MIB));
+    HOLDS(site_of_ask()->rule == HAK_SITE_RUN && site_of_ask()->by_hand);
+}
+
+/* More sites than there are rows: a new one takes the row of an old one, but neither its counts nor a rule that was set
+ * by hand. */
+PROMISE(sites_give_way_to_others_but_not_rules_set_by_hand) {
+    enum { ADDRESSES = 20000, ROWS = 1024 };
+    int (*set)(uint64_t, int) = (int (*)(uint64_t, int))library("hak_site_set");
+    size_t (*read)(hak_site_t *, size_t) = (size_t (*)(hak_site_t *, size_t))library("hak_site_read");
+    static hak_site_t rows[ROWS];
+    static bool taken[ADDRESSES];
+    set_knob("site_rules", 1);
+    for (int i = 0; i < 10; i++) free(realloc(ask(100 * KIB), 1 * MIB));
+    HOLDS(site_of_ask()->growths > 0);
+    HOLDS(set(1, HAK_SITE_GROWTH + 1) == -1 && set(1, HAK_SITE_NONE - 1) == -1 && set(0, HAK_SITE_RUN) == -1);
+    for (uint64_t address = 1; site_of_ask() != NULL; address++) HOLDS(set(address, HAK_SITE_NONE) == 0);
+    for (size_t i = read(rows, ROWS); i-- > 0;) HOLDS(rows[i].growths == 0);
+    size_t set_by_hand = 0, seen = 0;
+    for (uint64_t address = 1; address < ADDRESSES; address++)
+        set_by_hand += taken[address] = set(address, HAK_SITE_FRESH) == 0;
+    for (size_t i = read(rows, ROWS); i-- > 0;) seen += rows[i].by_hand && taken[rows[i].address];
+    HOLDS(seen == set_by_hand && seen > ROWS / 2);
+}
