@@ -33,6 +33,36 @@ STEP(it_says_what_is_in_force) {
     for (int row = 0; read_knob(row, &knob) == 0; row++) printf("%s %ld\n", knob.name, (long)knob.value);
 }
 
+/* Lists tell how long they are, and write no further than there is room. */
+PROMISE(no_list_is_longer_than_the_room_for_it) {
+    enum { ROOM = 3, MARK = 0x5a };
+    static union {
+        hak_stat_t stats[ROOM + 1];
+        hak_span_t spans[ROOM + 1];
+        hak_magazine_t magazines[ROOM + 1];
+        hak_site_t sites[ROOM + 1];
+        unsigned char bytes[(ROOM + 1) * (sizeof(hak_stat_t) + sizeof(hak_span_t) + sizeof(hak_magazine_t))];
+    } rows;
+    static const struct {
+        const char *name;
+        size_t row;
+    } lists[] = {{"hak_stat_read", sizeof *rows.stats},
+                 {"hak_heap_walk", sizeof *rows.spans},
+                 {"hak_magazine_walk", sizeof *rows.magazines},
+                 {"hak_site_read", sizeof *rows.sites}};
+    int (*set)(uint64_t, int) = (int (*)(uint64_t, int))library("hak_site_set");
+    for (uint64_t address = 1; address <= 100; address++) set(address, HAK_SITE_RUN);
+    for (size_t size = 1; size < 100000; size += size / 4 + 1) free(malloc(size));
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (size_t room = 0; room <= ROOM; room++) {
+            memset(&rows, MARK, sizeof rows);
+            size_t seen = i == 0 ? (size_t)((int (*)(hak_stat_t *, int))library(lists[i].name))(rows.stats, (int)room)
+                                 : ((size_t(*)(void *, size_t))library(lists[i].name))(&rows, room);
+            HOLDS(i == 0 ? seen == room : seen > ROOM);
+            for (size_t at = room * lists[i].row; at < sizeof rows; at++) HOLDS(rows.bytes[at] == MARK);
+        }
+}
+
 /* A program may close every descriptor and open files under the same numbers. */
 PROMISE(no_file_of_the_programs_is_written_to) {
     enum { FILES = 300 };
