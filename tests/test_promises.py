@@ -136,6 +136,19 @@ def test_the_environment_stands_above_the_profile():
     assert asked == in_force(HAKMEM_PROFILE="lean")[1] | {"magazine_blocks": 64, "depot_bytes": 2 << 20}
 
 
+# The last two are 1 GiB and 1 byte to whoever counts modulo 2^64.
+@pytest.mark.parametrize("value", ["", "abc", "1T", "1K1", "-1", "17179869185G", "18446744073709551617"])
+def test_a_value_that_cannot_be_taken_is_reported_in_one_line(value):
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    done = run([program("promises/told.c"), "it_says_what_is_in_force"], HAKMEM_DEPOT_BYTES=value)
+    assert done.stderr == (
+        f"hakmem: HAKMEM_DEPOT_BYTES={value} is not taken; "
+        "allowed: 0 to 1073741824 bytes; in force: 268435456\n"
+    )
+    assert "depot_bytes 268435456" in done.stdout.splitlines()
+
+
 def test_system_calls_are_printed_when_the_program_ends():
     if library() is None:
         pytest.skip("libc's allocator is under test")
