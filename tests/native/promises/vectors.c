@@ -229,6 +229,16 @@ PROMISE(a_vector_that_is_refilled_keeps_its_pages) {
     free(vector);
 }
 
+/* What one had of the address space goes back with its pages, so there is always some for the next one. */
+PROMISE(there_is_room_to_grow_however_often_it_was_given_back) {
+    for (int i = 0; i < 1200; i++) {
+        char *block = realloc(realloc(malloc(40 * KIB), 1 * MIB), 2 * MIB);
+        HOLDS(span_of(block).kind == HAK_SPAN_WINDOW);
+        free(block);
+        malloc_trim(0);
+    }
+}
+
 /* Blocks that grew a little take no windows of far longer ones, pages and all. */
 PROMISE(small_buffers_hold_no_pages_of_large_ones) {
     enum { BUFFERS = 900 };
