@@ -127,6 +127,15 @@ def test_c_files_use_only_what_stands_above_them():
         assert not re.search(r'^#include "', text, re.M), f"{name} includes a file of ours"
 
 
+def test_every_lock_is_held_across_a_fork():
+    """Or reset in the child: nobody there drops what another thread had taken."""
+    sources = {path.name: path.read_text() for path in (NATIVE / "src").rglob("*.c")}
+    lock = r"^static (?:_Alignas\(\w+\) )?struct lock (\w+);"
+    locks = {name for text in sources.values() for name in re.findall(lock, text, re.MULTILINE)}
+    held = set(re.findall(r"(?:verb|lock_reset)\(&(\w+)\)", "".join(sources.values())))
+    assert len(locks) > 8 and locks - held == set()
+
+
 # ---------------------------------------------------------------- what files hold
 
 

@@ -237,6 +237,30 @@ PROMISE(a_child_is_a_full_process_though_main_had_left) {
     pthread_exit(NULL);
 }
 
+static void *work_and_rest(void *unused) {
+    free(malloc(opaque(100)));
+    for (;;) pause();
+    return unused;
+}
+
+/* Its parent's threads are none of its own. */
+PROMISE(a_child_ends_with_its_last_thread_when_main_leaves) {
+    pthread_t thread;
+    for (int i = 0; i < 3; i++) HOLDS(pthread_create(&thread, NULL, work_and_rest, NULL) == 0);
+    wake_helper();
+    usleep(100000); /* each has a cache by now */
+    pid_t child = fork();
+    if (child == 0) {
+        wake_helper();
+        pthread_exit(NULL);
+    }
+    int status, waited = 0; /* an alarm would be for nobody in a child in which only the helper is left */
+    for (; waitpid(child, &status, WNOHANG) == 0 && waited < 20000; waited += 20) usleep(20000);
+    if (waited >= 20000) kill(child, SIGKILL);
+    HOLDS(waited < 20000 && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    _exit(0);
+}
+
 /* One that allocates first in its last round of destructors, of which there are four, is told of to nobody. */
 static pthread_key_t last_key;
 
