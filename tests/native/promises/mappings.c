@@ -7,11 +7,12 @@
 extern char **environ;
 static _Atomic int refusing, refused;
 
-/* The library's own calls come here. Where the place of something large is left to the kernel, it is asked for at an
- * address that ends in 46 zeros; the heap, there or far below, begins at one that ends in 38. While `refusing`, what is
- * short, and so no memory for blocks, is refused. */
+/* The library's own calls come here. Where the kernel may choose the place of something large, or of what nobody may
+ * touch, by which the library sees where it maps, it is asked for an address that ends in 46 zeros; the heap, there or a
+ * sixteenth below, begins at one that ends in 38. While `refusing`, what is short, and so no memory for blocks, is
+ * refused. */
 void *mmap(void *hint, size_t bytes, int protection, int flags, int file, off_t offset) {
-    if (bytes >= 64 * MIB && hint == NULL) hint = (void *)((uintptr_t)1 << 46);
+    if ((bytes >= 64 * MIB || protection == PROT_NONE) && hint == NULL) hint = (void *)((uintptr_t)1 << 46);
     if (refusing && bytes < 1 * MIB) {
         refused = 1;
         errno = ENOMEM;
