@@ -9,7 +9,7 @@ import pytest
 from scipy import stats as sps
 from statsmodels.stats.weightstats import ttost_paired
 
-from hakmem_py import estimates, stats
+from hakmem_py import estimates, family, stats
 from hakmem_py.ranks import EXACT_PAIRS, sign_flip_law, signed_rank_cut, signed_rank_p
 
 RNG = np.random.default_rng
@@ -288,10 +288,10 @@ def test_a_gain_between_margin_and_threshold_is_not_promised_a_decision():
 def in_crowd(pairs, others=0, threshold=stats.RUN_THRESHOLD):
     """The verdict on each pair of costs in a family with so many others that find nothing."""
     tested = [stats.tests(np.log(a / b), threshold) for a, b in pairs]
-    family = stats.in_family([*tested, *[dict.fromkeys(tested[0], 1.0)] * others])
+    rows = stats.in_family([*tested, *[dict.fromkeys(tested[0], 1.0)] * others])
     return [
         stats.verdict(stats.ratio(*pair), threshold, family=row)
-        for pair, row in zip(pairs, family, strict=False)
+        for pair, row in zip(pairs, rows, strict=False)
     ]
 
 
@@ -507,6 +507,18 @@ def test_the_build_is_the_unit_where_layouts_differ():
         found += not e.low <= 1 <= e.high
         pooled += signed_rank_p(np.concatenate([np.log(a / b) for a, b in layouts])) < 0.05
     assert found <= 0.10 * trials and pooled > 0.3 * trials
+
+
+def test_equality_over_builds_is_told_by_both_one_sided_tests():
+    logs = np.array([0.007, 0.009, 0.011, 0.008])  # far above -1 %, hardly below +1 %
+    e = estimates.over_builds(np.exp(logs), 80)
+    wide, narrow = (sps.t.interval(c, 3, logs.mean(), sps.sem(logs)) for c in (0.95, 0.90))
+    assert np.log([e.low, e.high, e.tost_low, e.tost_high]) == pytest.approx([*wide, *narrow])
+    found = family.tests_over_builds(logs)["NEUTRAL"]
+    assert (
+        found == pytest.approx(sps.ttest_1samp(logs, np.log(1.01), alternative="less").pvalue)
+        and found > 0.05
+    )
 
 
 def test_layouts_are_told_by_their_labels():

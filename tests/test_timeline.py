@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats as sps
 
 from hakmem_py import provenance, timeline
 
@@ -35,6 +36,13 @@ def test_interval_holds_the_truth_of_correlated_noise():
         found = timeline.trend(np.arange(40), 0.05 * np.arange(40) + correlated(rng, 40), seed=seed)
         held.append(found.low <= 0.05 <= found.high)
     assert np.mean(held) >= 0.85  # 0.95 less three standard errors
+
+
+def test_the_interval_is_two_sided():
+    x, y = np.arange(27), RNG(1).normal(0, 1, 27)
+    widths = [found.high - found.low for found in (timeline.trend(x, y, level) for level in (0.95, 0.9))]
+    two = sps.t.ppf([0.975, 0.95], 2)  # degrees of freedom: three blocks of nine points
+    assert widths[0] / widths[1] == pytest.approx(two[0] / two[1])
 
 
 def test_drift_beside_a_reference_ignores_the_machine():
