@@ -25,8 +25,10 @@ HEARTBEAT_S = 10
 GRACE_S = 10  # for papermill to end once it was told to
 STARTS = 3  # attempts, where others took a kernel's ports first
 LONG_LOG = 1 << 16  # bytes; a notebook with a longer log has started
-# Code that decides, with the notebook's text, parameters and data, whether an executed notebook still holds.
+# Code that decides, with the notebook's text, parameters and data, whether an executed notebook still holds; and the
+# packages it is run with.
 CODE = [
+    "*.lock",
     "hakmem_py/**/*.py",
     "hakmem_py/**/*.js",
     "native/include/*",
