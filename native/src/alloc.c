@@ -137,22 +137,26 @@ static NOINLINE void *allocate_slow(size_t size)
     return run != NULL ? (void *)run_block(run) : refuse();
 }
 
-/* Serves as the call site's rule says. NULL where it has none, or memory ends: then the size decides. */
-static NOINLINE void *allocate_by_site(struct heap *heap, size_t size, uintptr_t site)
+/* Serves as the call site's rule says. NULL where it has none, or memory ends: then the size decides. *kept: the run
+ * comes from the thread's cache. */
+static NOINLINE struct span *run_by_site(struct heap *heap, size_t size, uintptr_t site, bool *kept)
 {
     bool watched;
     uint32_t rule = site_visit(site, &watched);
+    *kept = false;
     if (rule == HAK_SITE_NONE && (size <= L2_MAX || !watched)) return NULL;
-    struct span *run = rule == HAK_SITE_GROWTH  ? window_take(heap, size, false)
-                       : rule == HAK_SITE_FRESH ? NULL
-                                                : mid_allocate(heap, size);
+    bool cached = rule != HAK_SITE_GROWTH && rule != HAK_SITE_FRESH;
+    struct span *run = rule == HAK_SITE_GROWTH ? window_take(heap, size, false)
+                       : cached                ? mid_allocate(heap, size)
+                                               : NULL;
+    *kept = cached && run != NULL;
     if (run == NULL) run = run_fetch(heap, size, 1);
     helper_offer();
     if (run == NULL) return NULL;
     run->site = site_number(site);
     run_sort(run);
     stat_add(heap, STAT_site_routed, rule != HAK_SITE_NONE);
-    return (void *)run_block(run);
+    return run;
 }
 
 /* A run, where none in hand serves: one that the thread keeps, else one from the arena. */
@@ -186,8 +190,9 @@ static ALWAYS_INLINE void *allocate_by_size(size_t size)
 
 static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)
 {
-    void *routed = heap != NULL && size <= SIZE_LIMIT ? allocate_by_site(heap, size, (uintptr_t)site) : NULL;
-    return routed != NULL ? routed : allocate_by_size(size);
+    bool kept;
+    struct span *run = heap != NULL && size <= SIZE_LIMIT ? run_by_site(heap, size, (uintptr_t)site, &kept) : NULL;
+    return run != NULL ? (void *)run_block(run) : allocate_by_size(size);
 }
 
 /* A tiny block whose bin is empty. The exact size is no longer known, but the bin's offset is the size of its class,
@@ -383,7 +388,7 @@ size_t hak_usable_size(void *p)
  * hardly one, go back to the kernel. False where the caller must write it. */
 static bool run_bare(const struct span *run)
 {
-    return run->units >= GIANT_UNITS && !os_dense((void *)run->address, span_bytes(run), 1) &&
+    return run->units >= GIANT_UNITS && !large_is_window(run) && !os_dense((void *)run->address, span_bytes(run), 1) &&
            os_purge((void *)run->address, span_bytes(run));
 }
 
@@ -395,7 +400,7 @@ static COLD void *allocate_zeroed_otherwise(size_t size)
     return p == NULL || span_of((uintptr_t)p)->zeroed ? p : memset(p, 0, size);
 }
 
-static void *allocate_zeroed(size_t size)
+static ALWAYS_INLINE void *allocate_zeroed(size_t size)
 {
     if (size <= L2_MAX) {
         void *p = allocate(size);
@@ -403,14 +408,19 @@ static void *allocate_zeroed(size_t size)
     }
     struct heap *heap = heap_here();
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_zeroed_otherwise(size);
-    struct span *run = heap != NULL && size <= SIZE_LIMIT ? mid_allocate(heap, size) : NULL;
-    bool cached = run != NULL;
-    if (!cached) {
+    struct span *run = NULL;
+    bool kept = false; /* then what `zeroed` says is out of date */
+    if (heap != NULL && size <= SIZE_LIMIT) {
+        if (UNLIKELY(knob(KNOB_site_rules)))
+            run = run_by_site(heap, size, (uintptr_t)__builtin_return_address(0), &kept);
+        if (run == NULL) kept = (run = mid_allocate(heap, size)) != NULL;
+    }
+    if (run == NULL) {
         run = run_fetch(heap, size, 1);
         helper_offer();
     }
     if (run == NULL) return refuse();
-    bool zeroed = (run->zeroed && !cached) || run_bare(run);
+    bool zeroed = (run->zeroed && !kept) || run_bare(run);
     return zeroed ? (void *)run_block(run) : memset((void *)run_block(run), 0, size);
 }
 

@@ -126,3 +126,50 @@ PROMISE(sites_give_way_to_others_but_not_rules_set_by_hand) {
     for (size_t i = read(rows, ROWS); i-- > 0;) seen += rows[i].by_hand && taken[rows[i].address];
     HOLDS(seen == set_by_hand && seen > ROWS / 2);
 }
+
+/* The one site of what follows. */
+static __attribute__((noinline)) char *ask_for_zeros(size_t size) {
+    char *block = calloc(1, size);
+    __asm__ volatile("" : : "r"(block) : "memory");
+    return block;
+}
+
+static hak_site_t *site_of_zeros(void) {
+    size_t (*read)(hak_site_t *, size_t) = (size_t (*)(hak_site_t *, size_t))library("hak_site_read");
+    static hak_site_t rows[1024];
+    for (size_t i = read(rows, 1024); i-- > 0;)
+        if (rows[i].address - (uintptr_t)ask_for_zeros < 64) return &rows[i];
+    return NULL;
+}
+
+PROMISE(zeroed_blocks_are_routed_and_zero_under_every_rule) {
+    static const size_t sizes[] = {5000, 20 * KIB, 100 * KIB, 600 * KIB, 3 * MIB, 40 * MIB};
+    int (*set)(uint64_t, int) = (int (*)(uint64_t, int))library("hak_site_set");
+    set_knob("site_rules", 1);
+    free(ask_for_zeros(100 * KIB));
+    HOLDS(site_of_zeros()->allocations == 1);
+    for (int rule = HAK_SITE_NONE; rule <= HAK_SITE_GROWTH; rule++) {
+        HOLDS(set(site_of_zeros()->address, rule) == 0);
+        for (int again = 0; again < 40; again++)
+            for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i += again < 4 ? 1 : 3) {
+                uint64_t routed = counter("site_routed");
+                char *block = ask_for_zeros(sizes[i]);
+                HOLDS(counter("site_routed") - routed == (rule != HAK_SITE_NONE));
+                HOLDS(rule != HAK_SITE_GROWTH || span_of(block).kind == HAK_SPAN_WINDOW);
+                for (size_t at = 0; at < sizes[i]; at += 512) HOLDS(block[at] == 0);
+                memset(block, 1, sizes[i]);
+                free(block);
+            }
+    }
+}
+
+PROMISE(a_zeroed_giant_is_touched_by_its_caller_alone_under_every_rule) {
+    int (*set)(uint64_t, int) = (int (*)(uint64_t, int))library("hak_site_set");
+    set_knob("site_rules", 1);
+    long before = resident_bytes();
+    for (int rule = HAK_SITE_NONE; rule <= HAK_SITE_GROWTH; rule++) {
+        HOLDS(ask_for_zeros(60 * MIB) != NULL); /* kept: the next one is new, too */
+        HOLDS(set(site_of_zeros()->address, rule) == 0);
+    }
+    HOLDS(resident_bytes() - before < 8 * MIB);
+}
