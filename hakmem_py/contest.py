@@ -76,6 +76,9 @@ def record(target, chosen, env=(), timeout_s=TIMEOUT_S):
         asked = {**chosen.env, **dict(env), "HAKMEM_ACE_EVENTS": f"{folder}/%p.csv"}
         asked = {name: str(value) for name, value in asked.items()}
         row = (run_bench if target.bench else _program)(target.arguments, chosen.allocator, asked, timeout_s)
+        if row["error"].startswith(worker.NO_HISTORY):
+            cure = "make room there, or set TMPDIR to another folder"
+            row["error"] = f"ACE's history cannot be written to {Path(folder).parent}: {cure}"
         files = sorted(Path(folder).glob("*.csv"))
         table = ace.history(files) if files else ace.events(since=2**62)
     fired = {

@@ -10,6 +10,7 @@ too narrow. What a killed run leaves behind is removed by build.py.
 
 import contextlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,7 @@ SETTINGS = {
     "workload", "size", "threads", "slots", "backend", "malloc_from", "unit", "seed", "cpu",
     "slowdown_percent", "chunk_ns", "chunk_cpu_ns",
 }  # fmt: skip
+NO_HISTORY = "ace: the history cannot be written"  # how the library says it
 FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # no allocator ends its program by these
 
 
@@ -81,8 +83,10 @@ def _copies(command, preload):
 
 
 def refusal(said):
-    """The first line in which the library says that it does not take a setting; "" for none."""
-    lines = [line for line in said.splitlines() if line.startswith("hakmem: HAKMEM_") and " allowed:" in line]
+    """The first line in which the library says that it does not take a setting, or that it cannot write the
+    history that was asked for; "" for none."""
+    found = re.compile(rf"hakmem: (HAKMEM_.* allowed:|{NO_HISTORY})")
+    lines = [line for line in said.splitlines() if found.match(line)]
     return lines[0].removeprefix("hakmem: ") if lines else ""
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -69,6 +70,22 @@ def test_a_setting_that_the_library_refuses_is_no_result():
     for target in (ab.workload("lifo"), ab.program("true")):
         row, _ = ab.record(target, ab.side("hakmem"), {"HAKMEM_MAGAZINE_BLOCKS": "5"})
         assert row["status"] == "error" and "16 to 512" in row["error"]
+
+
+@pytest.mark.parametrize("program", [True, False])
+def test_a_history_that_cannot_be_written_is_no_result(program, monkeypatch):
+    """Else a full disk would look like a learner that decides too seldom."""
+    nowhere = SimpleNamespace(TemporaryDirectory=lambda **_: contextlib.nullcontext("/dev/full"))
+    monkeypatch.setattr(contest, "tempfile", nowhere)
+    code = "for _ in range(60): [str(i) for i in range(20000)]"
+    target = ab.program("env", "PYTHONMALLOC=malloc", sys.executable, "-c", code)
+    target = target if program else ab.workload("bursts", "--scale", "20")
+    row, _ = ab.record(target, ab.side("on"), {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"})
+    assert row["status"] == "error"
+    assert (
+        row["error"]
+        == "ACE's history cannot be written to /dev: make room there, or set TMPDIR to another folder"
+    )
 
 
 def test_a_static_program_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -143,6 +144,12 @@ def test_a_cluster_without_a_bench_slot_is_refused(cluster, tiny):
     cluster.worker()
     with pytest.raises(CampaignError, match="resources bench=1"):
         campaign.campaign(tiny(), cluster.address())
+
+
+@pytest.mark.parametrize("address", ["foo://", ":", "x", "tcp://[::1", ""])
+def test_what_is_no_address_is_named(tiny, address):
+    with pytest.raises(campaign.CampaignError, match=rf"no worker at {re.escape(address)} \(.*start one by"):
+        campaign.campaign(tiny(), address)
 
 
 def test_a_cluster_that_is_not_there_is_named(tiny, monkeypatch):
