@@ -25,8 +25,7 @@ HEARTBEAT_S = 10
 GRACE_S = 10  # for papermill to end once it was told to
 STARTS = 3  # attempts, where others took a kernel's ports first
 LONG_LOG = 1 << 16  # bytes; a notebook with a longer log has started
-# Code that decides, with the notebook's text, parameters and data, whether an executed notebook still holds; and the
-# packages it is run with.
+# What decides, with the notebook's text, parameters and data, whether an executed notebook still holds.
 CODE = [
     "*.lock",
     "hakmem_py/**/*.py",

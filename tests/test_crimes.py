@@ -26,8 +26,8 @@ MESSAGE = re.compile(r"hakmem: .*\w.* 0x[0-9a-f]+\n")
 # Where freed memory is filled with a pattern, the copy of a word of it changes nothing.
 VISIBLE = {name for name in CRIMES if name.startswith(("overflow_", "use_after_free_", "double_free_"))}
 VISIBLE -= {"use_after_free_copied_link"}
-# Nobody looks for these: writes into a neighbour that lives, or beside the first word of a free block. What was
-# seen once may not become silent again.
+# Nobody looks for these: writes into a neighbour that lives, or beside the first word of a free block. What
+# was seen once may not become silent again.
 UNSEEN = {
     "default": {name for name in CRIMES if name.endswith("_into_live_block")}
     | {
