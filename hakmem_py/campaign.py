@@ -111,20 +111,14 @@ def _cluster(scheduler, resource=None):
     with contextlib.ExitStack() as stack:
         try:
             if scheduler is None:
-                one = (
-                    {"n_workers": 1, "threads_per_worker": 1, "resources": {resource: 1}} if resource else {}
-                )
+                one = {"n_workers": 1, "threads_per_worker": 1, "resources": {resource: 1}}
+                one = one if resource else {}
                 scheduler = stack.enter_context(LocalCluster(dashboard_address=None, **one))
             client = stack.enter_context(Client(scheduler, timeout=JOIN_S))
             client.wait_for_workers(1, timeout=JOIN_S)
             if resource and isinstance(scheduler, LocalCluster):
                 client.unsubscribe_topic("print")  # its worker writes to this process's own stderr
-        except (
-            OSError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:  # no address: whatever dask makes of it
+        except (OSError, RuntimeError, TypeError, ValueError) as error:  # what dask makes of no address
             where = f"at {scheduler}" if scheduler is not None else "could be started on this machine"
             raise CampaignError(f"no worker {where} ({error}); start one by: {START}") from None
         try:
