@@ -109,6 +109,16 @@ def test_message_is_one_line_that_names_crime_and_address(profile):
     assert {crime: message for crime, message in said.items() if not MESSAGE.fullmatch(message)} == {}
 
 
+def test_messages_tell_the_inside_of_a_block_from_what_is_not_the_heaps():
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    said = {crime: message for crime, (_, message) in fates("default").items()}
+    for size in ("small", "medium", "mid", "large"):
+        assert "free of no block's start at 0x" in said[f"invalid_free_interior_{size}"]
+    for place in ("stack", "global", "wild_address", "own_mapping"):
+        assert "free of an address that is not ours, at 0x" in said[f"invalid_free_{place}"]
+
+
 @pytest.mark.parametrize("crime", HITS)
 def test_code_inlined_into_programs_sees_what_the_library_sees(crime):
     if library() is None:

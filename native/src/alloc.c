@@ -290,7 +290,8 @@ static NOINLINE void free_slow(struct heap *heap, struct span *span, uintptr_t b
     }
     if (UNLIKELY(heap == NULL && is_dying())) return;
     int saved = errno;
-    if (UNLIKELY(span == NULL)) fatal("free of an address that is not ours,", block);
+    if (UNLIKELY(span == NULL))
+        fatal(arena_of(block) != NULL ? "free of no block's start" : "free of an address that is not ours,", block);
     bool gone = span->kind == SPAN_RUN && run_block(span) == block && !run_is_out(span);
     if (UNLIKELY(mode == MODE_GUARDED))
         guard_free(span_of_block((void *)block, gone ? "block freed twice" : "free of no block"), block);
