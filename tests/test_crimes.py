@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from preload import NATIVE, inlined, library, program, run
 
+from hakmem_py import ROOT
+
 CRIMES = sorted(path.stem for path in (NATIVE / "crimes").glob("*.c"))
 FATES = ("detected", "fault", "silent", "overwritten", "corrupt", "hung")
 MESSAGE = re.compile(r"hakmem: .*\w.* 0x[0-9a-f]+\n")
@@ -88,6 +90,14 @@ def test_crimes_are_detected(profile, at_least):
     counts = Counter(fate for fate, _ in fates(profile).values())
     assert set(counts) <= set(FATES)
     assert counts["detected"] >= at_least, counts
+
+
+def test_the_readme_says_how_many_are_detected():
+    if library() is None:
+        pytest.skip("libc's allocator is under test")
+    told = " ".join((ROOT / "README.md").read_text().split())
+    default, hardened = (len(criminals(profile, "detected")) for profile in ("default", "hardened"))
+    assert f"{default} are detected, and {hardened} by the profile `hardened`" in told
 
 
 @pytest.mark.parametrize("profile", sorted(UNSEEN))

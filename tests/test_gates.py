@@ -12,7 +12,7 @@ import subprocess
 import pytest
 from preload import program
 
-from hakmem_py import build, instructions
+from hakmem_py import ROOT, build, instructions
 from hakmem_py.oscalls import MEMORY_CALLS
 
 FROZEN = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_FROZEN": "1", "HAKMEM_ACE_FAST_INTERVAL_MS": "20"}
@@ -56,6 +56,13 @@ def test_ace_costs_a_hit_nothing():
     off = lifo_pair(preloaded())
     watching = lifo_pair(preloaded(**FROZEN))
     assert [off, watching] == pytest.approx([absent, absent], rel=5e-4)
+
+
+@needs_valgrind
+def test_the_readme_says_what_a_pair_costs():
+    told = " ".join((ROOT / "README.md").read_text().split())
+    assert f"Of the {lifo_pair(preloaded()):.0f} instructions of a malloc" in told
+    assert lifo_pair(preloaded(HAKMEM_PROFILE="hardened")) > 1000 and "over a thousand instructions" in told
 
 
 @needs_valgrind
