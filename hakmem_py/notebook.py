@@ -5,7 +5,9 @@ import json
 
 PLOTLY = "application/vnd.plotly.v1+json"
 HEADLINE = "application/vnd.hakmem.headline+json"
-FACTS = ("name", "part", "parameters", "status", "started_at", "seconds")  # a record without one is damaged
+FACTS = {  # of a record; one without them is damaged
+    "name": str, "part": str, "parameters": dict, "status": str, "started_at": str, "seconds": int | float,
+}  # fmt: skip
 
 
 def read(path):
@@ -30,14 +32,17 @@ def _whole(found):
 
 def incomplete(record, path):
     """What the record in a file lacks, as one line; "" for nothing."""
-    absent = [fact for fact in FACTS if fact not in record]
+    record = record if isinstance(record, dict) else {}
+    absent = [fact for fact, kind in FACTS.items() if not isinstance(record.get(fact), kind)]
+    absent += ["error"] if record.get("status") != "ok" and "error" not in record else []
     return f"{path} is damaged: its record has no {absent[0]!r}; run the notebook again" if absent else ""
 
 
 def damage(path):
     """Why an executed notebook cannot be shown, as one line; "" where it can."""
     try:
-        return incomplete(read(path)["metadata"].get("hakmem", {}).get("record", {}), path)
+        facts = read(path)["metadata"].get("hakmem")
+        return incomplete(facts.get("record") if isinstance(facts, dict) else None, path)
     except ValueError as error:
         return f"{error}; run the notebook again"
 

@@ -247,7 +247,7 @@ def _card(path, record):
     """What the front page says of one notebook. `record`, read from the file `path`, is of its last run,
     which may have failed. A damaged file is named under "failure"."""
     name, executed = path.stem, path.with_suffix(".ipynb")
-    card = {"name": name, "part": record.get("part", ""), "title": name, "words": name}
+    card = {"name": name, "part": str(record.get("part", "")), "title": name, "words": name}
     card["failure"] = incomplete(record, path) or ("" if record["status"] == "ok" else failure(record))
     if not executed.exists():
         return card

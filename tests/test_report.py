@@ -189,12 +189,23 @@ def test_a_runs_file_is_multiplied_out_and_read_strictly(tmp_path):
         ('[[run]]\nnotebook = "04"\ngrid = { blocks = 6 }', "grid: blocks = 6: must be a list"),
         ('[[run]]\nnotebook = "04"\ngrid = { sizes = [] }', r"grid: sizes = \[\]: must be a list, not empty"),
         ('[[run]]\nnotebook = "04"\nname = "a/b"', "name = 'a/b': must be a file's name"),
+        ("run = " + "[" * 100_000, r"cannot read .*runs\.toml"),
+        ("\xff", r"cannot read .*runs\.toml"),
     ],
 )
 def test_a_wrong_runs_file_is_one_line(tmp_path, text, said):
-    (tmp_path / "runs.toml").write_text(text)
+    (tmp_path / "runs.toml").write_text(text, encoding="latin-1")
     with pytest.raises(report.ReportError, match=said) as caught:
         report.plan([], [], tmp_path / "runs.toml")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cells", ["null", "[1]", '[{"metadata": {}}]', '[{"source": "1"}]', "[" * 100_000])
+def test_a_notebook_that_is_none_is_one_line(tmp_path, cells):
+    path = tmp_path / "mine.ipynb"
+    path.write_text(f'{{"nbformat": 4, "metadata": {{}}, "cells": {cells}}}')
+    with pytest.raises(report.ReportError, match=r"cannot read .*mine\.ipynb") as caught:
+        report.plan([str(path)], [])
     assert "\n" not in str(caught.value)
 
 
@@ -333,7 +344,11 @@ def test_a_record_that_cannot_be_written_costs_its_own_page_only(tmp_path, monke
         ("mine.ipynb", lambda text: ""),
         ("mine.ipynb", lambda text: "[]"),
         ("mine.ipynb", lambda text: text.replace('"record"', '"other"')),
+        ("mine.ipynb", lambda text: text.replace('"parameters": {}', '"parameters": 7')),
+        ("mine.ipynb", lambda text: text.replace('"hakmem": {', '"hakmem": [], "other": {')),
         ("mine.json", lambda text: text.replace('"part"', '"other"')),
+        ("mine.json", lambda text: text.replace('"Start here"', "[7]")),
+        ("mine.json", lambda text: text.replace('"ok"', '"failed"')),  # without its error
         ("mine.json", lambda text: text.replace('"key"', '"other"')),
     ],
 )
