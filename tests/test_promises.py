@@ -93,7 +93,7 @@ def test_a_peak_goes_back_by_later_calls_where_there_is_no_helper(beside):
 
 @pytest.mark.parametrize("promise", promises("promises/exhaustion.c"))
 def test_quarantine_stands_in_nobodys_way_at_the_end_of_memory(promise):
-    keep("promises/exhaustion.c", promise, HAKMEM_PROFILE="hardened")
+    keep("promises/exhaustion.c", promise, timeout=180, HAKMEM_PROFILE="hardened")
 
 
 @pytest.mark.parametrize(
