@@ -116,9 +116,9 @@ size_t hak_magazine_walk(hak_magazine_t *magazines,
 /* --- call sites --------------------------------------------------------------------------------------------------- */
 
 /* Rules for allocations above 1 KiB by the address they return to; in force while the knob site_rules is 1. They do not
- * apply to calloc above 32 KiB, which looks for memory that reads zero, nor to blocks that their alignment keeps out of
- * a slab. An allocation made through another function has that function's site, shared with all that come through it:
- * an aligned allocation, for example, or operator new where the linker binds it at once (-z now). */
+ * apply to blocks that their alignment keeps out of a slab. An allocation made through another function has that
+ * function's site, shared with all that come through it: an aligned allocation, for example, or operator new where the
+ * linker binds it at once (-z now). */
 enum {
     HAK_SITE_NONE = 0,  /* by size */
     HAK_SITE_RUN = 1,   /* a run of its own, whatever the size, apart from small blocks */
