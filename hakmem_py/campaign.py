@@ -106,14 +106,15 @@ def _hello(experiment):
 def _cluster(scheduler, resource=None):
     """A dask client of the cluster at that address, or of a new one on this machine."""
     from dask.distributed import Client, LocalCluster
-    from distributed.comm import CommClosedError
+    from distributed.comm import CommClosedError, get_address_host
 
     with contextlib.ExitStack() as stack:
+        one = {"n_workers": 1, "threads_per_worker": 1, "resources": {resource: 1}} if resource else {}
         try:
             if scheduler is None:
-                one = {"n_workers": 1, "threads_per_worker": 1, "resources": {resource: 1}}
-                one = one if resource else {}
                 scheduler = stack.enter_context(LocalCluster(dashboard_address=None, **one))
+            else:
+                get_address_host(scheduler)  # a client that is given no address may wait for ever
             client = stack.enter_context(Client(scheduler, timeout=JOIN_S))
             client.wait_for_workers(1, timeout=JOIN_S)
             if resource and isinstance(scheduler, LocalCluster):

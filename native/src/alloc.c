@@ -137,19 +137,16 @@ static NOINLINE void *allocate_slow(size_t size)
     return run != NULL ? (void *)run_block(run) : refuse();
 }
 
-/* Serves as the call site's rule says. NULL where it has none, or memory ends: then the size decides. *kept: the run
- * comes from the thread's cache. */
-static NOINLINE struct span *run_by_site(struct heap *heap, size_t size, uintptr_t site, bool *kept)
+/* Serves as the call site's rule says. NULL where it has none, or memory ends: then the size decides. */
+static NOINLINE struct span *run_by_site(struct heap *heap, size_t size, uintptr_t site)
 {
     bool watched;
     uint32_t rule = site_visit(site, &watched);
-    *kept = false;
     if (rule == HAK_SITE_NONE && (size <= L2_MAX || !watched)) return NULL;
-    bool cached = rule != HAK_SITE_GROWTH && rule != HAK_SITE_FRESH;
-    struct span *run = rule == HAK_SITE_GROWTH ? window_take(heap, size, false)
-                       : cached                ? mid_allocate(heap, size)
-                                               : NULL;
-    *kept = cached && run != NULL;
+    struct span *run = rule == HAK_SITE_GROWTH  ? window_take(heap, size, false)
+                       : rule == HAK_SITE_FRESH ? NULL
+                                                : mid_allocate(heap, size);
+    if (run != NULL && rule != HAK_SITE_GROWTH) run->zeroed = 0; /* the cache does not keep that true */
     if (run == NULL) run = run_fetch(heap, size, 1);
     helper_offer();
     if (run == NULL) return NULL;
@@ -190,8 +187,7 @@ static ALWAYS_INLINE void *allocate_by_size(size_t size)
 
 static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)
 {
-    bool kept;
-    struct span *run = heap != NULL && size <= SIZE_LIMIT ? run_by_site(heap, size, (uintptr_t)site, &kept) : NULL;
+    struct span *run = heap != NULL && size <= SIZE_LIMIT ? run_by_site(heap, size, (uintptr_t)site) : NULL;
     return run != NULL ? (void *)run_block(run) : allocate_by_size(size);
 }
 
@@ -410,18 +406,17 @@ static ALWAYS_INLINE void *allocate_zeroed(size_t size)
     struct heap *heap = heap_here();
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_zeroed_otherwise(size);
     struct span *run = NULL;
-    bool kept = false; /* then what `zeroed` says is out of date */
+    bool cached = false; /* then what `zeroed` says is out of date */
     if (heap != NULL && size <= SIZE_LIMIT) {
-        if (UNLIKELY(knob(KNOB_site_rules)))
-            run = run_by_site(heap, size, (uintptr_t)__builtin_return_address(0), &kept);
-        if (run == NULL) kept = (run = mid_allocate(heap, size)) != NULL;
+        if (UNLIKELY(knob(KNOB_site_rules))) run = run_by_site(heap, size, (uintptr_t)__builtin_return_address(0));
+        if (run == NULL) cached = (run = mid_allocate(heap, size)) != NULL;
     }
     if (run == NULL) {
         run = run_fetch(heap, size, 1);
         helper_offer();
     }
     if (run == NULL) return refuse();
-    bool zeroed = (run->zeroed && !kept) || run_bare(run);
+    bool zeroed = (run->zeroed && !cached) || run_bare(run);
     return zeroed ? (void *)run_block(run) : memset((void *)run_block(run), 0, size);
 }
 

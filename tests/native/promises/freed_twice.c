@@ -188,11 +188,18 @@ PROMISE(a_run_that_two_threads_free_at_a_time_has_one_owner_though_one_keeps_no_
     }
 }
 
-static void expect_end(pid_t child) {
-    int status;
-    HOLDS(waitpid(child, &status, 0) == child);
-    HOLDS(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-}
+/* What is done there ends the child. */
+#define ENDS(crime)                                                \
+    do {                                                           \
+        int status;                                                \
+        pid_t child = child_begins();                              \
+        if (child == 0) {                                          \
+            crime;                                                 \
+            _exit(0);                                              \
+        }                                                          \
+        HOLDS(waitpid(child, &status, 0) == child);                \
+        HOLDS(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT); \
+    } while (0)
 
 /* Nor is one in a magazine that went to the depot slots and all, as those do of which some came back from there; nor
  * one in a slab, between blocks that stay. */
@@ -211,14 +218,7 @@ static void resize_freed(size_t size, int apart, int home) {
 PROMISE(is_not_resized_in_a_slab_or_in_a_magazine_of_the_depot) {
     for (size_t size = 16; size <= 48; size += 16)
         for (int home = 0; home < 2; home++)
-            for (int apart = 100; apart < 4000; apart += 500) {
-                pid_t child = child_begins();
-                if (child == 0) {
-                    resize_freed(size, apart, home);
-                    _exit(0);
-                }
-                expect_end(child);
-            }
+            for (int apart = 100; apart < 4000; apart += 500) ENDS(resize_freed(size, apart, home));
 }
 
 /* What is written to a block that is free is noticed before the block is taken again: also where the block goes from
@@ -237,14 +237,7 @@ static void write_to_freed(size_t size, int freed, int early) {
 PROMISE(a_write_to_a_free_block_is_noticed_wherever_it_lies) {
     for (size_t size = 16; size <= 1024; size *= 4)
         for (int early = 0; early < 2; early++)
-            for (int freed = 0; freed < 600; freed += 29) {
-                pid_t child = child_begins();
-                if (child == 0) {
-                    write_to_freed(size, freed, early);
-                    _exit(0);
-                }
-                expect_end(child);
-            }
+            for (int freed = 0; freed < 600; freed += 29) ENDS(write_to_freed(size, freed, early));
 }
 
 /* A run that was freed, or that an address lies within, is neither freed nor resized, nor is its length told. `grown`:
@@ -263,14 +256,7 @@ static void misuse_run(size_t size, bool grown, bool freed, int how) {
 PROMISE(a_run_that_is_nobodys_ends_who_uses_it) {
     static const size_t sizes[] = {50 * KIB, 100 * KIB, 300 * KIB, 4 * MIB};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-        for (int way = 0; way < 12; way++) {
-            pid_t child = child_begins();
-            if (child == 0) {
-                misuse_run(sizes[s], way % 2, way / 2 % 2, way / 4);
-                _exit(0);
-            }
-            expect_end(child);
-        }
+        for (int way = 0; way < 12; way++) ENDS(misuse_run(sizes[s], way % 2, way / 2 % 2, way / 4));
 }
 
 static int by_word(const void *one, const void *two) {

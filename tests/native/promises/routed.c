@@ -24,26 +24,26 @@ PROMISE(alignment_is_honoured_under_every_rule) {
             }
 }
 
-/* The one site of what follows. */
+/* A function whose one call is a site. */
 static __attribute__((noinline)) char *ask(size_t size) {
     char *block = malloc(size);
     __asm__ volatile("" : : "r"(block) : "memory"); /* it is no tail call */
     return block;
 }
 
-/* Its row, NULL while it has none. */
-static hak_site_t *site_of_ask(void) {
+/* The site's row, NULL while it has none. */
+static hak_site_t *site_of(char *(*asks)(size_t)) {
     size_t (*read)(hak_site_t *, size_t) = (size_t (*)(hak_site_t *, size_t))library("hak_site_read");
     static hak_site_t rows[1024];
     for (size_t i = read(rows, 1024); i-- > 0;)
-        if (rows[i].address - (uintptr_t)ask < 64) return &rows[i];
+        if (rows[i].address - (uintptr_t)asks < 64) return &rows[i];
     return NULL;
 }
 
 static void rule_ask(int rule) {
     int (*set)(uint64_t, int) = (int (*)(uint64_t, int))library("hak_site_set");
-    HOLDS(set(site_of_ask()->address, rule) == 0);
-    HOLDS(site_of_ask()->rule == rule && site_of_ask()->by_hand == (rule != HAK_SITE_NONE));
+    HOLDS(set(site_of(ask)->address, rule) == 0);
+    HOLDS(site_of(ask)->rule == rule && site_of(ask)->by_hand == (rule != HAK_SITE_NONE));
 }
 
 static unsigned asked_in(size_t size) {
@@ -55,10 +55,10 @@ static unsigned asked_in(size_t size) {
 
 PROMISE(a_rule_says_which_pool_serves) {
     enum { SIZE = 5000, LONG = 100 * KIB };
-    HOLDS(asked_in(SIZE) == HAK_SPAN_SLAB && site_of_ask() == NULL);
+    HOLDS(asked_in(SIZE) == HAK_SPAN_SLAB && site_of(ask) == NULL);
     set_knob("site_rules", 1);
     HOLDS(asked_in(SIZE) == HAK_SPAN_SLAB && asked_in(LONG) == HAK_SPAN_RUN && counter("site_routed") == 0);
-    HOLDS(site_of_ask()->allocations == 2);
+    HOLDS(site_of(ask)->allocations == 2);
     rule_ask(HAK_SITE_RUN);
     HOLDS(asked_in(SIZE) == HAK_SPAN_RUN && asked_in(LONG) == HAK_SPAN_RUN && counter("site_routed") == 2);
     char *idle = ask(LONG);
@@ -80,12 +80,12 @@ PROMISE(a_rule_says_which_pool_serves) {
 PROMISE(a_site_whose_blocks_grow_is_routed_to_where_they_can) {
     set_knob("site_rules", 1);
     for (int i = 0; i < 40; i++) {
-        bool routed = i != 0 && site_of_ask()->rule == HAK_SITE_GROWTH;
+        bool routed = i != 0 && site_of(ask)->rule == HAK_SITE_GROWTH;
         char *block = ask(100 * KIB);
         HOLDS(span_of(block).kind == (routed ? HAK_SPAN_WINDOW : HAK_SPAN_RUN));
         free(realloc(block, 1 * MIB));
     }
-    HOLDS(site_of_ask()->rule == HAK_SITE_GROWTH && !site_of_ask()->by_hand);
+    HOLDS(site_of(ask)->rule == HAK_SITE_GROWTH && !site_of(ask)->by_hand);
 }
 
 /* Its blocks are watched to see whether they move, which one in ten does. */
@@ -95,7 +95,7 @@ PROMISE(a_site_whose_blocks_seldom_grow_is_left_alone) {
         char *block = ask(100 * KIB);
         free(i % 10 == 0 ? realloc(block, 1 * MIB) : block);
     }
-    HOLDS(site_of_ask()->rule == HAK_SITE_NONE && site_of_ask()->growths > 0);
+    HOLDS(site_of(ask)->rule == HAK_SITE_NONE && site_of(ask)->growths > 0);
 }
 
 PROMISE(a_rule_set_by_hand_is_not_unlearnt) {
@@ -103,7 +103,7 @@ PROMISE(a_rule_set_by_hand_is_not_unlearnt) {
     free(ask(100 * KIB));
     rule_ask(HAK_SITE_RUN);
     for (int i = 0; i < 40; i++) free(realloc(ask(100 * KIB), 1 * MIB));
-    HOLDS(site_of_ask()->rule == HAK_SITE_RUN && site_of_ask()->by_hand);
+    HOLDS(site_of(ask)->rule == HAK_SITE_RUN && site_of(ask)->by_hand);
 }
 
 /* More sites than there are rows: a new one takes the row of an old one, but neither its counts nor a rule that was set
@@ -116,9 +116,9 @@ PROMISE(sites_give_way_to_others_but_not_rules_set_by_hand) {
     static bool taken[ADDRESSES];
     set_knob("site_rules", 1);
     for (int i = 0; i < 10; i++) free(realloc(ask(100 * KIB), 1 * MIB));
-    HOLDS(site_of_ask()->growths > 0);
+    HOLDS(site_of(ask)->growths > 0);
     HOLDS(set(1, HAK_SITE_GROWTH + 1) == -1 && set(1, HAK_SITE_NONE - 1) == -1 && set(0, HAK_SITE_RUN) == -1);
-    for (uint64_t address = 1; site_of_ask() != NULL; address++) HOLDS(set(address, HAK_SITE_NONE) == 0);
+    for (uint64_t address = 1; site_of(ask) != NULL; address++) HOLDS(set(address, HAK_SITE_NONE) == 0);
     for (size_t i = read(rows, ROWS); i-- > 0;) HOLDS(rows[i].growths == 0);
     size_t set_by_hand = 0, seen = 0;
     for (uint64_t address = 1; address < ADDRESSES; address++)
@@ -127,19 +127,10 @@ PROMISE(sites_give_way_to_others_but_not_rules_set_by_hand) {
     HOLDS(seen == set_by_hand && seen > ROWS / 2);
 }
 
-/* The one site of what follows. */
 static __attribute__((noinline)) char *ask_for_zeros(size_t size) {
     char *block = calloc(1, size);
     __asm__ volatile("" : : "r"(block) : "memory");
     return block;
-}
-
-static hak_site_t *site_of_zeros(void) {
-    size_t (*read)(hak_site_t *, size_t) = (size_t (*)(hak_site_t *, size_t))library("hak_site_read");
-    static hak_site_t rows[1024];
-    for (size_t i = read(rows, 1024); i-- > 0;)
-        if (rows[i].address - (uintptr_t)ask_for_zeros < 64) return &rows[i];
-    return NULL;
 }
 
 PROMISE(zeroed_blocks_are_routed_and_zero_under_every_rule) {
@@ -147,9 +138,9 @@ PROMISE(zeroed_blocks_are_routed_and_zero_under_every_rule) {
     int (*set)(uint64_t, int) = (int (*)(uint64_t, int))library("hak_site_set");
     set_knob("site_rules", 1);
     free(ask_for_zeros(100 * KIB));
-    HOLDS(site_of_zeros()->allocations == 1);
+    HOLDS(site_of(ask_for_zeros)->allocations == 1);
     for (int rule = HAK_SITE_NONE; rule <= HAK_SITE_GROWTH; rule++) {
-        HOLDS(set(site_of_zeros()->address, rule) == 0);
+        HOLDS(set(site_of(ask_for_zeros)->address, rule) == 0);
         for (int again = 0; again < 40; again++)
             for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i += again < 4 ? 1 : 3) {
                 uint64_t routed = counter("site_routed");
@@ -169,7 +160,7 @@ PROMISE(a_zeroed_giant_is_touched_by_its_caller_alone_under_every_rule) {
     long before = resident_bytes();
     for (int rule = HAK_SITE_NONE; rule <= HAK_SITE_GROWTH; rule++) {
         HOLDS(ask_for_zeros(60 * MIB) != NULL); /* kept: the next one is new, too */
-        HOLDS(set(site_of_zeros()->address, rule) == 0);
+        HOLDS(set(site_of(ask_for_zeros)->address, rule) == 0);
     }
     HOLDS(resident_bytes() - before < 8 * MIB);
 }
