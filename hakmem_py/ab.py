@@ -73,10 +73,8 @@ def overhead(name="lifo", n1=500, n2=3000):
 # ---------------------------------------------------------------- command line
 
 
-def add_ab(subparsers):
-    sub = subparsers.add_parser(
-        "ab", usage="hakmem ab [options] --workload NAME | hakmem ab [options] -- PROGRAM [ARGUMENTS]"
-    )
+def add_ab(sub):
+    sub.usage = "hakmem ab [options] --workload NAME | hakmem ab [options] -- PROGRAM [ARGUMENTS]"
     sub.add_argument(
         "--sides",
         nargs="+",
@@ -91,7 +89,6 @@ def add_ab(subparsers):
     sub.add_argument("--workload", help="workload of the bench, or path of a trace, instead of a program")
     sub.add_argument("program", nargs="*", help="the program and its arguments, after --")
     sub.set_defaults(run=_run)
-    return sub
 
 
 def _run(args):

@@ -312,10 +312,8 @@ def _read(file):
 # --- command line -------------------------------------------------------------------------------------------
 
 
-def add_simulate(subparsers):
-    parser = subparsers.add_parser(
-        "simulate", description="Play a bandit policy against arms of known means."
-    )
+def add_simulate(parser):
+    parser.description = "Play a bandit policy against arms of known means."
     add = parser.add_argument
     add("--policy", default="ucb1", help="a policy, default ucb1; an unknown name lists them all")
     add(
@@ -336,7 +334,6 @@ def add_simulate(subparsers):
     add("--json", action="store_true", help="print one JSON object")
     parser.error = lambda message: parser.exit(2, f"hakmem simulate: {message}\n")
     parser.set_defaults(run=lambda args: _command(args, parser))
-    return parser
 
 
 def _command(args, parser):

@@ -400,13 +400,11 @@ def _call(command, folder=None, env=None):
     return done.stdout
 
 
-def add_build(subparsers):
-    sub = subparsers.add_parser("build")
+def add_build(sub):
     sub.add_argument(
         "variants", nargs="*", default=["release"], help=f"{', '.join(VARIANTS)}; default release"
     )
     sub.set_defaults(run=_run)
-    return sub
 
 
 def _run(args):

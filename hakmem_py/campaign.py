@@ -249,13 +249,11 @@ def _keep(folder, known, timeout_s, rows, facts):
     return {row["run_id"] for row in rows}
 
 
-def add_campaign(subparsers):
-    sub = subparsers.add_parser("campaign")
+def add_campaign(sub):
     sub.add_argument("experiment", help="name of a spec in data/specs, or the path of one")
     sub.add_argument("--scheduler", metavar="tcp://HOST:PORT", help="default: one worker on this machine")
     runner.add_choice(sub)
     sub.set_defaults(run=_run)
-    return sub
 
 
 def _run(args):

@@ -156,8 +156,7 @@ def verdict(table):
     return not said, "; ".join(said) or f"{timed}, and no more instructions"
 
 
-def add_check(subparsers):
-    sub = subparsers.add_parser("check")
+def add_check(sub):
     sub.add_argument("--base", default="HEAD", help="commit to compare with; default HEAD")
     sub.add_argument("--blocks", type=int, default=60, help="randomised blocks; default 60")
     sub.add_argument("--workloads", nargs="+", default=list(GATE), choices=GATE, metavar="NAME")
@@ -165,7 +164,6 @@ def add_check(subparsers):
         "--since", metavar="COMMIT", help="show instead where instruction counts changed since this commit"
     )
     sub.set_defaults(run=_run)
-    return sub
 
 
 def _show_history(table):

@@ -1,4 +1,4 @@
-"""The command line: each subcommand is defined beside what it drives, as `add_NAME(subparsers)`."""
+"""The command line: each subcommand is defined beside what it drives, as `add_NAME(parser)`."""
 
 import argparse
 import os
@@ -40,15 +40,12 @@ RESUMED = ("run", "campaign", "decide", "soak", "report", "freeze", "check")
 EVERYWHERE = ("peers", "compare")
 
 
-def parser(names):
-    """The parser with these subcommands; importing only their owners keeps `report` free of the compiler."""
-    top = argparse.ArgumentParser(prog="hakmem", description="HAKMEM: build, measure, judge, report.")
-    subparsers = top.add_subparsers(dest="command", required=True, metavar="SUBCOMMAND")
-    for name in names:
-        owner, purpose = COMMANDS[name]
-        sub = getattr(import_module(f".{owner}", __package__), f"add_{name}")(subparsers)
-        sub.description = sub.description or purpose
-    return top
+def parser(name):
+    """The parser of one subcommand; importing only its owner keeps `report` free of the compiler."""
+    owner, purpose = COMMANDS[name]
+    made = argparse.ArgumentParser(prog=f"hakmem {name}", description=purpose)
+    getattr(import_module(f".{owner}", __package__), f"add_{name}")(made)
+    return made
 
 
 class StdoutError(Exception):
@@ -121,7 +118,7 @@ def _main(argv):
     if not argv or argv[0] not in COMMANDS:
         return usage(argv)
     try:
-        args = parser([argv[0]]).parse_args(argv)  # importing takes seconds, in which a user may stop it
+        args = parser(argv[0]).parse_args(argv[1:])  # importing takes seconds, in which a user may stop it
         if argv[0] not in EVERYWHERE and not (ROOT / "native").is_dir():
             import_module(".build", __package__).source_files()  # raises a BuildError that says so
         return args.run(args) or 0

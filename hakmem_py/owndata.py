@@ -21,18 +21,16 @@ class DataError(ValueError):
     """A file that cannot be judged: one line naming the line or block, and what would mend it."""
 
 
-def add_compare(subparsers):
-    """Adds `compare FILE`; exit status 0 whatever the verdict, 2 where the file cannot be judged."""
-    form = argparse.RawDescriptionHelpFormatter
-    command = subparsers.add_parser("compare", formatter_class=form, epilog=__doc__)
-    add = command.add_argument
+def add_compare(parser):
+    """`compare FILE`; exit status 0 whatever the verdict, 2 where the file cannot be judged."""
+    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, __doc__
+    add = parser.add_argument
     add("file", help="CSV with columns a, b or block, variant, value")
     add("--baseline", metavar="NAME", help="what the others would replace (default: a, or the first variant)")
     add("--threshold", type=_share, default=stats.RUN_THRESHOLD, help="gain worth a GO (default 1%%)")
     add("--margin", type=_share, default=stats.MARGIN, help="smaller differences are none (default 1%%)")
     add("--json", action="store_true", help="print one JSON object per comparison, a line each")
-    command.set_defaults(run=run)
-    return command
+    parser.set_defaults(run=run)
 
 
 def run(args):

@@ -163,13 +163,11 @@ def _apt(arguments, folder):
     return subprocess.run(["apt-get", "-q", *arguments], cwd=folder, capture_output=True, text=True)
 
 
-def add_peers(subparsers):
-    sub = subparsers.add_parser("peers")
+def add_peers(sub):
     sub.add_argument(
         "--get", action="store_true", help="unpack missing ones from Debian packages, without root"
     )
     sub.set_defaults(run=_run)
-    return sub
 
 
 def _run(args):

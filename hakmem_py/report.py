@@ -261,11 +261,8 @@ def _make(args, runs):
     return 1 if failed else 0
 
 
-def add_report(subparsers):
-    """The subcommand `report`; returns its parser."""
-    parser = subparsers.add_parser(
-        "report", help="run notebooks and make their HTML pages", description=__doc__
-    )
+def add_report(parser):
+    parser.description = __doc__
     add = parser.add_argument
     add("notebooks", nargs="*", metavar="NOTEBOOK", help="path, name or number; default: all")
     add("-p", dest="parameter", action="append", default=[], metavar="NAME=VALUE", help="set in each of them")
@@ -282,4 +279,3 @@ def add_report(subparsers):
     add("--timeout", type=int, metavar="SECONDS", help=f"for one cell; default {CELL_TIMEOUT_S}, --full 6 h")
     add("--out", type=Path, default=ROOT / "reports", help="default: reports")
     parser.set_defaults(run=report)
-    return parser

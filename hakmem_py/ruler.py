@@ -40,12 +40,10 @@ def decide(name, **choice):
     return samples, table
 
 
-def add_decide(subparsers):
-    """Adds `decide`; exit status 1 where something stays undecided."""
-    sub = subparsers.add_parser("decide")
+def add_decide(sub):
+    """`decide`; exit status 1 where something stays undecided."""
     sub.add_argument("experiment", help="name of a spec in data/specs, or path of one, that fixes its looks")
     sub.set_defaults(run=_decide)
-    return sub
 
 
 def _decide(args):
@@ -56,14 +54,12 @@ def _decide(args):
     return 1 if "UNDECIDED" in set(table["verdict"]) else 0
 
 
-def add_calibrate(subparsers):
-    """Adds `calibrate`; exit status 1 where the machine fails."""
-    sub = subparsers.add_parser("calibrate")
+def add_calibrate(sub):
+    """`calibrate`; exit status 1 where the machine fails."""
     sub.add_argument("--quick", action="store_true", help="a check of a minute, too short to certify")
     sub.add_argument("--blocks", type=int, help="randomised blocks of three runs")
     sub.add_argument("--json", action="store_true", help="print the whole calibration")
     sub.set_defaults(run=_run)
-    return sub
 
 
 def _run(args):

@@ -337,12 +337,10 @@ def _core(block, seed):
 # ---------------------------------------------------------------- command line
 
 
-def add_run(subparsers):
-    sub = subparsers.add_parser("run")
+def add_run(sub):
     sub.add_argument("experiments", nargs="+", help="names of specs in data/specs, or paths of such files")
     add_choice(sub)
     sub.set_defaults(run=_run)
-    return sub
 
 
 def add_choice(sub):

@@ -222,14 +222,12 @@ def with_table(text, table):
 # ---------------------------------------------------------------- command line
 
 
-def add_freeze(subparsers):
-    sub = subparsers.add_parser("freeze")
+def add_freeze(sub):
     names = "experiments of data/specs, notebooks that simulate, or NOTEBOOK_runs: a notebook's tables"
     sub.add_argument("names", nargs="+", metavar="NAME", help=names)
     sub.add_argument("--quick", action="store_true", help="the samples of the quick mode")
     sub.add_argument("--blocks", type=int, help="how many blocks; default: as the specification says")
     sub.set_defaults(run=_freeze)
-    return sub
 
 
 def _freeze(args):
@@ -258,10 +256,8 @@ def _simulated(name):
     return (store.REFERENCE / name / "outcomes.parquet").exists()
 
 
-def add_readme(subparsers):
-    sub = subparsers.add_parser("readme")
+def add_readme(sub):
     sub.set_defaults(run=_readme)
-    return sub
 
 
 def _readme(_args):

@@ -258,14 +258,12 @@ def rates(table):
 # ---------------------------------------------------------------- command line
 
 
-def add_soak(subparsers):
-    """Adds `soak`; exit status 1 where the subject's memory certainly grows."""
-    sub = subparsers.add_parser("soak")
+def add_soak(sub):
+    """`soak`; exit status 1 where the subject's memory certainly grows."""
     sub.add_argument("--minutes", type=float, default=60.0, help="length of the soak (default 60)")
     sub.add_argument("--workload", default="large_ws", help="workload of the bench (default large_ws)")
     sub.add_argument("--beside", default="system", help="allocator of the other process (default system)")
     sub.set_defaults(run=_soak)
-    return sub
 
 
 def _soak(args):

@@ -130,8 +130,8 @@ def _digest(path, _written_ns):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def add_trace(subparsers):
-    sub = subparsers.add_parser("trace", usage="hakmem trace [--out FOLDER] [--records N] -- PROGRAM ...")
+def add_trace(sub):
+    sub.usage = "hakmem trace [--out FOLDER] [--records N] -- PROGRAM ..."
     sub.add_argument(
         "--out", type=Path, default=Path("traces"), help="folder of the traces, default ./traces"
     )
@@ -140,7 +140,6 @@ def add_trace(subparsers):
     )
     sub.add_argument("program", nargs="+", help="the program and its arguments, after --")
     sub.set_defaults(run=_run)
-    return sub
 
 
 def _cure(trace, args):

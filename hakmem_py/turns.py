@@ -178,8 +178,7 @@ def lasting(seconds, target, wait_s=0.0):
 # ---------------------------------------------------------------- command line
 
 
-def add_toggle(subparsers):
-    sub = subparsers.add_parser("toggle")
+def add_toggle(sub):
     sub.add_argument(
         "turns", metavar="KNOB=A,B", help="A, B: whole numbers, such as 64 or 64M; for ACE ace_enabled=0,1"
     )
@@ -187,7 +186,6 @@ def add_toggle(subparsers):
     sub.add_argument("--workload", required=True, help="workload of the bench, or path of a trace")
     sub.add_argument("--seconds", type=float, help="length of a run, found by trials; in place of --scale")
     sub.set_defaults(run=_run)
-    return sub
 
 
 def _run(args):
