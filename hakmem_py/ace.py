@@ -39,7 +39,7 @@ LEARNER = ("knob", "block_size", "arms", "arm", "policy", "windows", "reward", "
 # ---------------------------------------------------------------- tables
 
 
-def events(since=0, variant="release"):
+def events(since=0):
     """Decisions of this process with a number above `since`, one row each.
 
     attrs["lost"]: how many were overwritten before they could be read.
@@ -50,18 +50,18 @@ def events(since=0, variant="release"):
     (begin_ns, end_ns, cpu_ns, refills, spills, swaps, contended, faults, syscalls, purged_bytes) and levels
     (cached_bytes, live_bytes), rss_bytes, seed.
     """
-    library = load(variant)
+    library = load()
     cursor, lost = library.ffi.new("uint64_t *", since), library.ffi.new("uint64_t *")
     buffer, rows = library.ffi.new("hak_event_t[]", BATCH), []
     kind = library.ffi.typeof("hak_event_t")
     while filled := library.lib.hak_event_read(cursor, buffer, BATCH, lost):
         rows += [_event(buffer[i], kind) for i in range(filled)]
-    table = _named(pd.DataFrame(rows, columns=_columns(variant)), variant)
+    table = _named(pd.DataFrame(rows, columns=_columns()))
     table.attrs["lost"] = lost[0]
     return table
 
 
-def history(paths, variant="release"):
+def history(paths):
     """The table of `events`, from files that HAKMEM_ACE_EVENTS wrote; column `process` numbers the files.
 
     paths: one path or several. attrs["lost"]: decisions that no file holds. Raises FileNotFoundError where
@@ -72,44 +72,44 @@ def history(paths, variant="release"):
         raise FileNotFoundError(
             f"no history at {paths}: run with HAKMEM_ACE_ENABLED=1 HAKMEM_ACE_EVENTS=FILE-%p.csv"
         )
-    parts = [_read_history(path, variant).assign(process=process) for process, path in enumerate(found)]
+    parts = [_read_history(path).assign(process=process) for process, path in enumerate(found)]
     parts = [part for part in parts if len(part)] or parts[:1]
     lost = sum(int(part["lost"].max()) for part in parts if len(part))
-    table = _named(pd.concat(parts, ignore_index=True).drop(columns="lost"), variant)
+    table = _named(pd.concat(parts, ignore_index=True).drop(columns="lost"))
     table.attrs["lost"] = lost
     return table
 
 
-def _read_history(path, variant):
+def _read_history(path):
     try:
         text = Path(path).read_text(encoding="utf-8")
         part = pd.read_csv(io.StringIO(text.rpartition("\n")[0]))  # a killed process may leave half a row
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as a history of ACE: {error}") from None
-    if missing := {*_columns(variant), "lost"} - {*part}:
+    if missing := {*_columns(), "lost"} - {*part}:
         raise ValueError(f"{path} is no history of ACE: it has no column {', '.join(sorted(missing))}")
     if part["time_ns"].eq("time_ns").any():
         raise ValueError(f"{path} mixes processes: give each its own file by HAKMEM_ACE_EVENTS=FILE-%p.csv")
     return part
 
 
-def learners(variant="release"):
+def learners():
     """One row per learner, by its number: knob, block_size (bytes; 0: the whole allocator), arms (how many),
     arm (in force), policy, windows, reward (of the last one), noise, settings (the knob's value per arm)."""
-    library = load(variant)
+    library = load()
     row, rows = library.ffi.new("hak_learner_t *"), []
     for number in range(library.lib.hak_ace_learner_count()):
         library.lib.hak_ace_learner_read(number, row)
         values = {name: getattr(row, name) for name in LEARNER} | {"knob": library.text(row.knob)}
         rows.append(values | {"learner": number, "settings": list(row.settings[0 : row.arms])})
     table = pd.DataFrame(rows, columns=["learner", *LEARNER, "settings"]).set_index("learner")
-    table["policy"] = table["policy"].map(_policy_names(variant))
+    table["policy"] = table["policy"].map(_policy_names())
     return table
 
 
-def costs(variant="release"):
+def costs():
     """Cost of each kind of event in ns (clear: per byte purged), measured when ACE starts; zeros before."""
-    measured = load(variant).lib.hak_ace_costs()
+    measured = load().lib.hak_ace_costs()
     names = ("refill", "spill", "swap", "contention", "fault", "syscall", "clear")
     return pd.Series({name: getattr(measured, name) for name in names}, name="ns")
 
@@ -121,9 +121,9 @@ def firings(table, slow=False):
     return int(rows.groupby(processes)["time_ns"].nunique().max()) if len(rows) else 0
 
 
-def _columns(variant):
+def _columns():
     """Columns of the table of events, in the order of hakmem.h."""
-    ffi = load(variant).ffi
+    ffi = load().ffi
     return [*_event(ffi.new("hak_event_t *"), ffi.typeof("hak_event_t"))]
 
 
@@ -139,27 +139,27 @@ def _event(row, kind):
     return columns
 
 
-def _named(table, variant):
+def _named(table):
     """The table with names of policies, reasons and knobs, without the indices of arms that nobody has."""
     knob = table["learner"].map(dict(enumerate(SLOW))).where(table["block_size"].eq(0), "magazine_blocks")
     table.insert(3, "knob", knob)
-    table["policy"] = table["policy"].map(_policy_names(variant))
+    table["policy"] = table["policy"].map(_policy_names())
     table["reason"] = table["reason"].map(dict(enumerate(REASONS)))
     index = [name for name in table if name.startswith("index_")]
     return table.drop(columns=[name for name in index if len(table) and not table[name].any()])
 
 
-def _policy_names(variant):
+def _policy_names():
     """{number of a policy, as learners hold it: its name}."""
-    return {-1: OUTSIDE} | dict(enumerate(policy_names(variant)))
+    return {-1: OUTSIDE} | dict(enumerate(policy_names()))
 
 
 # ---------------------------------------------------------------- at work
 
 
-def start(variant="release", **parameters):
+def start(**parameters):
     """Starts ACE here, with parameters of its policies (scale=, gamma=, ...). Raises NativeError."""
-    lib = load(variant).lib
+    lib = load().lib
     for name, value in parameters.items():
         if lib.hak_ace_parameter(name.encode(), float(value)) < 0:
             raise NativeError(
@@ -167,17 +167,17 @@ def start(variant="release", **parameters):
                 "`hakmem simulate --means 0,1 --policy NAME --param x=0` lists what NAME takes"
             )
     if lib.hak_ace_start() == -2:
-        raise NativeError(f"variant {variant!r} is compiled without ACE: load another in a fresh process")
+        raise NativeError("this library is compiled without ACE: load another variant in a fresh process")
 
 
-def stop(variant="release"):
+def stop():
     """Stops ACE: knobs get their earlier values back; what was learned is kept for the next start."""
-    load(variant).lib.hak_ace_stop()
+    load().lib.hak_ace_stop()
 
 
-def bursts(block_size=64, blocks=400, variant="release"):
+def bursts(block_size=64, blocks=400):
     """A function that takes `blocks` blocks of `block_size` bytes and gives them back, oldest first."""
-    lib = load(variant).lib
+    lib = load().lib
     take, give = lib.hak_malloc, lib.hak_free
 
     def burst():
@@ -211,7 +211,7 @@ class Fitted:
         self.played.add(arm)
 
 
-def drive(policy, learner=64, windows=200, interval_s=0.01, work=None, variant="release"):
+def drive(policy, learner=64, windows=200, interval_s=0.01, work=None):
     """Lets `policy` choose the arms of one learner in this process. Returns its decisions, as `events` does.
 
     policy: any object with select(), which returns an arm counted from 0, and update(arm, reward); or a
@@ -224,33 +224,33 @@ def drive(policy, learner=64, windows=200, interval_s=0.01, work=None, variant="
     leaves the learner alone until `release`. Raises NativeError for an unknown learner, TypeError for an
     object that is no policy.
     """
-    number = learner_number(learner, variant)
-    work = work or bursts(learner if isinstance(learner, Integral) else 64, variant=variant)
-    player = _Player(policy, number, load(variant))
+    number = learner_number(learner)
+    work = work or bursts(learner if isinstance(learner, Integral) else 64)
+    player = _Player(policy, number)
     player.end_window()  # what came before belongs to no window of the policy
-    since, parts = max(events(variant=variant)["number"], default=0), []
+    since, parts = max(events()["number"], default=0), []
     for window in range(windows):
         player.window(work, interval_s)
         if window % BATCH == BATCH - 1 or window == windows - 1:  # before the ring overwrites them
-            parts.append(events(since, variant))
+            parts.append(events(since))
             since = max(parts[-1]["number"], default=since)
     if not player.error:
-        release(learner, variant)
-    table = pd.concat(parts, ignore_index=True) if parts else events(2**62, variant)
+        release(learner)
+    table = pd.concat(parts, ignore_index=True) if parts else events(2**62)
     table = table.query("learner == @number").reset_index(drop=True)
     table.loc[table["time_ns"] > player.chosen_ns, "reason"] = "frozen"
     table.attrs["error"] = player.error
     return table
 
 
-def release(learner, variant="release"):
+def release(learner):
     """Gives a driven learner back to ACE's own policy; its arm stays in force until that policy decides."""
-    load(variant).lib.hak_ace_choose(learner_number(learner, variant), -1)
+    load().lib.hak_ace_choose(learner_number(learner), -1)
 
 
-def learner_number(learner, variant="release"):
+def learner_number(learner):
     """The number of the learner of a block size or a knob; it is made if need be. Raises NativeError."""
-    lib = load(variant).lib
+    lib = load().lib
     number = lib.hak_ace_learner_of(learner if isinstance(learner, Integral) else 64)
     if not isinstance(learner, Integral):
         number = SLOW.index(learner) if learner in SLOW else -1
@@ -267,16 +267,16 @@ class _Player:
     chosen_ns: end of the last window whose arm the policy chose.
     """
 
-    def __init__(self, policy, number, library):
+    def __init__(self, policy, number):
         if not any(hasattr(policy, one) and hasattr(policy, two) for one, two in POLICY_VERBS):
             raise TypeError(
                 f"{policy!r} is no policy: it needs select() and update(arm, reward), or MABWiser's methods"
             )
         self.policy = policy if hasattr(policy, "select") else Fitted(policy)
-        self.number, self.library, self.error, self.chosen_ns = number, library, None, 0
-        row = learners(library.build.variant).loc[number]
+        self.number, self.library, self.error, self.chosen_ns = number, load(), None, 0
+        row = learners().loc[number]
         self.arms = int(row["arms"])
-        library.lib.hak_ace_choose(number, int(row["arm"]))  # from here on ACE leaves it alone
+        self.library.lib.hak_ace_choose(number, int(row["arm"]))  # from here on ACE leaves it alone
 
     def window(self, work, interval_s):
         """One window."""

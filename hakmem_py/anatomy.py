@@ -13,8 +13,8 @@ from . import native
 class Program:
     """A small program inside this process: `fill` takes blocks, `thin` gives some back, `close` all."""
 
-    def __init__(self, seed=1, variant="release"):
-        self.lib, self.random, self.blocks = native.load(variant).lib, random.Random(seed), []
+    def __init__(self, seed=1):
+        self.lib, self.random, self.blocks = native.load().lib, random.Random(seed), []
 
     def fill(self, blocks, smallest, largest):
         """Takes that many blocks; their sizes in bytes are drawn uniformly from smallest to largest."""
@@ -42,24 +42,22 @@ class Program:
         self.thin(1)
 
 
-def journey(size=208, blocks=1500, variant="release"):
+def journey(size=208, blocks=1500):
     """The path of one block of `size` bytes through the allocator: one row per step.
 
     Columns: step; loaded, spare: blocks in this thread's two magazines; capacity: blocks that one of them
     holds; depot: full magazines; slab_used: blocks out of the block's slab, those in magazines included (0:
     it lies in no slab); same_address: whether malloc returned the same block, in that step only.
     """
-    library = native.load(variant)
-    take, give = library.lib.hak_malloc, library.lib.hak_free
+    lib = native.load().lib
+    take, give = lib.hak_malloc, lib.hak_free
     others = [take(size) for _ in range(blocks)]
     block = take(size)
-    rows = [_seen("malloc: taken from the magazine", block, size, library)]
+    rows = [_seen("malloc: taken from the magazine", block, size)]
     give(block)
-    rows.append(_seen("free: on top of the magazine", block, size, library))
+    rows.append(_seen("free: on top of the magazine", block, size))
     again = take(size)
-    rows.append(
-        _seen("malloc: the same block comes back", block, size, library) | {"same_address": again == block}
-    )
+    rows.append(_seen("malloc: the same block comes back", block, size) | {"same_address": again == block})
     give(again)
     capacity = rows[0]["capacity"]
     for step, count in (
@@ -68,18 +66,18 @@ def journey(size=208, blocks=1500, variant="release"):
     ):
         for _ in range(count):
             give(others.pop())
-        rows.append(_seen(step, block, size, library))
+        rows.append(_seen(step, block, size))
     for other in others:
         give(other)
-    rows.append(_seen("all others are freed", block, size, library))
-    library.lib.hak_purge()
-    rows.append(_seen("purge: the blocks in caches go home", block, size, library))
+    rows.append(_seen("all others are freed", block, size))
+    lib.hak_purge()
+    rows.append(_seen("purge: the blocks in caches go home", block, size))
     return pd.DataFrame(rows)
 
 
-def shares(variant="release"):
+def shares():
     """Who holds the bytes that may cost memory now: columns bytes (who, in words), MB, share (of all)."""
-    held = native.counters(variant)["value"]
+    held = native.counters()["value"]
     committed, live, free = (int(held[name]) for name in ("committed_bytes", "live_bytes", "dirty_bytes"))
     cached = min(int(held["cached_bytes"]), committed - live - free)
     rows = {
@@ -99,10 +97,9 @@ def holder(address, table):
     return None if found.empty else found.iloc[0]
 
 
-def _seen(step, block, size, library):
-    variant = library.build.variant
-    span = holder(int(library.ffi.cast("uintptr_t", block)), native.spans(variant))
-    mine = native.magazines(variant).query("block_size >= @size").nsmallest(1, "block_size").iloc[0]
+def _seen(step, block, size):
+    span = holder(int(native.load().ffi.cast("uintptr_t", block)), native.spans())
+    mine = native.magazines().query("block_size >= @size").nsmallest(1, "block_size").iloc[0]
     levels = {name: int(mine[name]) for name in ("loaded", "spare", "capacity", "depot")}
     in_slab = span is not None and span["kind"] == "slab"
     return {"step": step} | levels | {"slab_used": int(span["used"]) if in_slab else 0}

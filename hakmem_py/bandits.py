@@ -40,7 +40,7 @@ def _core():
     """(ffi, lib) of the release build."""
     from . import native
 
-    module = native.load("release")
+    module = native.load()
     return module.ffi, module.lib
 
 

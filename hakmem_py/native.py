@@ -1,6 +1,7 @@
 """A build of the library inside this process: its knobs, counters and memory as DataFrames.
 
-One build per process: the library's thread-local memory comes from a small reserve that all libraries share.
+One build per process, which `load` chooses: the library's thread-local memory comes from a small reserve that
+all libraries share.
 """
 
 import errno
@@ -49,12 +50,15 @@ class Library:
 _loaded: Library | None = None
 
 
-def load(variant="release"):
-    """The Library of a variant, compiled where needed. Raises NativeError for a second, different one."""
+def load(variant=None):
+    """The Library of this process, compiled where needed: at first that of `variant`, by default release.
+
+    Raises NativeError for a second, different one.
+    """
     global _loaded
     if _loaded is None:
-        _loaded = _import(build(variant))
-    elif _loaded.build.variant != variant:
+        _loaded = _import(build(variant or "release"))
+    elif variant not in (None, _loaded.build.variant):
         raise NativeError(
             f"this process has loaded {_loaded.build.variant!r}, so {variant!r} needs another process: "
             "restart the kernel, or measure it by hp.ensure, which starts processes of its own"
@@ -81,10 +85,10 @@ def _import(done):
 # ---------------------------------------------------------------- tables
 
 
-def knobs(variant="release"):
+def knobs():
     """One row per knob, by name: unit, value (in force), preset (after profile and environment), minimum,
     maximum, learnable (by ACE), at_start (read only when a process starts), why."""
-    library = load(variant)
+    library = load()
     row = library.ffi.new("hak_knob_t *")
     rows = []
     for i in range(library.lib.hak_knob_count()):
@@ -95,14 +99,13 @@ def knobs(variant="release"):
 
 def settings():
     """Environment variables that any build knows: HAKMEM_ and PROFILE, ACE_EVENTS or the name of a knob."""
-    variant = _loaded.build.variant if _loaded else "release"
-    return [f"HAKMEM_{name.upper()}" for name in ("profile", "ace_events", *knobs(variant).index)]
+    return [f"HAKMEM_{name.upper()}" for name in ("profile", "ace_events", *knobs().index)]
 
 
-def set_knob(name, value, variant="release"):
+def set_knob(name, value):
     """Sets a knob for the whole process. Raises NativeError for an unknown name, a value that the knob does
     not take, or a knob that is read only when a process starts."""
-    library, table = load(variant), knobs(variant)
+    library, table = load(), knobs()
     if name not in list(table.index):
         raise NativeError(f"no knob is called {name!r}; there are {', '.join(table.index)}")
     row = table.loc[name]
@@ -136,9 +139,9 @@ def _may_use_node(library, node):
         return library.lib.hak_place(pages, len(page), library.lib.HAK_PLACE_BIND, node) != -errno.EINVAL
 
 
-def counters(variant="release"):
+def counters():
     """One row per counter, all heaps together: name, unit, value, meaning."""
-    library = load(variant)
+    library = load()
     count = library.lib.hak_stat_count()
     rows = library.ffi.new("hak_stat_t[]", count)
     filled = library.lib.hak_stat_read(rows, count)
@@ -147,9 +150,9 @@ def counters(variant="release"):
 
 
 @functools.cache
-def policy_names(variant="release"):
+def policy_names():
     """Names of the policies, in the order of the policy table."""
-    library = load(variant)
+    library = load()
     row, names = library.ffi.new("hak_policy_t *"), []
     for number in range(library.lib.hak_policy_count()):
         library.lib.hak_policy_read(number, row)
@@ -157,17 +160,17 @@ def policy_names(variant="release"):
     return tuple(names)
 
 
-def spans(variant="release"):
+def spans():
     """The heap as it is now: one row per slab, run, growth window or free stretch (kind); sizes in bytes."""
-    library = load(variant)
+    library = load()
     table = _walk(library, "hak_span_t", library.lib.hak_heap_walk, SPAN)
     return table.assign(kind=table["kind"].map(dict(enumerate(SPAN_KINDS))))
 
 
-def magazines(variant="release"):
+def magazines():
     """One row per heap and size class: block_size in bytes; loaded, spare: blocks in the magazine in use and
     in the one behind it; capacity: blocks of a magazine; depot: full magazines there, shared by all heaps."""
-    library = load(variant)
+    library = load()
     return _walk(library, "hak_magazine_t", library.lib.hak_magazine_walk, MAGAZINE)
 
 

@@ -43,13 +43,13 @@ class StackPool:
 
     Only the thread that makes it may use it, unless `shared`. A `with` block destroys it at its end. Objects
     are addresses (cffi's void *). Raises PoolError, and ValueError for an argument that is no count; foreign
-    pointers and double deallocation are detected by variant="checked" only.
+    pointers and double deallocation are detected by the variant `checked` only.
     """
 
-    def __init__(self, size, alignment=16, capacity=0, shared=False, variant="release"):
+    def __init__(self, size, alignment=16, capacity=0, shared=False):
         for name, value in {"size": size, "alignment": alignment, "capacity": capacity}.items():
             _check_count(name, value)
-        self._library = native.load(variant)
+        self._library = native.load()
         lib = self._library.lib
         self._pool = (lib.hak_pool_new_shared if shared else lib.hak_pool_new)(size, alignment)
         if self._pool == self._library.ffi.NULL:

@@ -44,7 +44,7 @@ def preloaded(env, rounds=1):
 
 def test_a_policy_drives_the_live_allocator():
     policy = Greedy()
-    native.load("release").lib.hak_thread_idle()  # no full magazine is left that would serve every burst
+    native.load().lib.hak_thread_idle()  # no full magazine is left that would serve every burst
     table = ace.drive(policy, learner=64, windows=30, interval_s=0.003)
     assert len(table) == sum(policy.pulls) == 30
     assert set(table["arm"]) == set(range(6)) and (table["reason"] == "outside").all()
@@ -436,7 +436,7 @@ def driven(code):
     """A program that steps ACE by hand."""
     head = """
 from hakmem_py import ace, native
-lib, ffi = native.load("release").lib, native.load("release").ffi
+lib, ffi = native.load().lib, native.load().ffi
 window, reward, clock = ffi.new("hak_window_t *"), ffi.new("double *"), [10**9]
 def later():
     clock[0] += 10**9

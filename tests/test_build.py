@@ -55,7 +55,7 @@ def test_a_module_reports_the_variant_it_is(variant):
 def test_a_build_without_ace_says_so():
     env = {"LD_PRELOAD": str(build.build("noace").library), "HAKMEM_PROFILE": "learning"}
     assert "no ACE" in subprocess.run(["true"], env=env, capture_output=True, text=True).stderr
-    code = "from hakmem_py import native; native.load('noace'); native.set_knob('ace_enabled', 1, 'noace')"
+    code = "from hakmem_py import native; native.load('noace'); native.set_knob('ace_enabled', 1)"
     refused = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ace_enabled" in refused.stderr
 

@@ -11,11 +11,11 @@ from hakmem_py import native
 
 @pytest.fixture
 def lib():
-    return native.load("release").lib
+    return native.load().lib
 
 
 def address(block):
-    return int(native.load("release").ffi.cast("uintptr_t", block))
+    return int(native.load().ffi.cast("uintptr_t", block))
 
 
 def holder(block):

@@ -113,8 +113,9 @@ def test_another_thread_may_use_only_a_shared_pool():
 
 
 CHECKED = """
-from hakmem_py import pools
-with pools.StackPool(64, variant="checked") as pool, pools.StackPool(64, variant="checked") as other:
+from hakmem_py import native, pools
+native.load("checked")
+with pools.StackPool(64) as pool, pools.StackPool(64) as other:
     mine, theirs = pool.allocate(), other.allocate()
     pool.deallocate(mine)
     for address in (mine, theirs):
