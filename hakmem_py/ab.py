@@ -52,14 +52,14 @@ def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.
     return gathered(rows, sides)
 
 
-def overhead(name="lifo", n1=500, n2=3000):
+def overhead():
     """Instructions of one call on cached blocks, with ACE off, looking on (frozen) and compiled out.
 
     Columns ace, instructions_per_call, ratio (to off).
     """
     quiet = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_FROZEN": "1", "HAKMEM_ACE_FAST_INTERVAL_MS": "60000"}
     ways = {"off": ("release", {}), "on, frozen": ("release", quiet), "compiled out": ("noace", {})}
-    fixed = {"bench": build.build().bench, "workload": name, "n1": n1, "n2": n2, "first": True}
+    fixed = {"bench": build.build().bench, "workload": "lifo", "n1": 500, "n2": 3000, "first": True}
     counts = instructions.each(
         {
             label: fixed | {"env": env | {"LD_PRELOAD": str(build.build(variant).library)}}

@@ -75,10 +75,10 @@ def groups(table, size):
     return [table.iloc[i : i + size] for i in range(0, len(table) - size + 1, size)]
 
 
-def error_rates(table, size=GROUP):
+def error_rates(table):
     """What the ruler does where the truth is known: {name: as of `rate`}. table: see `costs`."""
-    null = [ratio(part["again"], part["same"]) for part in groups(table, size)]
-    slow = [ratio(part["slow"], part["same"]) for part in groups(table, size)]
+    null = [ratio(part["again"], part["same"]) for part in groups(table, GROUP)]
+    slow = [ratio(part["slow"], part["same"]) for part in groups(table, GROUP)]
     kinds = [verdict(e).kind for e in null]
     return {
         "false_positives": rate([e.p_value <= ALPHA for e in null]),

@@ -53,7 +53,7 @@ def _held_out(cube, chance):
     return dict(zip(("held_out", "low", "high"), np.quantile(ratios, (0.5, 0.025, 0.975)), strict=True))
 
 
-def share_won(samples, side, free, metric="cpu_ns_per_op"):
+def share_won(samples, side, free):
     """Time that `side` saves against the baseline, as a share of what `free` saves: {share, low, high}.
 
     samples: of `ab.compare`; side, free: labels, free of a side that need not learn. Medians over the blocks;
@@ -61,7 +61,7 @@ def share_won(samples, side, free, metric="cpu_ns_per_op"):
     cannot be told from the baseline's: a saving that may be none gives no share.
     """
     good = samples[samples["status"] == "ok"]
-    wide = good.pivot(index="block", columns="allocator", values=metric)
+    wide = good.pivot(index="block", columns="allocator", values="cpu_ns_per_op")
     pair = wide[[side, free]].div(wide[samples.attrs["baseline"]], axis=0).dropna()
 
     def share(learner, ceiling):

@@ -56,9 +56,9 @@ def published(report, experiment, metric):
     return rows.set_index("subject")["value"]
 
 
-def published_ranks(report="P1"):
-    """Ranks by published median: case, allocator, rank, median_ns, spread_percent (stdev over median)."""
-    rows = figures().query("report == @report")
+def published_ranks():
+    """Ranks by published median (P1): case, allocator, rank, median_ns, spread_percent (stdev / median)."""
+    rows = figures().query("report == 'P1'")
     rank = rows.groupby("experiment")["value"].rank()
     columns = {
         "case": rows["experiment"],

@@ -77,7 +77,7 @@ def cv(x):
     return float(np.std(x, ddof=1) / np.mean(x)) if len(x) > 1 else nan
 
 
-def cv_interval(x, seed=1):
+def cv_interval(x):
     """(cv, low, high) at 95 %: the wider of the chi-square law's interval and that of a bootstrap (BCa).
 
     The former is exact for a normal law but far too narrow where runs stall; the latter is too narrow for few
@@ -88,7 +88,7 @@ def cv_interval(x, seed=1):
     law = [seen * sqrt(free / sps.chi2.ppf(q, free)) for q in (0.5 + CONFIDENCE / 2, 0.5 - CONFIDENCE / 2)]
     if np.ptp(x) == 0:
         return seen, *law
-    drawn = sps.bootstrap((x,), lambda x, axis: np.std(x, axis, ddof=1) / np.mean(x, axis), rng=seed)
+    drawn = sps.bootstrap((x,), lambda x, axis: np.std(x, axis, ddof=1) / np.mean(x, axis), rng=1)
     low, high = drawn.confidence_interval
     return seen, float(np.fmin(low, law[0])), float(np.fmax(high, law[1]))
 
@@ -255,7 +255,7 @@ def said(estimate):
 # ---------------------------------------------------------------- verdicts and plans
 
 
-def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, family=None):
+def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, family=None):
     """Should b (the denominator, the candidate) replace a (the reference)? By intervals, never by the point.
 
     GO: the whole interval of the gain a / b - 1 lies above `threshold`. NEUTRAL: TOST holds it inside the
@@ -266,7 +266,7 @@ def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, famil
     """
     low, high = _percent(estimate.low), _percent(estimate.high)
     gain = f"gain {_percent(estimate.value)} [{low}, {high}], n = {estimate.n}"
-    needed = needed_pairs(estimate, threshold, margin, power)
+    needed = needed_pairs(estimate, threshold, margin)
     if estimate.autocorrelation - 2 / sqrt(estimate.n) > CORRELATION_LIMIT:
         why = f"neighbour pairs correlate (lag 1: {estimate.autocorrelation:.2f}): the interval is too narrow"
         return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {why}: randomise the order within blocks")
@@ -281,7 +281,7 @@ def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, power=POWER, famil
             return Verdict(kind, None, f"{kind}: {gain}, {text}")
     if claimed:
         kind, text = claimed[0]
-        needed = _needed_in_family(estimate, family[kind][0], family[kind][2], power)
+        needed = _needed_in_family(estimate, family[kind][0], family[kind][2])
         gain += f", {text}, but p = {family[kind][1]:.2g} within its family"
     more = f"needs n = {needed} if the gain is as estimated" if needed else "no n decides such a gain"
     return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {more}")
@@ -297,7 +297,7 @@ def _percent(value):
     return f"{100 * (value - 1):+.2f} %" if isfinite(value) else "inf"
 
 
-def needed_pairs(estimate, threshold, margin, power=POWER, below=0.0):
+def needed_pairs(estimate, threshold, margin, below=0.0):
     """Pairs for the nearest decision that the point estimate allows, if widths shrink as 1 / sqrt(n).
 
     A decision is a gain above `threshold`, a loss of more than `below`, or equality within the margin.
@@ -306,13 +306,13 @@ def needed_pairs(estimate, threshold, margin, power=POWER, below=0.0):
         return MIN_PAIRS
     x, tail = log(estimate.value), (1 - estimate.confidence) / 2
     standard_error = log(estimate.high / estimate.low) / 2 / -sps.norm.ppf(tail)
-    z_power = sps.norm.ppf(power)
+    z_power = sps.norm.ppf(POWER)
     routes = [  # distance to the border on the log scale, normal quantiles that must fit into it
         (x - log1p(threshold), z_power - sps.norm.ppf(tail)),
         (-x - log1p(below), z_power - sps.norm.ppf(tail)),
         (
             log1p(margin) - abs(x),
-            sps.norm.ppf((1 + power) / 2) - sps.norm.ppf(2 * tail),
+            sps.norm.ppf((1 + POWER) / 2) - sps.norm.ppf(2 * tail),
         ),  # both sides of TOST
     ]
     r = max(0.0, estimate.autocorrelation if isfinite(estimate.autocorrelation) else 0.0)
@@ -322,14 +322,14 @@ def needed_pairs(estimate, threshold, margin, power=POWER, below=0.0):
     return max(estimate.n + 1, int(np.ceil(min(sizes)))) if sizes else None
 
 
-def _needed_in_family(estimate, p, family, power):
+def _needed_in_family(estimate, p, family):
     """Pairs at which p would be small enough for its family, if the test statistic grows as sqrt(n).
 
     Holm asks for a p smaller by a factor of at most the number of comparisons. That number is taken, because
     an adjusted p of 1 hides the factor.
     """
     z_now = sps.norm.isf(p / 2)
-    z_wanted = sps.norm.isf((1 - estimate.confidence) / 2 / family) + sps.norm.ppf(power)
+    z_wanted = sps.norm.isf((1 - estimate.confidence) / 2 / family) + sps.norm.ppf(POWER)
     return int(np.ceil(estimate.n * (z_wanted / z_now) ** 2))
 
 

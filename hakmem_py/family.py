@@ -24,15 +24,15 @@ def tests(d, threshold=RUN_THRESHOLD, margin=MARGIN):
     }
 
 
-def tests_over_builds(logs, threshold=BUILD_THRESHOLD, margin=MARGIN):
+def tests_over_builds(logs):
     """As `tests`, from the log of a / b of each layout, by Student's law as `over_builds` has it."""
 
     def p(centre, alternative="two-sided"):
         return float(sps.ttest_1samp(logs, centre, alternative=alternative).pvalue)
 
-    limit = log1p(margin)
+    limit = log1p(MARGIN)
     return {
-        "GO": min(1.0, 2 * p(log1p(threshold), "greater")),
+        "GO": min(1.0, 2 * p(log1p(BUILD_THRESHOLD), "greater")),
         "NEUTRAL": max(p(-limit, "greater"), p(limit, "less")),
         "NO-GO": p(0.0),
     }

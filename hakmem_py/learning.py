@@ -6,14 +6,7 @@ import plotly.graph_objects as go
 from .style import BESIDE, finish, looks, marker
 
 
-def contest(
-    table,
-    value="total_regret",
-    title="Pseudo-regret at the end",
-    x_title="regret",
-    form="{:.1f}",
-    x_log=False,
-):
+def contest(table, value="total_regret", title="Pseudo-regret at the end", x_title="regret", form="{:.1f}"):
     """One row per policy: a point with its 95 % interval. table: `bandits.contest_table`, drawn in its order.
 
     value: the column to draw, beside its columns _low and _high. form: of the number in words.
@@ -39,7 +32,7 @@ def contest(
         title,
         130 + 26 * len(table),
         showlegend=False,
-        xaxis={"title_text": x_title, "type": "log" if x_log else "-", "rangemode": "tozero"},
+        xaxis={"title_text": x_title, "rangemode": "tozero"},
         yaxis={"type": "category", "ticklabelstandoff": BESIDE},
     )
 

@@ -115,12 +115,12 @@ def _version(known, preload):
     return done.stdout.strip() or "unknown"
 
 
-def fetch(names=KNOWN):
+def fetch():
     """Unpacks the Debian packages of peers that are missing into data/peers; returns those it got.
 
     Needs apt-get and dpkg, no root. Raises RuntimeError with one line where that is not possible.
     """
-    got = [name for name in names if find(name).path is None and _unpack(name)]
+    got = [name for name in KNOWN if find(name).path is None and _unpack(name)]
     find.cache_clear()
     return got
 

@@ -48,14 +48,14 @@ def _certainly(yes, no):
     return True if yes else False if no else None
 
 
-def _redrawn(samples, told, seed=1):
+def _redrawn(samples, told):
     """value, low, high: the Series told(median times by allocator, size_bytes, workload) with 95 % intervals,
     from drawing whole blocks again."""
     keys = ["allocator", "size_bytes", "workload"]
     blocks = samples.pivot_table("cpu_ns_per_op", ["host", "block"], keys, "last", sort=False)
     low, high = 0.0, np.inf
     if len(blocks) >= stats.MIN_PAIRS:
-        drawn = stats.redrawn_medians(blocks, np.random.default_rng(seed), DRAWS)
+        drawn = stats.redrawn_medians(blocks, np.random.default_rng(1), DRAWS)
         values = [told(pd.Series(medians, blocks.columns)) for medians in drawn]
         low, high = pd.concat(values, axis=1).quantile([0.025, 0.975], axis=1).to_numpy()
     return pd.DataFrame({"value": told(blocks.median()), "low": low, "high": high})

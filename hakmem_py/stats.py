@@ -54,16 +54,7 @@ OVER_BUILDS = (
 )  # fmt: skip
 
 
-def compare(
-    samples,
-    baseline=None,
-    metric=None,
-    by="case",
-    correction="holm",
-    threshold=RUN_THRESHOLD,
-    margin=MARGIN,
-    looks=(),
-):
+def compare(samples, baseline=None, metric=None, correction="holm", looks=()):
     """One row per case and allocator: allocator / baseline, paired by block (and host), and what judges it.
 
     samples: rows as the store keeps them. ratio > 1 means that the baseline is faster; `verdict` answers
@@ -76,7 +67,7 @@ def compare(
     """
     baseline = baseline or samples.attrs.get("baseline")
     metric = metric or samples.attrs.get("metric", "cpu_ns_per_op")
-    used = {by, "allocator", "host", "block", "status", "error", "load1", metric}
+    used = {"case", "allocator", "host", "block", "status", "error", "load1", metric}
     samples = samples[[name for name in samples if name in used]]  # pandas copies all of it at each step
     samples.attrs = {}  # this too
     samples = timed(samples, metric)
@@ -86,7 +77,7 @@ def compare(
             f"baseline {baseline!r} has no samples; allocators: {', '.join(map(str, allocators))}"
         )
     rows = []
-    for case, group in samples.groupby(by, sort=False):
+    for case, group in samples.groupby("case", sort=False):
         sides = dict(iter(group.groupby("allocator", sort=False)))
         for name in allocators:
             if name != baseline and name in sides:
@@ -95,12 +86,12 @@ def compare(
     table = pd.DataFrame(rows, columns=["case", "allocator", *COMPARED])
     table["p_adjusted"] = adjust(table["p"].astype(float), correction)
     made = {i: row["pairs"] for i, row in enumerate(rows) if "pairs" in row}
-    family = in_family([tests(np.log(b / a), threshold, margin) for a, b in made.values()], correction)
+    family = in_family([tests(np.log(b / a)) for a, b in made.values()], correction)
     for (i, (a, b)), of_family in zip(made.items(), family, strict=True):
         if looks:
-            judged = sequential(b, a, looks, threshold, margin, 1 - (1 - CONFIDENCE) / len(made))
+            judged = sequential(b, a, looks, confidence=1 - (1 - CONFIDENCE) / len(made))
         else:
-            judged = verdict(inverse(rows[i]["estimate"]), threshold, margin, family=of_family)
+            judged = verdict(inverse(rows[i]["estimate"]), family=of_family)
         table.loc[i, ["verdict", "needs_n"]] = rows[i]["verdict"] or judged.kind, judged.needs_n
     return table
 
@@ -291,15 +282,15 @@ def redrawn_medians(blocks, random, resamples):
 # ---------------------------------------------------------------- rates and claims
 
 
-def rate_interval(events, operations, confidence=CONFIDENCE):
-    """Events per operation with an exact Poisson interval (Garwood 1936): (rate, low, high).
+def rate_interval(events, operations):
+    """Events per operation with an exact 95 % Poisson interval (Garwood 1936): (rate, low, high).
 
-    The upper end is one-sided where there were no events: 3.0 / operations at 95 %, the rule of three.
+    The upper end is one-sided where there were no events: 3.0 / operations, the rule of three.
     So where about three events are expected, the interval covers 94 %.
     """
     if operations <= 0 or events < 0:
         raise ValueError("a rate needs operations > 0 and events >= 0")
-    tail = 1 - confidence if events == 0 else (1 - confidence) / 2
+    tail = 1 - CONFIDENCE if events == 0 else (1 - CONFIDENCE) / 2
     low = sps.chi2.ppf(tail, 2 * events) / 2 if events else 0.0
     return (
         events / operations,

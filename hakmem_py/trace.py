@@ -76,10 +76,10 @@ def find_program(name: str) -> str:
     return found
 
 
-def recorder(native: Path = NATIVE) -> Path:
+def recorder() -> Path:
     """libhaktrace.so, compiled where its sources or the compiler have changed."""
     expect_preloadable()
-    sources = [native / "bench" / name for name in _SOURCES]
+    sources = [NATIVE / "bench" / name for name in _SOURCES]
     content = repr((_FLAGS, compiler_version())).encode() + b"".join(path.read_bytes() for path in sources)
     library = BUILDS / f"trace-{hashlib.sha256(content).hexdigest()[:12]}" / "libhaktrace.so"
     if not library.exists():
