@@ -315,19 +315,14 @@ def rate_verdict(events, operations, claimed):
     return Verdict("undecided", needed, text)
 
 
-def claim_verdict(claimed, estimate, hypothesis="difference", margin=MARGIN, claimed_n=None, void=""):
+def claim_verdict(claimed, estimate, hypothesis="difference", margin=MARGIN, claimed_n=None):
     """Verdict on a published ratio (reference time / candidate time, so 1.107 for "+10.7 %").
 
     hypothesis: "difference" (right sign, and the claimed value inside the prediction interval of a study of
     `claimed_n` pairs with our noise; as many pairs as ours where unknown), "equivalence" (TOST inside the
-    margin), "at least" and "at most" (a bound). estimate None: the quantity cannot be measured on this
-    machine. void: why the claim refutes itself. Kinds: replicated / replicated, smaller / replicated, larger
-    (the sign comes back, another effect) / not replicated / undecided / not testable here / void.
+    margin), "at least" and "at most" (a bound). Kinds: replicated / replicated, smaller / replicated, larger
+    (the sign comes back, another effect) / not replicated / undecided.
     """
-    if void:
-        return Verdict("void", None, void)
-    if estimate is None:
-        return Verdict("not testable here", None, f"claimed {claimed:.4g}; this machine cannot measure it")
     judge = {"difference": _judge_difference, "equivalence": _judge_equivalence, "at least": _judge_bound}
     if hypothesis == "at most":
         kind = _judge_bound(1 / claimed, inverse(estimate), margin, claimed_n)
