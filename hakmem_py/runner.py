@@ -20,7 +20,7 @@ from pathlib import Path
 from . import __version__, build, native, peers, provenance, stats, store, trace, worker
 from .progress import Progress
 from .slot import bench_slot
-from .spec import SpecError, load_spec, narrow, refuse_strange, schedule, stem
+from .spec import SpecError, load_spec, narrow, refuse_strange, schedule
 
 SHOWN = [
     "case", "allocator", "ratio", "low", "high", "n", "p_adjusted", "cv", "autocorrelation", "load",
@@ -57,8 +57,7 @@ def ensure(name, quick=True, *, reference=False, folder=None, wait_s=0.0, **choi
     """
     experiment = narrow(load_spec(name), quick=quick and not reference, **choice)
     if reference:
-        found = _reference(experiment, choice.get("blocks"))
-        return _annotated(found, experiment, store.REFERENCE / stem(name))
+        return _reference(experiment, choice.get("blocks"))
     folder = Path(folder or store.SAMPLES / experiment.name)
     contenders = find_contenders(experiment)
     found = plan(experiment, quick, contenders, folder)
@@ -74,7 +73,7 @@ def samples_of(experiment, folder, run_ids):
     return _annotated(samples[samples["run_id"].isin(run_ids)], experiment, folder)
 
 
-def _reference(experiment, blocks=None):
+def _reference(experiment, blocks):
     """The frozen samples of an experiment, narrowed to what it asks for; blocks: only the first ones."""
     folder = store.REFERENCE / experiment.name
     samples = store.load(folder)
@@ -83,7 +82,8 @@ def _reference(experiment, blocks=None):
     chosen = samples["allocator"].isin([a.label for a in experiment.allocators])
     if blocks:
         chosen &= samples["block"] < blocks
-    return samples[chosen & samples["case"].isin([case.name for case in experiment.cases])]
+    chosen &= samples["case"].isin([case.name for case in experiment.cases])
+    return _annotated(samples[chosen], experiment, folder)
 
 
 def _annotated(samples, experiment, folder):

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import random
-import re
 import tomllib
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
@@ -346,8 +345,3 @@ def schedule(experiment, block, quick):
 def _draw(*parts):
     """A random generator for each set of parts, the same on every machine."""
     return random.Random(hashlib.sha256(repr(parts).encode()).digest())
-
-
-def stem(name):
-    """The experiment's name, from a spec's name or path."""
-    return re.sub(r"\.toml$", "", Path(name).name)
