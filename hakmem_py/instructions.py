@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,9 +21,7 @@ class InstructionsError(RuntimeError):
     """Counting was not possible; the message is one line and says what to do."""
 
 
-def total(
-    command: Sequence[str], env: Mapping[str, str] | None = None, *, first: bool = False
-) -> tuple[int, str]:
+def total(command, env=None, first=False):
     """(instructions that `command` executes in user space, what it printed).
 
     `env` is added to the environment, so `{"LD_PRELOAD": ...}` chooses an allocator. Counts all threads, or
@@ -43,35 +40,25 @@ def total(
             [*valgrind, *map(str, command)], env={**os.environ, **(env or {})}, capture_output=True, text=True
         )
         if run.returncode or not out.exists():
-            reason = _last_line(run.stderr) or f"exit status {run.returncode}"
+            reason = run.stderr.strip().rpartition("\n")[2] or f"exit status {run.returncode}"
             raise InstructionsError(f"{command[0]} under valgrind: {reason}")
-        return _totals(out.read_text(encoding="utf-8")), run.stdout
+        lines = out.read_text(encoding="utf-8").splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("totals:")), run.stdout
 
 
-def per_op(
-    bench: str | Path,
-    workload: str,
-    env: Mapping[str, str] | None = None,
-    n1: int = 1_000,
-    n2: int = 5_000,
-    *,
-    warmup: int | None = None,
-    options: Sequence[str] = (),
-    first: bool = False,
-) -> float:
+def per_op(bench, workload, env=None, n1=1_000, n2=5_000, *, options=(), first=False):
     """Instructions per operation (call, pair or grow) of a workload of the bench, its loop included.
 
-    Two runs of one chunk, of `n1` and of `n2` iterations after `warmup` (default `n1`) iterations; the
-    difference of their counts over the difference of their operations. `options` are further arguments of the
-    bench; `first`: as for `total`.
+    Two runs of one chunk, of `n1` and of `n2` iterations after `n1` iterations of warm-up; the difference of
+    their counts over the difference of their operations. `options` are further arguments of the bench;
+    `first`: as for `total`.
     """
     if n2 <= n1:
         raise InstructionsError(f"n2 = {n2} must be above n1 = {n1}: the difference of two runs is counted")
     counted = []
     for n in (n1, n2):
-        fixed = ["--chunks", 1, "--warmup", n1 if warmup is None else warmup]
-        command = [bench, "--workload", workload, "--iterations", n, *fixed, *options]
-        instructions, printed = total(list(map(str, command)), env, first=first)
+        fixed = ["--workload", workload, "--chunks", 1, "--warmup", n1]
+        instructions, printed = total([bench, *fixed, "--iterations", n, *options], env, first)
         counted.append((instructions, json.loads(printed)["ops"]))
     (i1, ops1), (i2, ops2) = counted
     if ops2 <= ops1:
@@ -79,21 +66,13 @@ def per_op(
     return (i2 - i1) / (ops2 - ops1)
 
 
-def each(ways: Mapping[object, Mapping]) -> dict[object, float]:
+def each(ways):
     """{key: per_op(**arguments)} of {key: arguments}, side by side: nothing is timed."""
     with ThreadPoolExecutor() as pool:
         return dict(zip(ways, pool.map(lambda way: per_op(**way), ways.values()), strict=True))
 
 
-def _totals(text: str) -> int:
-    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("totals:"))
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
-
-
-def of_builds(variants: Sequence[str], cases: Sequence[str]) -> pd.DataFrame:
+def of_builds(variants, cases):
     """One row per build: bytes of code, and instructions per operation of each workload under preload."""
     builds = {variant: build(variant) for variant in variants}
     ways = {
