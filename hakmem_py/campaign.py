@@ -123,17 +123,14 @@ def _cluster(scheduler, resource=None):
             where = f"at {scheduler}" if scheduler is not None else "could be started on this machine"
             raise CampaignError(f"no worker {where} ({error}); start one by: {START}") from None
         try:
-            _demand(client, resource)
+            if resource and not _offered(client, resource):  # tasks would wait for ever
+                raise CampaignError(
+                    f"no worker offers the {resource} slot; start one on each machine by: {START}"
+                )
             yield client
         except (CancelledError, CommClosedError):
             kept = f"; {KEPT}" if resource else ""
             raise CampaignError(f"the scheduler has gone: start it and its workers again{kept}") from None
-
-
-def _demand(client, resource):
-    """Raises CampaignError where no worker offers the resource: tasks would wait for ever."""
-    if resource and not _offered(client, resource):
-        raise CampaignError(f"no worker offers the {resource} slot; start one on each machine by: {START}")
 
 
 def _offered(client, resource):

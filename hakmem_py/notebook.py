@@ -93,9 +93,8 @@ def compared(row, baseline="hakmem", where=""):
     FASTER and SLOWER: the whole interval of this one comparison lies on that side of 1; UNDECIDED: it does
     not. Verdicts of tables are corrected for the number of comparisons as well.
     """
-    from .estimates import (
-        bracketed,
-    )  # not at the top: scipy takes a second to load, too long for those who only read notebooks
+    # Not at the top: scipy takes a second to load, too long for those who only read notebooks.
+    from .estimates import bracketed
 
     verdict = side_of([row["low"]], [row["high"]], "FASTER", "SLOWER")
     interval = bracketed(row["ratio"], row["low"], row["high"])

@@ -99,11 +99,8 @@ def make_run(path, values, name=None, full=False):
     facts = content["metadata"].get("hakmem", {})
     reference = values.get("reference", "reference" in known and known["reference"].default)
     measures = bool(facts.get("measures")) and not reference
-    part = facts.get("part", "")
-    experiments, calibrates = (
-        _experiments(content["cells"], path),
-        measures and facts.get("calibrates", False),
-    )
+    part, calibrates = facts.get("part", ""), measures and facts.get("calibrates", False)
+    experiments = _experiments(content["cells"], path)
     return Run(path, name or path.stem, values, measures, part, experiments, calibrates)
 
 

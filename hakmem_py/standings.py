@@ -5,12 +5,13 @@ A side that learns must have learned something: its decisions are counted in its
 """
 
 import sys
-from math import ceil, nan
+from math import ceil
 
 from . import native, stats
 from .sides import EQUIVALENT, METRICS, AbError
 
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
+FIRED = {"fast": "firings", "slow": "slow_firings"}  # loop -> column of its decisions
 SHOWN = ["allocator", "ratio", "low", "high", "n", "p_adjusted", "tost_p", "cv", "verdict", "needs_n"]
 
 
@@ -21,8 +22,7 @@ def refuse(target, one, row, allow_few, env=(), share=1.0):
     """
     if row["status"] != "ok":
         raise AbError(f"side {one.label}: {row['error']}")
-    fired = _fired(row, one.loop)
-    if fired is None or fired >= FIRINGS or allow_few:
+    if one.loop is None or allow_few or (fired := row[FIRED[one.loop]]) >= FIRINGS:
         return
     seconds, option = row["elapsed_ns"] / 1e9, f"--{one.loop}-interval-ms"
     knob = f"ace_{one.loop}_interval_ms"
@@ -42,11 +42,6 @@ def refuse(target, one, row, allow_few, env=(), share=1.0):
     )
 
 
-def _fired(row, loop):
-    """Decisions of the loop that must fire; None where none must."""
-    return None if loop is None else row["slow_firings" if loop == "slow" else "firings"]
-
-
 def judge(samples, metric="cpu_ns_per_op"):
     """`stats.compare` with the baseline, and for every side the fewest firings of its runs, and medians of
     settled, peak_rss_mb and cached_kb.
@@ -61,11 +56,7 @@ def judge(samples, metric="cpu_ns_per_op"):
     paired = good.pivot(index="block", columns="allocator", values=metric).reindex(columns=[*loops])
     ran = samples[samples["status"] == "ok"]
     least = {
-        label: min(
-            (_fired(row, loop) for row in ran[ran["allocator"] == label].to_dict("records")), default=nan
-        )
-        for label, loop in loops.items()
-        if loop
+        label: ran.loc[ran["allocator"] == label, FIRED[loop]].min() for label, loop in loops.items() if loop
     }
     for i, label in table["allocator"].items():
         rows = samples[samples["allocator"] == label]

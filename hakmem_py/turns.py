@@ -86,12 +86,11 @@ def _sides(row, sides):
     rows = [row | {"allocator": one.label} for one in sides]
     if row["status"] == "ok":
         seen = json.loads(row["extra"])
-        for one, side in zip(rows, sides, strict=True):
+        chunks = seen["chunk_cpu_ns"], seen["chunk_ns"]
+        times = (stats.alternated(times, seen["chunk_side"]) for times in chunks)
+        for one, side, cpu, wall in zip(rows, sides, *times, strict=True):
+            one |= {"cpu_ns_per_op": cpu, "wall_ns_per_op": wall}
             one["firings"] = seen["ace_firings"] if side.loop else None
-        for metric, chunks in (("cpu_ns_per_op", "chunk_cpu_ns"), ("wall_ns_per_op", "chunk_ns")):
-            times = stats.alternated(seen[chunks], seen["chunk_side"])
-            for one, value in zip(rows, times, strict=True):
-                one[metric] = value
     return rows
 
 
