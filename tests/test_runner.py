@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hakmem_py import cli, native, peers, runner, showcase, slot, store, trace, worker
+from hakmem_py import cli, peers, runner, showcase, slot, store, trace, worker
 from hakmem_py.spec import SpecError, load_spec, narrow, schedule
 
 CAMPAIGN = """
@@ -421,19 +421,6 @@ def test_a_footer_names_the_day_on_which_a_later_sitting_ended(hours, said):
     samples = pd.DataFrame({"status": ["ok", "crashed"], "started_at": times, "load1": [1.0, 2.0]})
     shown = repr(runner.provenance.footer(samples, facts={"kernel": "k"}))
     assert f"2026-01-01 {said} UTC" in shown and "1 ok, 1 crashed" in shown and "1.5 (median" in shown
-
-
-def test_knobs_and_counters_are_tables():
-    knobs = native.knobs()
-    assert (knobs["minimum"] <= knobs["value"]).all()
-    assert knobs.loc["magazine_blocks", "unit"] == "blocks"
-    with pytest.raises(native.NativeError, match="magazine_blocks"):
-        native.set_knob("magazine_bricks", 1)
-    with pytest.raises(native.NativeError, match="must be a whole number from 16 to 512"):
-        native.set_knob("magazine_blocks", -5)
-    assert len(native.counters()) > 3
-    with pytest.raises(native.NativeError, match="restart the kernel"):
-        native.load("checked")
 
 
 def test_the_seed_decides_the_cores(monkeypatch):
