@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,9 +36,9 @@ class Trace:
     limit: int
 
 
-def record(command: Sequence[str], folder: Path, records: int = RECORDS) -> tuple[int, list[Trace]]:
-    """Runs a program under the recorder: its exit status, as a shell gives it, and the traces it and its
-    children wrote, the longest first.
+def record(command, folder, records=RECORDS):
+    """Runs a program under the recorder: (its exit status, as a shell gives it; [Trace] of those that it and
+    its children wrote, the longest first).
 
     `records` limits each trace (16 bytes a record); what comes after is counted as lost. The allocator
     underneath is the C library's, whatever was preloaded.
@@ -66,7 +65,7 @@ def record(command: Sequence[str], folder: Path, records: int = RECORDS) -> tupl
     return status, sorted(traces, key=lambda trace: trace.records, reverse=True)
 
 
-def find_program(name: str) -> str:
+def find_program(name):
     """The path that a shell would run. Raises ValueError where there is none."""
     found = shutil.which(name)
     if found is None and Path(name).is_file():
@@ -76,7 +75,7 @@ def find_program(name: str) -> str:
     return found
 
 
-def recorder() -> Path:
+def recorder():
     """libhaktrace.so, compiled where its sources or the compiler have changed."""
     expect_preloadable()
     sources = [NATIVE / "bench" / name for name in _SOURCES]
@@ -94,7 +93,7 @@ def recorder() -> Path:
     return library
 
 
-def chosen(path: Path) -> Trace:
+def chosen(path):
     """As `read_header`, before the trace is replayed: says on stderr if calls are missing."""
     trace = read_header(path)
     if trace.lost:
@@ -106,8 +105,8 @@ def chosen(path: Path) -> Trace:
     return trace
 
 
-def read_header(path: Path) -> Trace:
-    """What a trace says of itself. Raises ValueError if the file is no trace or cannot be read."""
+def read_header(path):
+    """The Trace of a file. Raises ValueError if the file is no trace or cannot be read."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEADER.size)
@@ -119,7 +118,7 @@ def read_header(path: Path) -> Trace:
     return Trace(path, program.rstrip(b"\0").decode(errors="replace"), min(drawn, limit), lost, limit)
 
 
-def digest(path: Path) -> str:
+def digest(path):
     """Hash of the whole file."""
     return _digest(path, path.stat().st_mtime_ns)
 
