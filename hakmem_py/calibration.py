@@ -54,20 +54,10 @@ def costs(samples, metric="cpu_ns_per_op"):
 
 def rate(events):
     """Share of true values with Wilson 95 % interval: {rate (None: no trial), low, high, events, trials}."""
-    events = np.asarray(events, bool)
-    low, high = (
-        sps.binomtest(int(events.sum()), len(events)).proportion_ci(1 - ALPHA, "wilson")
-        if len(events)
-        else (0, 1)
-    )
-    share = float(events.mean()) if len(events) else None
-    return {
-        "rate": share,
-        "low": max(0.0, round(float(low), 12)),
-        "high": float(high),
-        "events": int(events.sum()),
-        "trials": len(events),
-    }
+    trials, events = len(events), int(np.sum(events))
+    low, high = sps.binomtest(events, trials).proportion_ci(1 - ALPHA, "wilson") if trials else (0, 1)
+    share = {"rate": events / trials if trials else None, "low": max(0.0, round(float(low), 12))}
+    return share | {"high": float(high), "events": events, "trials": trials}
 
 
 def groups(table, size):

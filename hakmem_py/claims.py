@@ -59,14 +59,9 @@ def published(report, experiment, metric):
 def published_ranks():
     """Ranks by published median (P1): case, allocator, rank, median_ns, spread_percent (stdev / median)."""
     rows = figures().query("report == 'P1'")
-    rank = rows.groupby("experiment")["value"].rank()
-    columns = {
-        "case": rows["experiment"],
-        "allocator": rows["subject"],
-        "rank": rank,
-        "median_ns": rows["value"],
-    }
-    return pd.DataFrame(columns | {"spread_percent": 100 * rows["stdev"] / rows["value"]})
+    names = {"experiment": "case", "subject": "allocator", "rank": "rank", "value": "median_ns"}
+    ranks = rows.assign(rank=rows.groupby("experiment")["value"].rank())[list(names)].rename(columns=names)
+    return ranks.assign(spread_percent=100 * rows["stdev"] / rows["value"])
 
 
 # ---------------------------------------------------------------- the pairs
@@ -183,10 +178,7 @@ def _judge_ratio(claim, table, _counted):
         if len(layouts) < 2:
             return {"verdict": "undecided", "why": "the build as the unit needs two layouts or more"}
         e = stats.over_builds([one.value for one in layouts], sum(one.n for one in layouts))
-    options = {
-        "hypothesis": group.get("hypothesis", "difference"),
-        "margin": group.get("margin", stats.MARGIN),
-    }
+    options = {key: group[key] for key in ("hypothesis", "margin") if key in group}
     found = stats.claim_verdict(claim.claimed, e, claimed_n=group.get("runs"), **options)
     needs = f"; needs n = {found.needs_n}" if found.needs_n else ""
     measured = {"ratio": e.value, "low": e.low, "high": e.high, "n": e.n, "cv": e.cv_b}
@@ -201,11 +193,8 @@ def _judge_spread(claim, table, _counted):
     limit = claim.group["margin"]
     cv, low, high = (100 * value for value in stats.cv_interval(costs))
     kind = "replicated" if high <= limit else "not replicated" if low > limit else "undecided"
-    return {
-        "verdict": kind,
-        "n": len(costs),
-        "why": f"CV {stats.bracketed(cv, low, high, '.1f')} %, limit {limit:g} %",
-    }
+    why = f"CV {stats.bracketed(cv, low, high, '.1f')} %, limit {limit:g} %"
+    return {"verdict": kind, "n": len(costs), "why": why}
 
 
 def _judge_rate(claim, _table, counted):

@@ -306,14 +306,12 @@ def needed_pairs(estimate, threshold, margin, below=0.0):
         return MIN_PAIRS
     x, tail = log(estimate.value), (1 - estimate.confidence) / 2
     standard_error = log(estimate.high / estimate.low) / 2 / -sps.norm.ppf(tail)
-    z_power = sps.norm.ppf(POWER)
+    one_side = sps.norm.ppf(POWER) - sps.norm.ppf(tail)
+    both_sides = sps.norm.ppf((1 + POWER) / 2) - sps.norm.ppf(2 * tail)  # of TOST
     routes = [  # distance to the border on the log scale, normal quantiles that must fit into it
-        (x - log1p(threshold), z_power - sps.norm.ppf(tail)),
-        (-x - log1p(below), z_power - sps.norm.ppf(tail)),
-        (
-            log1p(margin) - abs(x),
-            sps.norm.ppf((1 + POWER) / 2) - sps.norm.ppf(2 * tail),
-        ),  # both sides of TOST
+        (x - log1p(threshold), one_side),
+        (-x - log1p(below), one_side),
+        (log1p(margin) - abs(x), both_sides),
     ]
     r = max(0.0, estimate.autocorrelation if isfinite(estimate.autocorrelation) else 0.0)
     inflation = (1 + r) / (1 - r) if r > CORRELATION_LIMIT else 1.0

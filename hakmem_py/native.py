@@ -11,7 +11,6 @@ import mmap
 import operator
 import sysconfig
 from dataclasses import dataclass
-from types import ModuleType
 
 import pandas as pd
 
@@ -33,15 +32,8 @@ class Library:
     """The loaded build. lib: its functions, as hakmem.h declares them; ffi: cffi's, for their types."""
 
     build: Build
-    module: ModuleType
-
-    @property
-    def lib(self):
-        return self.module.lib
-
-    @property
-    def ffi(self):
-        return self.module.ffi
+    lib: object
+    ffi: object
 
     def text(self, pointer):
         return "" if pointer == self.ffi.NULL else self.ffi.string(pointer).decode()
@@ -79,7 +71,7 @@ def _import(done):
             f"{error}. If this says static TLS: start Python with "
             "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536"
         ) from None
-    return Library(done, module)
+    return Library(done, module.lib, module.ffi)
 
 
 # ---------------------------------------------------------------- tables

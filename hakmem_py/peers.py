@@ -143,14 +143,7 @@ def _unpack(name):
 def _download(packages, folder):
     """apt-get download into folder, with the system's package lists or, where they fail, with fresh ones."""
     (folder / "lists" / "partial").mkdir(parents=True)
-    own = [
-        "-o",
-        f"Dir::State::Lists={folder / 'lists'}",
-        "-o",
-        f"Dir::Cache={folder}",
-        "-o",
-        "APT::Sandbox::User=",
-    ]
+    own = [f"-oDir::State::Lists={folder / 'lists'}", f"-oDir::Cache={folder}", "-oAPT::Sandbox::User="]
     if _apt(["download", *packages], folder).returncode:
         _apt([*own, "update"], folder)
         done = _apt([*own, "download", *packages], folder)

@@ -149,15 +149,8 @@ def dots(table, title, baseline):
         parts += [
             _dot(place, row, y, paint[row.allocator][0]) for row in rows[rows["case"] == case].itertuples()
         ]
-    parts.append(
-        _text(
-            LEFT,
-            height - 6,
-            f"time over {baseline}'s time; right of 1: {baseline} is faster; bars: 95 % intervals",
-            11,
-        )
-    )
-    body = "".join(parts)
+    key = f"time over {baseline}'s time; right of 1: {baseline} is faster; bars: 95 % intervals"
+    body = "".join([*parts, _text(LEFT, height - 6, key, 11)])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{html.escape(title)}" font-family="sans-serif">'
