@@ -303,10 +303,12 @@ def _write(folder, name, fill):
             file.flush()
             os.fsync(file.fileno())
         hidden.rename(folder / name)
-    except OSError as error:
+    except BaseException as error:  # also where the user stops it
         with contextlib.suppress(OSError):  # the folder itself may be the trouble, which is named below
             hidden.unlink(missing_ok=True)
-        raise cannot_write(folder, error) from None
+        if isinstance(error, OSError):
+            raise cannot_write(folder, error) from None
+        raise
 
 
 def cannot_write(folder, error):

@@ -46,6 +46,16 @@ def test_what_was_appended_is_loaded(tmp_path):
     assert samples["rss_end_bytes"].isna().all()
 
 
+def test_what_was_being_written_when_the_user_stopped_it_is_removed(tmp_path, monkeypatch):
+    def stopped(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        store.append(tmp_path, [row(0)])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_large_files_are_read_a_few_columns_at_a_time_and_say_the_same(tmp_path, monkeypatch):
     for i in range(3):
         store.append(tmp_path, [row(i, host="m"), row(i + 10, error="it broke")])
