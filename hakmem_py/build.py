@@ -13,17 +13,17 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sysconfig
 import tempfile
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import ROOT
+from .commands import BuildError, call, side_by_side, workers
 from .spec import load_spec
 
 NATIVE = ROOT / "native"
@@ -69,10 +69,6 @@ TRAINING = "04_patterns"  # what a plain "pgo" is trained by
 TRAINING_SCALE = 0.05  # share of a quick sample's length; a profile counts branches and needs no times
 LONGEST_RUN_S = 86400  # of the bench; older copies of its files were left by a run that was killed
 _PRINTING = threading.Lock()  # stdout is redirected for the whole process, however many threads build
-
-
-class BuildError(RuntimeError):
-    """The build failed; the message carries the compiler's own text."""
 
 
 @dataclass(frozen=True)
@@ -130,18 +126,18 @@ def build_all(variants, native=NATIVE):
         builds[variant] = Build(variant, identity, BUILDS / f"{_file_name(variant)}-{identity}")
     if not any(map(_missing, builds.values())):
         return builds
-    with _serial(), ThreadPoolExecutor() as pool:
+    with _serial(), workers() as pool:
         missing = list(filter(_missing, builds.values()))
         kinds = {parse_variant(done.variant)[:2] for done in missing}
         plain = {VARIANTS[name] for name, _ in kinds if name != "pgo"}
         trainings = {training for name, training in kinds if name == "pgo"}
         seen = {_seen(VARIANTS[name]) for name, _ in kinds}
-        shared = [pool.submit(_bench_objects, native, definitions) for definitions in seen]
-        shared += [pool.submit(_objects, native, flags) for flags in plain]
-        list(map(Future.result, shared))
-        list(pool.map(lambda training: _train(training, native), trainings))
-        list(pool.map(lambda training: _objects(native, _use_profile(training, native)), trainings))
-        list(pool.map(lambda done: _make(done, native), missing))
+        shared = [(_bench_objects, definitions) for definitions in seen]
+        shared += [(_objects, flags) for flags in plain]
+        side_by_side(pool, lambda step: step[0](native, step[1]), shared)
+        side_by_side(pool, lambda training: _train(training, native), trainings)
+        side_by_side(pool, lambda training: _objects(native, _use_profile(training, native)), trainings)
+        side_by_side(pool, lambda done: _make(done, native), missing)
     return builds
 
 
@@ -211,7 +207,7 @@ def compiler():
 
 @functools.cache
 def compiler_version():
-    return _call([*compiler(), "--version"]).splitlines()[0]
+    return call([*compiler(), "--version"]).splitlines()[0]
 
 
 def cdef(native=NATIVE):
@@ -353,8 +349,8 @@ def _train(training, native):
         _link(instrumented, native, flags, ["hakmem.o", "preload.o"])
         for case in filter(lambda case: case.quick_scale, load_spec(training).cases):
             command = [instrumented.bench, *case.arguments(case.quick_scale * TRAINING_SCALE)]
-            _call([*command, "--backend", "direct"])
-            _call(command, env={**os.environ, "LD_PRELOAD": str(instrumented.library)})
+            call([*command, "--backend", "direct"])
+            call(command, env={**os.environ, "LD_PRELOAD": str(instrumented.library)})
         profile.rename(_profile(training, native))
 
 
@@ -370,7 +366,7 @@ def _use_profile(training, native):
 
 def _text_bytes(library):
     """Bytes of code: the .text column of size(1)."""
-    return int(_call(["size", library]).splitlines()[1].split()[0])
+    return int(call(["size", library]).splitlines()[1].split()[0])
 
 
 def _compile(command, native, sources, folder):
@@ -387,17 +383,7 @@ def _compile(command, native, sources, folder):
 
 
 def _cc(arguments, folder):
-    return _call([*compiler(), *arguments], folder)
-
-
-def _call(command, folder=None, env=None):
-    try:
-        done = subprocess.run(list(map(str, command)), cwd=folder, env=env, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise BuildError(f"{command[0]} is missing. Install it by: sudo apt install gcc libc6-dev") from None
-    if done.returncode:
-        raise BuildError(f"{Path(command[0]).name} failed ({done.returncode}):\n{done.stderr.strip()}")
-    return done.stdout
+    return call([*compiler(), *arguments], folder)
 
 
 def add_build(sub):

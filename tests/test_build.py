@@ -1,11 +1,15 @@
 """Builds: kept by content, told apart, and honest about what went wrong."""
 
+import functools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +54,32 @@ def test_a_module_reports_the_variant_it_is(variant):
     facts = done.facts()
     assert facts["variant"] == variant
     assert facts["text_bytes"] > 10_000
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGHUP])
+def test_a_build_that_is_stopped_ends_its_compilers_at_once(tmp_path, which):
+    compiler, seconds = tmp_path / "cc", f"62.{which:d}{os.getpid()}"
+    compiler.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec echo cc 1\ntouch {tmp_path}/begun; sleep {seconds}; true\n'
+    )
+    compiler.chmod(0o755)
+    code = (
+        "import sys; from pathlib import Path; from hakmem_py import build, cli;"
+        "build.BUILDS = Path(sys.argv[1], 'builds'); sys.exit(cli.main(['build']))"
+    )
+    heard = functools.partial(signal.signal, which, signal.SIG_DFL)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path], env=os.environ | {"CC": str(compiler)},
+        stderr=subprocess.PIPE, text=True, preexec_fn=heard,
+    )  # fmt: skip
+    while not (tmp_path / "begun").exists():
+        assert child.poll() is None
+        time.sleep(0.01)
+    child.send_signal(which)  # to it alone
+    assert child.communicate(timeout=30)[1] == "hakmem: stopped\n" and child.returncode == 130
+    running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not any(seconds.encode() in line for line in running)
+    assert list((tmp_path / "builds").glob("tmp-*")) == []
 
 
 def test_a_build_without_ace_says_so():
