@@ -99,8 +99,8 @@ def main(argv=None):
 def stopped_as_by_the_user():
     """SIGTERM and a closed terminal stop as Ctrl-C does: no program is left running, no whole block lost."""
 
-    def stop(*_):
-        raise KeyboardInterrupt
+    def stop(which, _):
+        raise KeyboardInterrupt(which)
 
     here = threading.current_thread() is threading.main_thread()  # no other thread may set handlers
     before = {which: signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGHUP) if here}

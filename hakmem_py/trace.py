@@ -55,8 +55,13 @@ def record(command, folder, records=RECORDS):
     child = subprocess.Popen(command, env=env)
     try:
         status = child.wait()
-    except KeyboardInterrupt:  # Ctrl-C reaches the program too: servers are ended by it
-        status = child.wait()
+    except KeyboardInterrupt as stop:  # Ctrl-C reaches the program too: servers are ended by it
+        for which in stop.args:  # SIGTERM or SIGHUP, which may have been sent to us alone
+            child.send_signal(which)
+        try:
+            status = child.wait()
+        finally:
+            child.kill()  # where the user stops it once more
     new = set(folder.glob(f"*{TRACE_SUFFIX}")) - before
     traces = [read_header(path) for path in new if path.stat().st_size]
     if new and not traces:

@@ -317,6 +317,21 @@ def test_a_server_that_is_interrupted_leaves_a_trace_that_is_told(tmp_path):
     assert said.startswith("down\n") and "replay: " in said and child.returncode == 0
 
 
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGHUP])
+def test_ending_a_recording_from_outside_ends_its_program(tmp_path, which):
+    words = [sys.executable, "-m", "hakmem_py", "trace", "--out", tmp_path, "--"]
+    words += ["sh", "-c", "echo up; exec sleep 60"]
+    heard = functools.partial(signal.signal, which, signal.SIG_DFL)
+    child = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    )
+    assert child.stdout.readline() == "up\n"
+    child.send_signal(which)  # to it alone
+    said, err = child.communicate(timeout=30)
+    assert "replay: " in said and f"ended with status {128 + which}" in err
+    assert child.returncode == 128 + which
+
+
 def test_a_folder_that_cannot_be_written_is_told_before_the_program_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
     with pytest.raises(ValueError, match="cannot be written: choose another folder"):
