@@ -19,14 +19,16 @@ class BuildError(RuntimeError):
 @contextmanager
 def workers():
     """Threads for a build. Where it fails or is stopped, they end at once; a pool alone would finish it."""
-    _GIVEN_UP.clear()
-    with ThreadPoolExecutor() as pool:
-        try:
-            yield pool
-        except BaseException:
-            _GIVEN_UP.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    try:
+        with ThreadPoolExecutor() as pool:
+            try:
+                yield pool
+            except BaseException:
+                _GIVEN_UP.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    finally:
+        _GIVEN_UP.clear()  # once the threads have ended
 
 
 def side_by_side(pool, function, items):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hakmem_py import build, trace
+from hakmem_py import build, commands, trace
 from hakmem_py.build import BuildError
 
 REPORT = """
@@ -80,6 +80,12 @@ def test_a_build_that_is_stopped_ends_its_compilers_at_once(tmp_path, which):
     running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not any(seconds.encode() in line for line in running)
     assert list((tmp_path / "builds").glob("tmp-*")) == []
+
+
+def test_a_build_that_failed_does_not_end_later_commands():
+    with pytest.raises(ZeroDivisionError), commands.workers():
+        raise ZeroDivisionError
+    assert commands.call(["sh", "-c", "sleep 0.3; echo on"]) == "on\n"
 
 
 def test_a_build_without_ace_says_so():
