@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -482,6 +483,23 @@ def test_a_program_holds_the_bench_slot_should_who_measures_it_be_killed():
     with slot.bench_slot("a test"):
         row = preloaded.run(["sh", "-c", f"readlink /proc/self/fd/* | grep -q {slot.SLOT}"])
     assert row["status"] == "ok"
+
+
+def test_stopping_as_the_watch_of_memory_begins_ends_the_watch(monkeypatch):
+    start = threading.Thread.start
+
+    def stopped(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    monkeypatch.setattr(threading.Thread, "start", stopped)
+    with pytest.raises(KeyboardInterrupt), preloaded._peak_rss(os.getpid()):
+        pass
+    until = time.monotonic() + 10
+    while threading.active_count() > before:
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_stopping_the_measurement_stops_the_program_and_its_children():
