@@ -132,10 +132,10 @@ def find_contenders(experiment, builds=None):
 @functools.cache
 def workloads(bench):
     """The bench's own table: name -> stresses, unit, size, threads, slots, iterations, backends."""
-    rows = json.loads(
-        subprocess.run([bench.bench, "--list"], capture_output=True, text=True, check=True).stdout
-    )
-    return {row["name"]: row for row in rows}
+    done = subprocess.run([bench.bench, "--list"], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"bench --list failed ({done.returncode}) {done.stderr.strip()}".rstrip())
+    return {row["name"]: row for row in json.loads(done.stdout)}
 
 
 def _contender(side, bench, built):

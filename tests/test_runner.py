@@ -276,6 +276,12 @@ def test_a_bench_that_was_ended_from_outside_is_no_row(name):
     assert worker.run([sys.executable, "-c", ENDED.format("SIGSEGV")])["status"] == "crashed"
 
 
+def test_a_bench_that_cannot_list_its_workloads_is_one_line(tmp_path):
+    (tmp_path / "bench").symlink_to("/bin/false")
+    with pytest.raises(RuntimeError, match=r"^bench --list failed \(1\)$"):
+        runner.workloads(runner.build.Build("release", "", tmp_path))
+
+
 def test_hakmem_itself_answers_when_preloaded_and_when_linked(tiny, tmp_path):
     spec = tiny('label = "floor"\nuse = "floor"', 'label = "floor"\nuse = "hakmem"')
     samples = runner.ensure(spec, folder=tmp_path / "s", blocks=1)
