@@ -423,15 +423,17 @@ def test_plain_papermill_stops_at_a_wrong_parameter(tmp_path, name, value, said)
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_stopping_a_batch_stops_its_children(tmp_path, which):
     (tmp_path / "tmp").mkdir()
-    book = write(tmp_path, "04_endless", PARAMETERS, "import time\ntime.sleep(600)")
+    begun = tmp_path / "begun"
+    endless = f"import time, pathlib\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)"
+    book = write(tmp_path, "04_endless", PARAMETERS, endless)
     command = [sys.executable, "-m", "hakmem_py", "report", str(book), "--out", str(tmp_path / "out")]
     # The children of a background job ignore the signal, which is not what is tested.
     heard = functools.partial(signal.signal, which, signal.SIG_DFL)
     env = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
     child = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
-    while not any((tmp_path / "tmp").glob("*.json")):  # by which papermill reaches its kernel
+    while not begun.exists():
+        assert child.poll() is None
         time.sleep(0.2)
-    time.sleep(2)
     child.send_signal(which)
     assert "go on with --resume" in child.communicate(timeout=60)[1] and child.returncode == 130
     running = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
