@@ -9,12 +9,10 @@ import base64
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import suppress
 from datetime import UTC, datetime
 from statistics import median
 
@@ -104,15 +102,13 @@ def _fault(output, log, code):
 
 
 def _end(child):
-    """Ends papermill as Ctrl-C does: only then it ends its kernel, and removes the file that leads to it.
-
-    Each signal has GRACE_S seconds: one may be ignored, as Ctrl-C is in a shell's background.
-    """
-    for which in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        child.send_signal(which)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(GRACE_S)
-            return
+    """Ends papermill, with GRACE_S seconds to clean up; its kernel notices that it has gone."""
+    child.terminate()
+    try:
+        child.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def _lost_port(log):

@@ -320,7 +320,7 @@ def test_a_server_that_is_interrupted_leaves_a_trace_that_is_told(tmp_path):
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGHUP])
 def test_ending_a_recording_from_outside_ends_its_program(tmp_path, which):
     words = [sys.executable, "-m", "hakmem_py", "trace", "--out", tmp_path, "--"]
-    words += ["sh", "-c", "echo up; exec sleep 60"]
+    words += ["sh", "-c", "sleep 2; echo up; exec sleep 60"]  # when it has surely begun to wait for it
     heard = functools.partial(signal.signal, which, signal.SIG_DFL)
     child = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard
