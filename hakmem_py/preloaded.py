@@ -115,9 +115,11 @@ def _peak_rss(pid):
                 found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="utf-8", errors="replace"))
             seen.append(1024 * int(found[1]) if found else 0)  # 0: it has just ended
 
-    look = threading.Thread(target=watch, daemon=True)
+    look = threading.Thread(target=watch)
     try:
         look.start()  # inside: where the user stops it here, nobody else would end the thread
         yield seen
     finally:
         over.set()
+        if look.ident:  # it has begun
+            look.join()
