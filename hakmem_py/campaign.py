@@ -42,7 +42,7 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
     """
     experiment = narrow(load_spec(name), quick=quick, **choice)
     folder = Path(folder or store.SAMPLES / experiment.name)
-    with _cluster(scheduler, "bench") as client:
+    with _cluster(scheduler) as client:
         hosts = _contenders(client, experiment)
         missing, run_ids = _missing(experiment, quick, hosts, folder)
         failures, known = [], set(runner.counting(folder, experiment.timeout_s)["run_id"])
@@ -58,12 +58,6 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
             f"{len(failures)} blocks not measured ({failures[0]}); run the same command again"
         )
     return runner.samples_of(experiment, folder, run_ids)
-
-
-def sweep(function, points, scheduler=None):
-    """[function(point) for point in points] on all cores of all workers; for work that times nothing."""
-    with _cluster(scheduler) as client:
-        return client.gather(client.map(function, list(points), pure=False))
 
 
 # ---------------------------------------------------------------- on a worker
@@ -103,47 +97,44 @@ def _hello(experiment):
 
 
 @contextlib.contextmanager
-def _cluster(scheduler, resource=None):
+def _cluster(scheduler):
     """A dask client of the cluster at that address, or of a new one on this machine."""
     from dask.distributed import Client, LocalCluster
     from distributed.comm import CommClosedError, get_address_host
 
     with contextlib.ExitStack() as stack:
-        one = {"n_workers": 1, "threads_per_worker": 1, "resources": {resource: 1}} if resource else {}
         try:
             if scheduler is None:
+                one = {"n_workers": 1, "threads_per_worker": 1, "resources": {"bench": 1}}
                 scheduler = stack.enter_context(LocalCluster(dashboard_address=None, **one))
             else:
                 get_address_host(scheduler)  # a client that is given no address may wait for ever
             client = stack.enter_context(Client(scheduler, timeout=JOIN_S))
             client.wait_for_workers(1, timeout=JOIN_S)
-            if resource and isinstance(scheduler, LocalCluster):
+            if isinstance(scheduler, LocalCluster):
                 client.unsubscribe_topic("print")  # its worker writes to this process's own stderr
         except (OSError, RuntimeError, TypeError, ValueError) as error:  # what dask makes of no address
             where = f"at {scheduler}" if scheduler is not None else "could be started on this machine"
             raise CampaignError(f"no worker {where} ({error}); start one by: {START}") from None
         try:
-            if resource and not _offered(client, resource):  # tasks would wait for ever
-                raise CampaignError(
-                    f"no worker offers the {resource} slot; start one on each machine by: {START}"
-                )
+            if not _offers_slot(client):  # tasks would wait for ever
+                raise CampaignError(f"no worker offers the bench slot; start one on each machine by: {START}")
             yield client
         except (CancelledError, CommClosedError):
-            kept = f"; {KEPT}" if resource else ""
-            raise CampaignError(f"the scheduler has gone: start it and its workers again{kept}") from None
+            raise CampaignError(f"the scheduler has gone: start it and its workers again; {KEPT}") from None
 
 
-def _offered(client, resource):
-    """Whether a worker offers the resource. The scheduler is asked directly, because the client's own thread
-    may replace what `scheduler_info` returns by a list without workers. True where the scheduler has gone:
-    its tasks will tell."""
+def _offers_slot(client):
+    """Whether a worker offers the bench slot. The scheduler is asked directly, because the client's own
+    thread may replace what `scheduler_info` returns by a list without workers. True where the scheduler has
+    gone: its tasks will tell."""
     if client.status != "running":
         return True
     try:
         workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
     except OSError:
         return True
-    return any(worker["resources"].get(resource) for worker in workers)
+    return any(worker["resources"].get("bench") for worker in workers)
 
 
 def _contenders(client, experiment):
@@ -214,7 +205,7 @@ def _ended(client, tasks, progress):
         if now - looked < LOOK_S:
             continue
         looked = now
-        if _offered(client, "bench"):
+        if _offers_slot(client):
             alone = None
         elif alone is None:
             alone = now

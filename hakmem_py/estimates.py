@@ -19,7 +19,7 @@ from scipy import stats as sps
 from statsmodels.stats.multitest import multipletests
 from statsmodels.tsa.stattools import acf
 
-from .ranks import shift, signed_rank_p, walsh
+from .ranks import signed_rank_p, walsh
 
 CONFIDENCE = 0.95
 RUN_THRESHOLD = 0.01  # gain that a run-time change must show to be worth having
@@ -122,18 +122,14 @@ def cliffs_delta(a, b):
 # ---------------------------------------------------------------- tests
 
 
-def tost(a, b, margin=MARGIN, paired=True):
+def tost(a, b, margin=MARGIN):
     """p-value of two one-sided tests: below 5 % says that a / b lies between 1 / (1 + margin) and 1 + margin.
 
     Rank tests, not t tests (Schuirmann 1987 with Wilcoxon for Student): run times have tails so heavy that
     the paired t test loses half its power; and estimate, interval and this answer then rest on one law.
     """
-    a, b = _checked(a, b, paired)
-    limit = log1p(margin)
-    if paired:
-        return inside(np.log(a / b), limit)
-    above = sps.mannwhitneyu(np.log(a) + limit, np.log(b), alternative="greater").pvalue
-    return float(max(above, sps.mannwhitneyu(np.log(a) - limit, np.log(b), alternative="less").pvalue))
+    a, b = _checked(a, b)
+    return inside(np.log(a / b), log1p(margin))
 
 
 def inside(d, limit):
@@ -173,12 +169,12 @@ def adjust(p_values, correction="holm"):
 # ---------------------------------------------------------------- the estimate
 
 
-def _checked(a, b, paired):
+def _checked(a, b):
     a, b = np.asarray(a, float), np.asarray(b, float)
     if a.ndim != 1 or b.ndim != 1 or not len(a) or not len(b):
         raise ValueError("ratio needs two non-empty lists of costs")
-    if paired and len(a) != len(b):
-        raise ValueError(f"{len(a)} values of a, {len(b)} of b: pairs need as many of each (or paired=False)")
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} values of a, {len(b)} of b: pairs need as many of each")
     if not (np.isfinite(a).all() and np.isfinite(b).all() and (a > 0).all() and (b > 0).all()):
         raise ValueError("ratio needs finite, positive costs: drop or mend zero, negative and missing values")
     if float(max(a.max(), b.max())) > WIDEST * float(min(a.min(), b.min())):
@@ -186,27 +182,20 @@ def _checked(a, b, paired):
     return a, b
 
 
-def ratio(a, b, confidence=CONFIDENCE, paired=True):
-    """Estimate of a / b from costs a and b, shape (n,) each; pair i is block i (or two independent samples).
+def ratio(a, b, confidence=CONFIDENCE):
+    """Estimate of a / b from costs a and b, shape (n,) each; pair i is block i.
 
     Fewer than 6 pairs give a value and the interval (0, inf). Raises ValueError on unequal lengths or costs
     <= 0.
     """
-    a, b = _checked(a, b, paired)
-    alpha = 1 - confidence
+    a, b = _checked(a, b)
+    d, alpha = np.log(a / b), 1 - confidence
     tails = (alpha / 2, alpha)  # the interval, and the one whose ends are the two one-sided tests
-    if paired:
-        d = np.log(a / b)
-        centre, intervals = walsh(d, tails)
-        p_value, correlation, noise = signed_rank_p(d), autocorrelation(d), robust_sd(d)
-    else:
-        centre, intervals = shift(np.log(a), np.log(b), tails)
-        p_value, correlation = float(sps.mannwhitneyu(np.log(a), np.log(b)).pvalue), nan
-        noise = float(np.hypot(robust_sd(np.log(a)), robust_sd(np.log(b))))
+    centre, intervals = walsh(d, tails)
     (low, high), (tost_low, tost_high) = np.exp(intervals).tolist()
     return Estimate(
-        float(np.exp(centre)), low, high, confidence, min(len(a), len(b)), p_value, cv(a), cv(b),
-        cliffs_delta(a, b), correlation, robust_cv(a), robust_cv(b), noise, tost_low, tost_high,
+        float(np.exp(centre)), low, high, confidence, len(d), signed_rank_p(d), cv(a), cv(b),
+        cliffs_delta(a, b), autocorrelation(d), robust_cv(a), robust_cv(b), robust_sd(d), tost_low, tost_high,
         float(np.quantile(a, 0.1) / np.quantile(b, 0.1)),
     )  # fmt: skip
 

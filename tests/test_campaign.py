@@ -215,13 +215,6 @@ def test_runs_that_had_too_little_time_are_measured_anew_with_more(cluster, tiny
     assert list(ended["run_id"]) == list(short["run_id"]) and set(ended["status"]) == {"ok"}
 
 
-def test_a_sweep_uses_every_core_of_every_worker(cluster):
-    for _ in range(2):
-        cluster.worker()
-    done = campaign.sweep(lambda point: (point**2, os.getpid()), range(40), cluster.address())
-    assert [square for square, _ in done] == [point**2 for point in range(40)]
-
-
 def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight(tmp_path):
     """The bench that outlives its killed parent still holds the slot: the next campaign cannot overlap it."""
     code = (
