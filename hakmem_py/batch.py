@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,11 @@ from .progress import clock
 START_S = 6  # guess for a notebook that never ran here: the start of a kernel
 HEARTBEAT_S = 10
 GRACE_S = 10  # for papermill to end once it was told to
+# In the background of a shell children ignore Ctrl-C, on which alone papermill ends its kernel.
+PAPERMILL = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from papermill.cli import papermill; papermill()"
+)
 STARTS = 3  # attempts, where others took a kernel's ports first
 LONG_LOG = 1 << 16  # bytes; a notebook with a longer log has started
 # What decides, with the notebook's text, parameters and data, whether an executed notebook still holds.
@@ -61,7 +67,7 @@ def content_key(run, given=None):
 def _papermill(run, output, timeout):
     values = base64.b64encode(json.dumps(run.parameters).encode()).decode()  # JSON is YAML: types survive
     return [
-        sys.executable, "-m", "papermill", str(run.notebook), str(output), "-b", values, "-k", "python3",
+        sys.executable, "-c", PAPERMILL, str(run.notebook), str(output), "-b", values, "-k", "python3",
         "--cwd", str(run.notebook.parent), "--execution-timeout", str(timeout),
         "--log-output", "--no-progress-bar",
     ]  # fmt: skip
@@ -102,8 +108,8 @@ def _fault(output, log, code):
 
 
 def _end(child):
-    """Ends papermill, with GRACE_S seconds to clean up; its kernel notices that it has gone."""
-    child.terminate()
+    """Ends papermill as Ctrl-C does, with GRACE_S seconds to end its kernel and clean up."""
+    child.send_signal(signal.SIGINT)
     try:
         child.wait(GRACE_S)
     except subprocess.TimeoutExpired:

@@ -420,19 +420,25 @@ def test_plain_papermill_stops_at_a_wrong_parameter(tmp_path, name, value, said)
     assert done.returncode != 0 and said in done.stderr
 
 
-def test_stopping_a_batch_stops_its_children(tmp_path):
+@pytest.mark.parametrize(
+    ("which", "ctrl_c"), [(signal.SIGINT, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_IGN)]
+)
+def test_stopping_a_batch_stops_its_children(tmp_path, which, ctrl_c):
+    (tmp_path / "tmp").mkdir()
     book = write(tmp_path, "04_endless", PARAMETERS, "import time\ntime.sleep(600)")
     command = [sys.executable, "-m", "hakmem_py", "report", str(book), "--out", str(tmp_path / "out")]
-    # The children of a background job ignore the signal, which is not what is tested.
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
-    while not (tmp_path / "out" / "executed" / "04_endless.log").exists():
+    # In the foreground of a shell, or in its background, where Ctrl-C is ignored.
+    heard = functools.partial(signal.signal, signal.SIGINT, ctrl_c)
+    env = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    child = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    log = tmp_path / "out" / "executed" / "04_endless.log"
+    while not log.exists() or b"Executing Cell 2" not in log.read_bytes():
         time.sleep(0.2)
-    time.sleep(2)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(which)
     assert "go on with --resume" in child.communicate(timeout=60)[1] and child.returncode == 130
     running = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
-    assert not any(str(tmp_path).encode() in line and b"papermill" in line for line in running)
+    assert not any(str(tmp_path).encode() in line for line in running)
+    assert not any((tmp_path / "tmp").glob("*.json"))  # by which papermill reaches its kernel
 
 
 def test_several_intervals_say_together_where_they_lie():
