@@ -1,7 +1,7 @@
 """A/B on a workload of the bench or on any program: ACE off, on, any policy, any fixed arm, placebos, peers.
 
 Every block runs every side once, in random order, one process per run; a side is compared with the baseline
-by paired log ratios. What a side is stands in `sides`, how it runs in `contest`, what is said in `standings`.
+by paired log ratios. What a side is stands in `sides`, how it runs in `targets`, what is said in `standings`.
 """
 
 import random
@@ -10,7 +10,11 @@ import pandas as pd
 
 from . import build, instructions, peers, provenance, runner
 from .blocks import gathered, judged, running
-from .contest import (  # noqa: F401  re-exported, as are the next imports
+from .progress import Progress
+from .sides import ARMS, SIDES, AbError, Side, learner, side  # noqa: F401
+from .slot import bench_slot
+from .standings import judge, refuse, show  # noqa: F401
+from .targets import (  # noqa: F401  re-exported, as are the next imports
     SHAPE,
     Target,
     add_common,
@@ -23,10 +27,6 @@ from .contest import (  # noqa: F401  re-exported, as are the next imports
     settled,
     workload,
 )
-from .progress import Progress
-from .sides import ARMS, SIDES, AbError, Side, learner, side  # noqa: F401
-from .slot import bench_slot
-from .standings import judge, refuse, show  # noqa: F401
 
 # ---------------------------------------------------------------- the comparison
 

@@ -16,7 +16,7 @@ from math import ceil
 
 import pandas as pd
 
-from . import build, contest, native, provenance, runner, stats
+from . import build, native, provenance, runner, stats, targets
 from .blocks import gathered, judged, running
 from .progress import Progress
 from .sides import AbError, Side, side
@@ -49,7 +49,7 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
     command = (*target.arguments, *turns)
     rows = []
     with bench_slot(f"turns of {target.label}", wait_s):
-        tried, _ = contest.record(contest.Target(command, True, target.label), side("off"), env)
+        tried, _ = targets.record(targets.Target(command, True, target.label), side("off"), env)
         for one in sides:
             refuse(target, one, tried, allow_few, env, LEARNING)
         seen = {name: tried[name] for name in ("settled", "cached_bytes")}
@@ -57,7 +57,7 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
         with running(rows, sides, progress):
             for block in range(blocks):
                 asked = (*command, "--seed", str(seed + block))
-                row = contest.run_bench(asked, "hakmem", env, contest.TIMEOUT_S)
+                row = targets.run_bench(asked, "hakmem", env, targets.TIMEOUT_S)
                 row |= seen | {"case": target.label, "block": block, "load1": provenance.load1()}
                 rows += _sides(row, sides)
                 progress.step(block)
@@ -145,7 +145,7 @@ def steady(names, knob, values, seconds, blocks=10, env=(), wait_s=0.0):
     """
     tables = []
     for name in names:
-        target = lasting(seconds, contest.workload(name), wait_s)
+        target = lasting(seconds, targets.workload(name), wait_s)
         samples = compare(target, knob, values, blocks, env=env, allow_few=True, wait_s=wait_s)
         tables.append(judge(samples))
     return pd.concat(tables, ignore_index=True)
@@ -159,15 +159,15 @@ def lasting(seconds, target, wait_s=0.0):
     """
 
     def scaled(scale):
-        return contest.Target((*target.arguments, "--scale", str(scale)), True, target.label)
+        return targets.Target((*target.arguments, "--scale", str(scale)), True, target.label)
 
-    if not 0 < seconds < contest.TIMEOUT_S:
-        raise AbError(f"{seconds} seconds a run: must be above 0 and below {contest.TIMEOUT_S:.0f}")
+    if not 0 < seconds < targets.TIMEOUT_S:
+        raise AbError(f"{seconds} seconds a run: must be above 0 and below {targets.TIMEOUT_S:.0f}")
     scale, took, enough = 1, 0.0, min(seconds, TRIAL_S)
     with bench_slot(f"trial of {target.label}", wait_s):
         while took < enough:
             scale = ceil(scale * enough / took) if took else scale
-            trial, _ = contest.record(scaled(scale), side("off"))
+            trial, _ = targets.record(scaled(scale), side("off"))
             if trial["status"] != "ok":
                 raise AbError(f"workload {target.label}: {trial['error']}")
             took = trial["elapsed_ns"] / 1e9
@@ -181,7 +181,7 @@ def add_toggle(sub):
     sub.add_argument(
         "turns", metavar="KNOB=A,B", help="A, B: whole numbers, such as 64 or 64M; for ACE ace_enabled=0,1"
     )
-    contest.add_common(sub)
+    targets.add_common(sub)
     sub.add_argument("--workload", required=True, help="workload of the bench, or path of a trace")
     sub.add_argument("--seconds", type=float, help="length of a run, found by trials; in place of --scale")
     sub.set_defaults(run=_run)
@@ -199,11 +199,11 @@ def _run(args):
         )
     if args.seconds is not None and args.scale is not None:
         raise AbError("--scale and --seconds both say how long a run is: give one")
-    target = contest.chosen_workload(args, runner.workloads(build.build()))
+    target = targets.chosen_workload(args, runner.workloads(build.build()))
     if args.seconds is not None:
         target = lasting(args.seconds, target)
     numbers = [int(value[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[value[2].lower()] for value in values]
-    env = contest.intervals(args)
+    env = targets.intervals(args)
     how = (knob, numbers, args.blocks, args.seed, env, args.allow_few)
     memory = ["cached_kb"]  # both sides have one process, and its peak
     judged(lambda: compare(target, *how), lambda samples: show(target, samples, args, memory))

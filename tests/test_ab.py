@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from hakmem_py import ab, ceiling, cli, contest, peers, preloaded, slot, turns
+from hakmem_py import ab, ceiling, cli, peers, preloaded, slot, targets, turns
 
 AB = ["ab", "--workload", "bursts", "--blocks", "6", "--sides", "off", "on", "fixed:64"]
 
@@ -77,7 +77,7 @@ def test_a_setting_that_the_library_refuses_is_no_result():
 def test_a_history_that_cannot_be_written_is_no_result(program, monkeypatch):
     """Else a full disk would look like a learner that decides too seldom."""
     nowhere = SimpleNamespace(TemporaryDirectory=lambda **_: contextlib.nullcontext("/dev/full"))
-    monkeypatch.setattr(contest, "tempfile", nowhere)
+    monkeypatch.setattr(targets, "tempfile", nowhere)
     code = "for _ in range(60): [str(i) for i in range(20000)]"
     target = ab.program("env", "PYTHONMALLOC=malloc", sys.executable, "-c", code)
     target = target if program else ab.workload("bursts", "--scale", "20")
@@ -232,8 +232,8 @@ def test_what_the_user_stops_is_judged_by_its_whole_blocks(module, blocks, monke
         return {"status": "ok", "error": ""} | counted | times
 
     monkeypatch.setattr(ab, "record", lambda _, one, __: ({"allocator": one.label} | play(), None))
-    monkeypatch.setattr(contest, "record", lambda *_: (counted | times | {"status": "ok"}, None))
-    monkeypatch.setattr(contest, "run_bench", play)
+    monkeypatch.setattr(targets, "record", lambda *_: (counted | times | {"status": "ok"}, None))
+    monkeypatch.setattr(targets, "run_bench", play)
     words = ["ab", "--sides", "system", "hakmem", "--blocks", "60", "--", "true"]
     if module is turns:
         words = ["toggle", "magazine_blocks=16,32", "--workload", "bursts", "--blocks", "60"]
@@ -274,8 +274,8 @@ def test_every_process_of_turns_has_an_order_of_its_own(monkeypatch):
         seeds.append(asked[asked.index("--seed") + 1])
         return row | {"extra": json.dumps(seen | {"ace_firings": 123})}
 
-    monkeypatch.setattr(contest, "record", lambda *_: (row, None))
-    monkeypatch.setattr(contest, "run_bench", run_bench)
+    monkeypatch.setattr(targets, "record", lambda *_: (row, None))
+    monkeypatch.setattr(targets, "run_bench", run_bench)
     samples = turns.compare(ab.workload("frag"), "ace_enabled", (0, 1), blocks=3, seed=7)
     assert seeds == ["7", "8", "9"]
     assert samples["firings"].dropna().tolist() == [123] * 3  # of the side that learns alone
@@ -314,18 +314,18 @@ def test_recovery_counts_the_windows_from_a_change_to_a_capacity_as_good_as_the_
         for k, arm in enumerate(played)
     ]
     table = pd.DataFrame(rows, columns=["block_size", "begin_ns", "arm", "reward"])
-    found = contest.recovery({"extra": json.dumps({"phases": marks})}, table)
+    found = targets.recovery({"extra": json.dumps({"phases": marks})}, table)
     assert found["phase"].to_list() == ["b", "a", "b"]
     assert found["windows"].to_list() == [3, 3, 3] and found["until"].to_list() == [2, 0, 0]
 
 
 def test_a_run_of_phases_takes_the_geometric_mean_of_their_times():
     target = ab.phased("phases4", 0.1, 2)
-    row = contest.run_bench(target.arguments, "hakmem", {}, 60.0)
+    row = targets.run_bench(target.arguments, "hakmem", {}, 60.0)
     seen = pd.DataFrame(json.loads(row["extra"])["phases"]).groupby("name")[["cpu_ns", "ops"]].sum()
     times = seen["cpu_ns"] / seen["ops"]
     assert len(times) == 4 and row["cpu_ns_per_op"] == pytest.approx(times.prod() ** 0.25)
-    steady = contest.run_bench(ab.workload("lifo").arguments, "hakmem", {}, 60.0)
+    steady = targets.run_bench(ab.workload("lifo").arguments, "hakmem", {}, 60.0)
     assert steady["cpu_ns_per_op"] == pytest.approx(steady["cpu_ns"] / steady["ops"])
 
 
