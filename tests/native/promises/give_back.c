@@ -24,6 +24,22 @@ PROMISE(every_peak_of_20_mib_blocks_goes_back) {
     give_back_after(20 * MIB); /* by now the allocator knows that they are filled */
 }
 
+/* What kept account of small blocks goes too: the slots of 300 MiB of them take 20 MiB. */
+PROMISE(what_held_a_peak_of_32_byte_blocks_goes_back) {
+    long before = resident_bytes();
+    void **first = NULL;
+    for (size_t i = 0; i < PEAK / 32; i++) {
+        void **block = memset(malloc(32), 1, 32);
+        *block = first;
+        first = block;
+    }
+    for (void **next; first != NULL; first = next) {
+        next = *first;
+        free(first);
+    }
+    expect_at_most(before + PEAK / 32);
+}
+
 /* Sizes of all classes, freed in no order: hardly a page of theirs stays with a thread that rests. */
 PROMISE(a_small_peak_of_many_sizes_goes_back) {
     enum { SMALL_PEAK = 48 * MIB };
