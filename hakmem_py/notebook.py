@@ -40,11 +40,17 @@ def incomplete(record, path):
 
 def damage(path):
     """Why an executed notebook cannot be shown, as one line; "" where it can."""
+    import nbformat  # a quarter of a second, of which those who only read notebooks have no use
+
     try:
-        facts = read(path)["metadata"].get("hakmem")
-        return incomplete(facts.get("record") if isinstance(facts, dict) else None, path)
+        found = read(path)
+        nbformat.validate(found, version=4, relax_add_props=True)
+    except nbformat.ValidationError as error:
+        return f"{path} is damaged: {str(error).splitlines()[0]}; run the notebook again"
     except ValueError as error:
         return f"{error}; run the notebook again"
+    facts = found["metadata"].get("hakmem")
+    return incomplete(facts.get("record") if isinstance(facts, dict) else None, path)
 
 
 def source(cell):

@@ -11,7 +11,7 @@ import pytest
 from nbconvert import HTMLExporter
 
 from hakmem_py import ROOT
-from hakmem_py.notebook import PLOTLY
+from hakmem_py.notebook import PLOTLY, read
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 
@@ -44,6 +44,12 @@ def test_plain_papermill_and_nbconvert_take_every_notebook(path, tmp_path):
         "<figure.*?<svg.*?<(?:path|poly|circle|rect).*?<figcaption>(.*?)</figcaption>", page
     )
     assert alts and pictures == [html.escape(alt) for alt in alts], "a plain page lost a figure"
+
+
+def test_no_editor_has_to_mend_a_notebook():
+    for path in NOTEBOOKS:
+        ids = [cell["id"] for cell in read(path)["cells"]]
+        assert len(ids) == len(set(ids)), path
 
 
 def test_the_scorecard_stands_without_mimalloc(tmp_path):
