@@ -580,6 +580,13 @@ PROMISE(posix_memalign_says_einval_and_leaves_the_pointer) {
     }
 }
 
+PROMISE(posix_memalign_keeps_errno) {
+    void *block = &block;
+    errno = 4711;
+    HOLDS(posix_memalign(&block, 3, 100) == EINVAL && errno == 4711);
+    for EACH_HOPELESS (i) HOLDS(posix_memalign(&block, 64, opaque(hopeless[i])) == ENOMEM && errno == 4711);
+}
+
 PROMISE(aligned_blocks_refuse_the_impossible) {
     void *block = &block;
     for (size_t alignment = 8; alignment <= 1 * MIB; alignment *= 8) {
