@@ -2,14 +2,14 @@
  * calls anything here. Other threads' magazines are read as they stand, without stopping the threads. */
 
 /* Calls visit(span) for every span below the frontiers. Holds arena_lock, so that no span changes its shape. */
-static void spans_visit(void (*visit)(const struct span *span, const struct arena *arena, void *to), void *to)
+static void spans_visit(void (*visit)(const struct span *span, void *to), void *to)
 {
     lock_take(&arena_lock);
     uint32_t count = atomic_load(&arena_count);
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t unit = 0; unit < arenas[i].born;) {
             const struct span *span = &arenas[i].spans[unit];
-            visit(span, &arenas[i], to);
+            visit(span, to);
             unit += span->units != 0 ? span->units : 1;
         }
     lock_drop(&arena_lock);
@@ -36,10 +36,9 @@ struct levels {
     uint64_t kept_bytes; /* in runs that threads keep */
 };
 
-static void level_span(const struct span *span, const struct arena *arena, void *to)
+static void level_span(const struct span *span, void *to)
 {
     uint64_t *value = ((struct levels *)to)->value, bytes = span_bytes(span);
-    (void)arena;
     if (span->kind == SPAN_SLAB) {
         value[STAT_committed_bytes] +=
             bytes - ((uint64_t)__builtin_popcount(PEEK(span->bare)) << slab_part_shift(span));
@@ -125,17 +124,13 @@ struct walk {
     size_t capacity, seen;
 };
 
-static void walk_span(const struct span *span, const struct arena *arena, void *to)
+static void walk_span(const struct span *span, void *to)
 {
     struct walk *walk = to;
     if (walk->seen++ >= walk->capacity) return;
-    bool in_superslab = span->kind == SPAN_SUPERSLAB || span->kind == SPAN_SLAB;
     hak_span_t *out = &walk->spans[walk->seen - 1];
     *out = (hak_span_t){.address = span->address, .size = span_bytes(span)};
-    if (in_superslab) {
-        const struct superslab *superslab = superslab_of((struct arena *)arena, span->address);
-        out->superslab = arena->base + ((uint64_t)superslab->first << UNIT_SHIFT);
-    }
+    if (span->kind == SPAN_SUPERSLAB || span->kind == SPAN_SLAB) out->superslab = superslab_address(superslab_of(span));
     if (span->kind == SPAN_SLAB) {
         out->kind = HAK_SPAN_SLAB;
         out->block_size = classes[span->class].size;

@@ -9,11 +9,18 @@ static _Atomic size_t superslab_bytes;    /* in all superslabs */
 static _Atomic size_t slab_dirty_units;   /* free units that may hold pages */
 static _Atomic size_t carved_bytes;       /* of all blocks that the present slabs have handed out at least once */
 
-static struct superslab *superslab_of(struct arena *arena, uintptr_t address)
+/* The superslab in which a unit lies. */
+static struct superslab *superslab_of(const struct span *unit)
 {
-    size_t region = (address - arena->base) / SUPERSLAB_SMALL;
+    const struct arena *arena = arena_of(unit->address);
+    size_t region = (unit->address - arena->base) / SUPERSLAB_SMALL;
     struct superslab *superslab = &arena->superslabs[region];
     return superslab->units != 0 ? superslab : &arena->superslabs[region & ~(size_t)1];
+}
+
+static uintptr_t superslab_address(const struct superslab *superslab)
+{
+    return superslab->arena->base + ((uintptr_t)superslab->first << UNIT_SHIFT);
 }
 
 static unit_mask mask_of(uint32_t first, uint32_t units)
@@ -82,8 +89,7 @@ static void superslab_sparse(struct superslab *superslab, bool sparse)
         superslab->dirty_mask |= superslab->free_mask;
         atomic_fetch_add_explicit(&slab_dirty_units, filled, memory_order_relaxed);
     }
-    os_huge((void *)(superslab->arena->base + ((size_t)superslab->first << UNIT_SHIFT)),
-            (size_t)superslab->units << UNIT_SHIFT, !sparse);
+    os_huge((void *)superslab_address(superslab), (size_t)superslab->units << UNIT_SHIFT, !sparse);
 }
 
 static void superslab_fill(struct superslab *superslab)
@@ -94,7 +100,7 @@ static void superslab_fill(struct superslab *superslab)
 /* A slab has parts without pages from now on, or has none any more. */
 static void superslab_bare(const struct span *slab, bool bare)
 {
-    struct superslab *superslab = superslab_of(arena_of(slab->address), slab->address);
+    struct superslab *superslab = superslab_of(slab);
     if (bare) {
         superslab->bare_slabs++;
         superslab_sparse(superslab, true);
@@ -119,7 +125,7 @@ static uint32_t forks; /* that lie between the first process and this one */
  * would be copied. Result: the slab's superslab when this is to be tried, once; else NULL. Under arena_lock. */
 static struct superslab *superslab_halved(const struct span *slab)
 {
-    struct superslab *superslab = superslab_of(arena_of(slab->address), slab->address);
+    struct superslab *superslab = superslab_of(slab);
     if (LIKELY(superslab->halved) || superslab->free_units > superslab->units / 2) return NULL;
     superslab->halved = true;
     size_t total = HUGE_SOON * atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
@@ -131,7 +137,7 @@ static struct superslab *superslab_halved(const struct span *slab)
  * superslab; but where others gave pages of it back meanwhile, nothing is done. */
 static NOINLINE void superslab_collapse(struct superslab *superslab)
 {
-    void *region = (void *)(superslab->arena->base + ((size_t)superslab->first << UNIT_SHIFT));
+    void *region = (void *)superslab_address(superslab);
     if (!os_dense(region, SUPERSLAB_LARGE / 2, HUGE_HALF)) return;
     lock_take(&arena_lock);
     bool whole = superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
@@ -198,20 +204,18 @@ static unsigned mask_find(unit_mask mask, uint32_t units)
 }
 
 /* A place for so many units, warm ones first; UNIT_MASK_BITS where there is none. */
-static unsigned superslab_place(const struct superslab *superslab, uint32_t units, bool *warm)
+static unsigned superslab_place(const struct superslab *superslab, uint32_t units)
 {
-    unsigned at = mask_find(superslab->free_mask & superslab->dirty_mask, units);
-    *warm = at != UNIT_MASK_BITS;
-    return *warm ? at : mask_find(superslab->free_mask, units);
+    unsigned warm = mask_find(superslab->dirty_mask, units);
+    return warm != UNIT_MASK_BITS ? warm : mask_find(superslab->free_mask, units);
 }
 
 /* The first superslab with room for so many units, and where in it; NULL where there is none. */
 static struct superslab *superslab_first(uint32_t units, unsigned *at)
 {
-    bool warm;
     struct superslab *superslab = superslabs_free;
     for (; superslab != NULL; superslab = superslab->next)
-        if ((*at = superslab_place(superslab, units, &warm)) != UNIT_MASK_BITS) break;
+        if ((*at = superslab_place(superslab, units)) != UNIT_MASK_BITS) break;
     return superslab;
 }
 
@@ -250,8 +254,8 @@ static struct span *superslab_take(uint32_t units)
 /* Takes back a slab's units. The caller holds arena_lock. */
 static void superslab_give(struct span *span, uint64_t now)
 {
-    struct arena *arena = arena_of(span->address);
-    struct superslab *superslab = superslab_of(arena, span->address);
+    struct superslab *superslab = superslab_of(span);
+    const struct arena *arena = superslab->arena;
     uint32_t units = span->units;
     unit_mask mask = mask_of((uint32_t)(span - arena->spans) - superslab->first, units);
     MUST((superslab->free_mask & mask) == 0, span->address);
@@ -288,7 +292,7 @@ static unit_mask superslab_purgeable(const struct superslab *superslab, uint64_t
  * halves are tried, if they are worth a call. Result: the units that the kernel refused. */
 static unit_mask superslab_purge_row(const struct superslab *superslab, uint32_t at, uint32_t units, size_t shortest)
 {
-    uintptr_t begin = superslab->arena->base + ((size_t)(superslab->first + at) << UNIT_SHIFT);
+    uintptr_t begin = superslab_address(superslab) + ((size_t)at << UNIT_SHIFT);
     if (refusals_left > 0 && os_purge((void *)begin, (size_t)units << UNIT_SHIFT)) return 0;
     if (refusals_left > 0) refusals_left--;
     uint32_t half = units / 2;
