@@ -184,7 +184,7 @@ static void *arena_reserve(size_t bytes)
     void *base = os_reserve(bytes, SUPERSLAB_LARGE);
     while (base != NULL && arena_collides((uintptr_t)base, bytes)) {
         refused[n++] = base;
-        base = n < (int)(sizeof refused / sizeof *refused) ? os_reserve(bytes, SUPERSLAB_LARGE) : NULL;
+        base = n < COUNT(refused) ? os_reserve(bytes, SUPERSLAB_LARGE) : NULL;
     }
     while (n > 0) os_unmap(refused[--n], bytes);
     return base;

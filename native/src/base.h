@@ -32,6 +32,7 @@ static ALWAYS_INLINE size_t align_down(size_t n, size_t alignment) { return n & 
 static ALWAYS_INLINE bool is_power_of_two(size_t n) { return n != 0 && (n & (n - 1)) == 0; }
 static ALWAYS_INLINE unsigned log2_floor(size_t n) { return 63u - (unsigned)__builtin_clzll(n); } /* n > 0 */
 static ALWAYS_INLINE unsigned lowest_bit(uint64_t n) { return (unsigned)__builtin_ctzll(n); }     /* n > 0 */
+static ALWAYS_INLINE bool bit_of(const uint64_t *bits, size_t i) { return (bits[i / 64] >> i % 64 & 1) != 0; }
 static ALWAYS_INLINE size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
 static ALWAYS_INLINE size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
 

@@ -86,7 +86,7 @@ static void guard_release(uintptr_t block)
     struct span *span = span_of(block);
     guard_inspect(span, block);
     if (span->kind == SPAN_SLAB) orphan_free(span->class, block);
-    else mid_spill(NULL, span, RUN_FREE, os_now_ns());
+    else run_give(span, RUN_FREE, os_now_ns());
 }
 
 /* Frees a live guarded block: it is checked, emptied and queued; the oldest one leaves the queue. A run holds hardly
@@ -135,7 +135,7 @@ static COLD void guard_empty(void)
 static void guard_end(void)
 {
     lock_take(&guard_lock);
-    for (size_t i = 0; i < sizeof guard_queue / sizeof *guard_queue; i++)
+    for (int i = 0; i < COUNT(guard_queue); i++)
         if (guard_queue[i] != 0) guard_inspect(span_of(guard_queue[i]), guard_queue[i]);
     lock_drop(&guard_lock);
     lock_take(&orphan_lock); /* a slab that is carved under this lock is given back under no other */

@@ -156,15 +156,6 @@ static COLD void knob_complain(const char *variable, size_t length, const char *
     line_end(&line);
 }
 
-/* The profile of this name, as this file's own string, because some programs overwrite their environment. NULL: there
- * is no such profile. */
-static const char *knob_profile(const char *name)
-{
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
-        if (strcmp(presets[i].profile, name) == 0) return presets[i].profile;
-    return strcmp(name, "default") == 0 ? "default" : NULL;
-}
-
 static COLD void knob_complain_profile(const char *name)
 {
     struct line line = {0};
@@ -172,7 +163,7 @@ static COLD void knob_complain_profile(const char *name)
     line_quote(&line, name);
     line_text(&line, " is not known; allowed: default");
     const char *last = "";
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+    for (int i = 0; i < COUNT(presets); i++) {
         if (strcmp(presets[i].profile, last) == 0) continue;
         line_text(&line, ", ");
         line_text(&line, last = presets[i].profile);
@@ -180,16 +171,17 @@ static COLD void knob_complain_profile(const char *name)
     line_end(&line);
 }
 
+/* Keeps the name as this file's own string, because some programs overwrite their environment. */
 static void knob_take_profile(const char *name)
 {
-    const char *known = knob_profile(name);
-    if (known == NULL) {
-        knob_complain_profile(name);
-        return;
+    const char *known = strcmp(name, "default") == 0 ? "default" : NULL;
+    for (int i = 0; i < COUNT(presets); i++) {
+        if (strcmp(presets[i].profile, name) != 0) continue;
+        known = presets[i].profile;
+        knob_write(presets[i].knob, presets[i].value);
     }
-    profile_name = known;
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
-        if (strcmp(presets[i].profile, name) == 0) knob_write(presets[i].knob, presets[i].value);
+    if (known != NULL) profile_name = known;
+    else knob_complain_profile(name);
 }
 
 /* Hooks, set by files further down the list in hakmem.c, which this file cannot call. The first two turn the name of a

@@ -25,7 +25,7 @@ static struct nodes numa_allowed(void)
 
 static bool numa_has(const struct nodes *nodes, int node)
 {
-    return node >= 0 && node < (int)NODE_BITS && (nodes->mask[node / 64] >> (node % 64) & 1) != 0;
+    return node >= 0 && node < (int)NODE_BITS && bit_of(nodes->mask, (size_t)node);
 }
 
 /* Translates one of our policies into the kernel's mode and nodes. -EINVAL: no such policy, or no such node for this
@@ -104,17 +104,16 @@ int hak_place_read(const void *address, int *policy, int *node)
     int mode;
     if (syscall(SYS_get_mempolicy, &mode, nodes.mask, NODE_BITS, address, address != NULL ? MPOL_F_ADDR : 0) != 0)
         return -errno;
-    bool named = false;
-    for (int i = 0; i < (int)NODE_BITS && !named; i++) named = numa_has(&nodes, i);
-    if (mode == MPOL_PREFERRED && named) return -EINVAL; /* a policy that is none of ours */
+    int first = 0;
+    while (first < (int)NODE_BITS && !numa_has(&nodes, first)) first++;
+    if (mode == MPOL_PREFERRED && first < (int)NODE_BITS) return -EINVAL; /* a policy that is none of ours */
     static const int ours[] = {[MPOL_DEFAULT] = HAK_PLACE_DEFAULT,
                                [MPOL_PREFERRED] = HAK_PLACE_LOCAL, /* as kernels before 5.14 say it */
                                [MPOL_LOCAL] = HAK_PLACE_LOCAL,
                                [MPOL_INTERLEAVE] = HAK_PLACE_INTERLEAVE,
                                [MPOL_BIND] = HAK_PLACE_BIND};
-    if (mode < 0 || mode >= (int)(sizeof ours / sizeof *ours)) return -EINVAL;
+    if (mode < 0 || mode >= COUNT(ours)) return -EINVAL;
     *policy = ours[mode];
-    *node = 0;
-    while (mode == MPOL_BIND && *node < (int)NODE_BITS && !numa_has(&nodes, *node)) ++*node;
+    *node = mode == MPOL_BIND ? first : 0;
     return 0;
 }

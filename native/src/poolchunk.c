@@ -113,7 +113,7 @@ static int pool_turn(struct pool *pool, const char *object, bool live)
     if (chunk == NULL) chunk = pool_chunk_of(pool->carved_out, object);
     if (chunk == NULL || (size_t)(object - chunk->first) % pool->stride != 0) return HAK_POOL_FOREIGN;
     size_t index = (size_t)(object - chunk->first) / pool->stride;
-    if ((chunk->live[index / 64] >> (index % 64) & 1) == live) return HAK_POOL_DOUBLE;
+    if (bit_of(chunk->live, index) == live) return HAK_POOL_DOUBLE;
     chunk->live[index / 64] ^= UINT64_C(1) << (index % 64);
     return HAK_POOL_OK;
 }

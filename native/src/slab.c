@@ -145,10 +145,7 @@ static ALWAYS_INLINE uint64_t *slab_words(struct span *slab) { return slab_is_ti
 
 static size_t slab_words_count(const struct span *slab) { return ((size_t)classes[slab->class].slab_blocks + 63) / 64; }
 
-static bool slab_is_marked(struct span *slab, size_t index)
-{
-    return (slab_words(slab)[index / 64] >> index % 64 & 1) != 0;
-}
+static bool slab_is_marked(struct span *slab, size_t index) { return bit_of(slab_words(slab), index); }
 
 /* Marks some blocks of one word. Ends the program where one is marked already. */
 static ALWAYS_INLINE void slab_mark(struct span *slab, size_t word, uint64_t bits)
@@ -492,7 +489,7 @@ static COLD uint32_t slabs_take_any(struct heap *heap, unsigned class, uint32_t 
  * current slab, then from slabs of an idle part, then from a new one. Result: how many, 0 where memory ends. */
 static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, uintptr_t *slots)
 {
-    struct class_slabs *own = slabs_own(heap, class), *idle;
+    struct class_slabs *own = slabs_own(heap, class);
     if (PEEK(own->partial) != NULL) {
         uint32_t n = slabs_take(heap, own, wanted, slots);
         slabs_use(own, (size_t)n * classes[class].size, os_tick_ns());
@@ -504,7 +501,8 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
         slab = heap->current[class] = NULL;
     }
     if (slab == NULL) {
-        uint32_t n = (idle = slabs_idle(class)) != NULL ? slabs_take(heap, idle, wanted, slots) : 0;
+        struct class_slabs *idle = slabs_idle(class);
+        uint32_t n = idle != NULL ? slabs_take(heap, idle, wanted, slots) : 0;
         if (n != 0) return n;
         slab = slab_new(class, heap_part(heap));
         heap->current[class] = slab;

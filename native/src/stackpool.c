@@ -380,5 +380,5 @@ const char *hak_pool_message(int code)
         [-HAK_POOL_FOREIGN] = "the pointer is no object of this pool: deallocate what this pool allocated",
         [-HAK_POOL_DOUBLE] = "the object is not live: it was deallocated twice",
     };
-    return code <= 0 && -code < (int)(sizeof messages / sizeof *messages) ? messages[-code] : "no such code";
+    return code <= 0 && -code < COUNT(messages) ? messages[-code] : "no such code";
 }

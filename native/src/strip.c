@@ -2,8 +2,6 @@
  * with a caller or in a magazine. A slab is looked into when none of its blocks has come or gone for some rounds. What
  * those who take and give blocks do with a bare part, one without pages, is told in slab.c. */
 
-static bool bit_of(const uint64_t *bits, size_t i) { return (bits[i / 64] >> i % 64 & 1) != 0; }
-
 /* The parts in which all blocks are free, if they are at least half of the parts; else none. Only parts that are carved
  * to their end count: slab_dress takes each carved block that begins in a bare part for a free one. */
 static uint32_t slab_idle_parts(const struct span *slab, const uint64_t *free)

@@ -241,7 +241,7 @@ static const struct policy policies[] = {
      near_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 0.98}, RESTART(0), {P_ARM, 0}, {P_LEAST, 0.005}}},
 };
 /* clang-format on */
-#define POLICIES ((int)(sizeof policies / sizeof *policies))
+#define POLICIES COUNT(policies)
 _Static_assert(POLICIES == POLICY_LAST + 1, "the knobs ace_policy and ace_slow_policy name each row (types.h)");
 
 /* --- verbs -------------------------------------------------------------------------------------------------------- */
