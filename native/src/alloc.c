@@ -182,7 +182,7 @@ static ALWAYS_INLINE void *allocate_by_size(size_t size)
     }
     if (size > L2_MAX) return front.heap != NULL ? allocate_run(front.heap, size) : allocate_slow(size);
     uintptr_t block;
-    return LIKELY(bin_pop(bin_at(front.bins, l2_bin(size)), &block)) ? (void *)block : allocate_slow(size);
+    return LIKELY(bin_pop(bin_at(front.bins->small, l2_bin(size)), &block)) ? (void *)block : allocate_slow(size);
 }
 
 static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)

@@ -43,14 +43,14 @@ static ALWAYS_INLINE bool run_is_near(size_t length, size_t units)
  * Descriptors have it like that, so nothing is multiplied on the way. There are no runs of 5 or 7 units: with fewer
  * lengths, one of the right length is in hand more often, and a call that finds none takes a branch that no core
  * foretells. What a longer run has to spare is never touched. The last bin is always empty. */
-#define SHORT_BIN(length) ((length) * sizeof(struct run_bin))
+#define SHORT_BIN(length) ((length) * sizeof(struct bin))
 static const uint8_t short_bins[RUN_SHORT + 2] = {SHORT_BIN(0), SHORT_BIN(1), SHORT_BIN(2), SHORT_BIN(3), SHORT_BIN(4),
                                                   SHORT_BIN(6), SHORT_BIN(6), SHORT_BIN(8), SHORT_BIN(8), SHORT_BIN(9)};
 
 /* The length of the run that serves so many units. */
 static ALWAYS_INLINE size_t run_length(size_t units)
 {
-    return units <= RUN_SHORT ? short_bins[units] / sizeof(struct run_bin) : units;
+    return units <= RUN_SHORT ? short_bins[units] / sizeof(struct bin) : units;
 }
 
 /* Says to which bin the run goes when it is freed. Short runs need no accounts (all of such a run counts as touched) if
@@ -97,16 +97,8 @@ static ALWAYS_INLINE struct span *short_of(uintptr_t block)
     return &arenas[0].spans[(block - arenas[0].base) >> UNIT_SHIFT];
 }
 
-/* As bin_at. */
-static ALWAYS_INLINE struct run_bin *short_at(struct run_bin *shorts, size_t offset)
-{
-    char *bin = (char *)shorts + offset;
-    __asm__("" : "+r"(bin));
-    return (struct run_bin *)bin;
-}
-
 /* Takes out the run that was kept last. Result: its block; 0 where there is none. */
-static ALWAYS_INLINE uintptr_t short_pop(struct run_bin *bin)
+static ALWAYS_INLINE uintptr_t short_pop(struct bin *bin)
 {
     uintptr_t *top = bin->top, block = top[-1];
     if (LIKELY(block != 0)) bin->top = top - 1;
@@ -128,9 +120,9 @@ static ALWAYS_INLINE void *short_begin(const struct bins *bins, uintptr_t block,
 
 /* Takes out a short run of the length for the size, without accounts. Result: its block; 0 where there is none. The
  * size is above L2_MAX and at most RUN_SHORT_MAX. */
-static ALWAYS_INLINE uintptr_t short_take(struct run_bin *shorts, size_t size)
+static ALWAYS_INLINE uintptr_t short_take(struct bin *shorts, size_t size)
 {
-    return short_pop(short_at(shorts, short_bins[run_units(size)]));
+    return short_pop(bin_at(shorts, short_bins[run_units(size)]));
 }
 
 /* Where none of that length is in hand: one of the next length, if that is near enough and none of the first length is
@@ -145,7 +137,7 @@ static ALWAYS_INLINE uintptr_t short_take_near(struct heap *heap, size_t size)
 /* Keeps a live short run in hand; false, and nothing is done, where the run is not short or there is no room. */
 static ALWAYS_INLINE bool short_free(struct bins *bins, struct span *run, uintptr_t block)
 {
-    struct run_bin *bin = short_at(bins->shorts, run->bin);
+    struct bin *bin = bin_at(bins->shorts, run->bin);
     uintptr_t *top = bin->top;
     if (UNLIKELY(top >= bin->limit)) return false;
     *top = block;
@@ -193,7 +185,7 @@ static void shorts_begin(struct heap *heap)
     heap->run_allowed = runs_least();
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
         uintptr_t *slots = shorts_slots(heap, length);
-        heap->bins.shorts[length] = (struct run_bin){slots, slots};
+        heap->bins.shorts[length] = (struct bin){slots, slots};
     }
     shorts_limit(heap, shorts_bytes());
 }

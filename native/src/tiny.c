@@ -40,10 +40,10 @@ static void front_load(struct bins *bins)
 #define FRONT_WRITTEN 0
 #endif
 
-/* A bin, with its address in one register. Intel's cores since Golden Cove pass a store on to the next load within the
- * cycle, but only if both name the address by one register. By base and index it takes seven cycles, and as each call
- * waits for the one before, that was a third of a call. */
-static ALWAYS_INLINE struct bin *bin_at(struct bins *bins, size_t offset)
+/* The bin at an offset in a row of bins, with its address in one register. Intel's cores since Golden Cove pass a store
+ * on to the next load within the cycle, but only if both name the address by one register. By base and index it takes
+ * seven cycles, and as each call waits for the one before, that was a third of a call. */
+static ALWAYS_INLINE struct bin *bin_at(struct bin *bins, size_t offset)
 {
     char *bin = (char *)bins + offset;
     __asm__("" : "+r"(bin));
@@ -54,7 +54,7 @@ static ALWAYS_INLINE struct bin *bin_at(struct bins *bins, size_t offset)
 static ALWAYS_INLINE struct bin *bin_of_size(size_t size)
 {
 #ifdef HAK_TINY_PUBLISHED8
-    return bin_at(front.bins, tiny_round(size));
+    return bin_at(front.bins->small, tiny_round(size));
 #else
     return (struct bin *)((uintptr_t)(front.sizes + size) & ~(uintptr_t)(GRANULE - 1));
 #endif
@@ -123,7 +123,7 @@ static ALWAYS_INLINE bool front_free(uintptr_t block)
     size_t row;
     if (UNLIKELY(!front_has(block, &row))) return false;
     MUST(block_is_of((unsigned)row / 2, block), block);
-    return bin_push(bin_at(front.bins, row * (sizeof(struct bin) / 2)), block);
+    return bin_push(bin_at(front.bins->small, row * (sizeof(struct bin) / 2)), block);
 }
 
 /* Bytes of the tiny block that starts here; 0 where none does. */

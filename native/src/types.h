@@ -157,9 +157,10 @@ struct lock {
 
 /* --- the thread's front: what malloc and free touch on a hit ------------------------------------------------------ */
 
-/* A loaded magazine as the fast path sees it. */
+/* Addresses of free blocks as the fast path sees them: a loaded magazine, or the short runs of one length that a thread
+ * has in hand. What slot 0 holds is no block: it says that none is left. */
 struct bin {
-    uintptr_t *top;         /* slot above the uppermost block's; slot 0 is empty_block's */
+    uintptr_t *top;         /* slot above the uppermost block's */
     const uintptr_t *limit; /* slot that is not to be filled */
 };
 
@@ -347,18 +348,12 @@ struct class_slabs {
     uint64_t used_ns;                      /* ... when they had last moved SLABS_USED */
 };
 
-/* Short runs of one length that a thread has in hand, all pages touched. Addresses of blocks, so that the next block
- * does not wait for a descriptor, which the bytes of blocks may have driven out of the cache. */
-struct run_bin {
-    uintptr_t *top;         /* slot above the uppermost block's; slot 0 holds 0 */
-    const uintptr_t *limit; /* slot that is not to be filled */
-};
-
-/* What malloc and free touch of a heap on a hit. */
+/* What malloc and free touch of a heap on a hit. Short runs, too, are known by their blocks' addresses, so that the
+ * next block does not wait for a descriptor, which the bytes of blocks may have driven out of the cache. */
 struct bins {
-    struct bin small[CLASSES];            /* the first is always empty and full at once */
-    struct run_bin shorts[RUN_SHORT + 2]; /* short runs without accounts, by units; the last is always empty */
-    uint32_t kept;                        /* word of life of a run that is kept here */
+    struct bin small[CLASSES];        /* the first is always empty and full at once; slot 0: empty_block's address */
+    struct bin shorts[RUN_SHORT + 2]; /* runs with all pages touched, by units; the last is always empty; slot 0: 0 */
+    uint32_t kept;                    /* word of life of a run that is kept here */
 };
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
@@ -472,7 +467,7 @@ _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
 _Static_assert((CLASSES - 1) * 2 <= BOUND_ROW, "a byte of a unit's bound says its class");
 _Static_assert(sizeof(struct bin) == GRANULE && offsetof(struct heap, bins.small) % GRANULE == 0,
                "a tiny size, added to the first bin's address and rounded up, is its bin's, for a heap begins a page");
-_Static_assert(RUN_SHORT * sizeof(struct run_bin) <= UINT8_MAX, "a descriptor's byte is the offset of its bin");
+_Static_assert(RUN_SHORT * sizeof(struct bin) <= UINT8_MAX, "a descriptor's byte is the offset of its bin");
 _Static_assert(sizeof(struct rack_box) == (size_t)64 << 10, "a box is a number of pages, on any machine");
 _Static_assert(sizeof(struct span) == CACHE_PAIR && sizeof(struct depot) == CACHE_LINE, "nobody shares their lines");
 
