@@ -515,7 +515,7 @@ void *hak_realloc(void *p, size_t size)
     struct span *span = span_of_block(p, "realloc of no block");
     if (UNLIKELY(mode == MODE_GUARDED)) return reallocate_by_copy(p, guard_size(span, (uintptr_t)p), size);
     if (span->kind == SPAN_RUN && (size > L2_MAX || large_is_window(span))) {
-        void *there = grow(heap != NULL ? heap : heap_here(), span, size);
+        void *there = grow(heap_here(), span, size);
         if (there != NULL) return there;
     } else if (span->kind == SPAN_SLAB) {
         if (LIKELY(heap != NULL)) expect_live(heap, span->class, (uintptr_t)p);

@@ -486,11 +486,10 @@ static struct span *arena_taken(struct span *span, uint32_t units)
     return span;
 }
 
-/* Takes `units` aligned to `alignment` units that hold pages already; NULL where there are none. The caller holds
- * arena_lock. */
-static struct span *arena_take_warm(uint32_t units, uint32_t alignment)
+/* Takes `units` that hold pages already; NULL where there are none. The caller holds arena_lock. */
+static struct span *arena_take_warm(uint32_t units)
 {
-    struct span *span = span_find(DIRTY, units, alignment);
+    struct span *span = span_find(DIRTY, units, 1);
     return span != NULL ? arena_taken(span, units) : NULL;
 }
 

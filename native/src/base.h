@@ -4,7 +4,6 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
-#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>

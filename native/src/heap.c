@@ -245,10 +245,9 @@ static void orphan_flush(uint64_t now)
     lock_drop(&orphan_lock);
 }
 
-/* A run at an alignment in units; NULL where memory ends. */
+/* A run at an alignment in units, both together at most SIZE_LIMIT bytes; NULL where memory ends. */
 static struct span *orphan_run(size_t size, uint32_t alignment)
 {
-    if (run_units(size) + alignment > MAP_MASK) return NULL;
     lock_take(&arena_lock);
     struct span *run = arena_take((uint32_t)run_units(size), alignment);
     lock_drop(&arena_lock);

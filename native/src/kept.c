@@ -83,9 +83,10 @@ static NOINLINE bool kept_leave_told(struct kept *kept)
     return true;
 }
 
-/* Puts a run into its list, and leaves the lists. */
-static ALWAYS_INLINE bool kept_push(struct kept *kept, unsigned bin, struct span *run, size_t bytes)
+/* Puts a run of so many touched bytes into its list, and leaves the lists. */
+static ALWAYS_INLINE bool kept_push(struct kept *kept, struct span *run, size_t bytes)
 {
+    unsigned bin = run_bin_floor(run->units);
     run->next = kept->runs[bin];
     kept->runs[bin] = run;
     kept->bits |= UINT64_C(1) << bin;

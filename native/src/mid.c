@@ -436,18 +436,17 @@ static NOINLINE void giant_relieve(void)
     lock_drop(&round_lock);
 }
 
-/* A run from the arena; NULL where memory ends. Runs lie side by side, so neighbours share the huge pages at their
- * ends. */
+/* A run from the arena, for at most SIZE_LIMIT bytes; NULL where memory ends. Runs lie side by side, so neighbours
+ * share the huge pages at their ends. */
 static struct span *mid_refill(struct heap *heap, size_t size)
 {
     size_t units = run_units(size);
-    if (units > MAP_MASK) return NULL;
     unsigned bin = run_bin_ceil(run_length(units));
     uint32_t length = (uint32_t)(bin < RUN_BINS ? run_bin_units(bin) : units);
     bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages), giant = large_goes(size);
     if (giant) large_came();
     lock_take(&arena_lock);
-    struct span *run = arena_take_warm(length, 1);
+    struct span *run = arena_take_warm(length);
     lock_drop(&arena_lock);
     if (run == NULL) { /* no growth while pages lie idle: together with what lies beside them they may serve */
         if (PEEK(heap->kept.bytes) >= RUN_MUCH) mid_shrink(heap, 0, os_tick_ns());
@@ -477,7 +476,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
 static NOINLINE bool mid_keep_later(struct heap *heap, struct span *run)
 {
     kept_enter(&heap->kept);
-    return kept_push(&heap->kept, run_bin_floor(run->units), run, run_touched_bytes(run));
+    return kept_push(&heap->kept, run, run_touched_bytes(run));
 }
 
 static ALWAYS_INLINE bool mid_keep(struct heap *heap, struct span *run)
@@ -488,7 +487,7 @@ static ALWAYS_INLINE bool mid_keep(struct heap *heap, struct span *run)
     if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || !fits)) return false;
     POKE(run->life, heap->bins.kept);
     if (UNLIKELY(!kept_try(kept))) return mid_keep_later(heap, run);
-    return kept_push(kept, run_bin_floor(run->units), run, bytes);
+    return kept_push(kept, run, bytes);
 }
 
 /* As mid_keep, at the end of a round: what lay idle for all of it goes to the arena, lists of which none was taken

@@ -217,8 +217,6 @@ static uint32_t os_cores(void)
     return told ? (uint32_t)CPU_COUNT(&cores) : CPU_SETSIZE;
 }
 
-extern char **environ;
-
 extern void *__libc_stack_end __attribute__((weak));
 
 /* The environment, even before libc has set `environ`: the loader asks for memory long before constructors run. At

@@ -24,7 +24,7 @@ static size_t pool_header(const struct pool *pool, size_t objects)
 static void *pool_map(const struct pool *pool, size_t bytes)
 {
     size_t alignment = size_max(pool->alignment, bytes >= POOL_CHUNK_MAX ? POOL_CHUNK_MAX : os_page);
-    if (bytes > pool_memory() || alignment > pool_memory()) return NULL;
+    if (bytes > pool_memory()) return NULL;
     char *base = alignment > os_page ? os_reserve(bytes, alignment) : os_map(bytes);
     if (base == NULL) return NULL;
     if (alignment > os_page && !os_commit(base, bytes)) {

@@ -148,17 +148,12 @@ static ALWAYS_INLINE void lane_push(struct pool *pool, struct pool_lane *lane, v
     lane_count(&lane->deallocations);
 }
 
-static ALWAYS_INLINE struct pool_lane *lane_of(struct pool *pool, unsigned *number)
-{
-    *number = lane_number;
-    if (UNLIKELY(*number == 0)) *number = lane_enter();
-    return &pool->lanes[*number];
-}
+static ALWAYS_INLINE unsigned lane_here(void) { return LIKELY(lane_number != 0) ? lane_number : lane_enter(); }
 
 static void **shared_take(struct pool *pool)
 {
-    unsigned number;
-    struct pool_lane *lane = lane_of(pool, &number);
+    unsigned number = lane_here();
+    struct pool_lane *lane = &pool->lanes[number];
     if (LIKELY(number != 0)) return lane_pop(pool, lane, true);
     lock_take(&pools.lock);
     void **object = lane_pop(pool, lane, false);
@@ -168,8 +163,8 @@ static void **shared_take(struct pool *pool)
 
 static void shared_give(struct pool *pool, void **object)
 {
-    unsigned number;
-    struct pool_lane *lane = lane_of(pool, &number);
+    unsigned number = lane_here();
+    struct pool_lane *lane = &pool->lanes[number];
     if (LIKELY(number != 0)) {
         lane_push(pool, lane, object, true);
         return;
