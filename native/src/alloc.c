@@ -2,8 +2,6 @@
  * runs that a thread has in hand. Everything else is one call away: there sizes are checked, heaps made and the files
  * above asked; a refusal becomes NULL and ENOMEM, damage becomes one fatal line. errno survives a free. */
 
-#include <malloc.h>
-
 static _Atomic bool started;
 
 /* How calls are served; fixed at start. In all but the first no thread has a heap, so every call misses. */

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <malloc.h>
 #pragma weak dladdr
 #pragma weak dlclose
 #pragma weak dlopen
