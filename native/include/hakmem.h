@@ -70,7 +70,7 @@ const char *hak_profile(void); /* the profile in force: "default", "lean", "hard
 
 typedef struct hak_stat_t {
     const char *name; /* "refills" */
-    const char *unit; /* "calls", "bytes", "blocks" */
+    const char *unit; /* "calls", "bytes", "blocks", ... */
     const char *meaning;
     uint64_t value; /* summed over all heaps when read */
 } hak_stat_t;
@@ -154,11 +154,13 @@ int hak_node_count(void);   /* nodes this process may use; 1 where the kernel do
 int hak_node_current(void); /* node of the processor this thread runs on; 0 where the kernel does not say */
 
 /* Applies a policy to whole pages, or to what the calling thread maps from now on. `node` matters for BIND only.
- * 0, or a negative errno: -EINVAL (no such policy, node not ours, address not page aligned), -ENOSYS, -EPERM. */
+ * 0, or a negative errno: -EINVAL (no such policy, node not ours, address NULL or not page aligned), -EFAULT (not
+ * mapped), -ENOSYS, -EPERM. */
 int hak_place(void *pages, size_t size, int policy, int node);
 int hak_place_thread(int policy, int node);
 
-/* The policy that governs the page of `address` (NULL: the calling thread), and for BIND its node. 0 or -errno. */
+/* The policy that governs the page of `address` (NULL: the calling thread), and for BIND its lowest node, else 0.
+ * 0, or a negative errno: as above, and -EINVAL where the policy is none of these four. */
 int hak_place_read(const void *address, int *policy, int *node);
 
 /* --- stack pool --------------------------------------------------------------------------------------------------- */
@@ -330,13 +332,10 @@ typedef struct hak_outcome_t {
 } hak_outcome_t;
 
 /* Replications first .. first + count - 1 of a run. Each has its own random streams, derived from the seed, so a run
- * may be split in any way. `learner` is copied and its seed replaced. 0, or -1: the problem and the learner have
- * different numbers of arms. */
+ * may be split in any way. `learner` is copied and its seed replaced. 0, or -1: the problem has no segment, or
+ * another number of arms than the learner. */
 int hak_simulate(const hak_bandit_t *learner, const hak_problem_t *problem, uint64_t horizon, uint64_t first,
                  uint64_t count, uint64_t seed, hak_outcome_t *outcome);
-
-/* The seed of the learner or of the rewards in one replication, for repeating it elsewhere (explorer.js). */
-uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards);
 
 /* --- ACE ---------------------------------------------------------------------------------------------------------- */
 
@@ -405,11 +404,12 @@ typedef struct hak_event_t { /* one row per decision */
     uint64_t seed;
 } hak_event_t;
 
-int hak_ace_start(void); /* 0; -1: already running; -2: compiled without ACE */
+/* 0; -1: already running; -2: compiled without ACE. The knob ace_enabled says whether it runs, and starts and stops it
+ * as these two do. */
+int hak_ace_start(void);
 /* The knobs return to what they were before, with two exceptions: a knob that the program has set meanwhile keeps the
  * program's value, and the knob of a learner driven from outside stays. What was learned waits for the next start. */
 void hak_ace_stop(void);
-int hak_ace_running(void);
 int hak_ace_step(uint64_t now_ns);  /* runs the steps due at this time; number of decisions. Needs no thread */
 uint64_t hak_ace_firings(int slow); /* steps of the fast (0) or slow (1) loop so far */
 hak_ace_costs_t hak_ace_costs(void);

@@ -2,7 +2,6 @@
 
 int hak_ace_start(void) { return -2; }
 void hak_ace_stop(void) {}
-int hak_ace_running(void) { return 0; }
 int hak_ace_step(uint64_t now) { return (void)now, 0; }
 uint64_t hak_ace_firings(int slow) { return (void)slow, 0; }
 hak_ace_costs_t hak_ace_costs(void) { return (hak_ace_costs_t){0}; }

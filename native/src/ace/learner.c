@@ -100,8 +100,6 @@ static void ace_switch(bool on)
     else hak_ace_stop();
 }
 
-int hak_ace_running(void) { return atomic_load(&ace_on); }
-
 static void ace_complain_policy(const char *variable, size_t length, const char *name)
 {
     struct line line = {0};

@@ -5,11 +5,6 @@
  * So results do not depend on how replications are shared out, and every policy meets rewards made of the same random
  * numbers. */
 
-static uint64_t replication_seed(uint64_t seed, uint64_t replication, bool rewards)
-{
-    return random_stream(seed, 2 * replication + !rewards);
-}
-
 static ALWAYS_INLINE double draw_reward(const hak_problem_t *problem, double mean, uint64_t *random)
 {
     if (problem->rewards == HAK_REWARDS_BERNOULLI) return random_uniform(random) < mean ? 1.0 : 0.0;
@@ -62,13 +57,8 @@ int hak_simulate(const hak_bandit_t *learner, const hak_problem_t *problem, uint
     if (problem->arms != learner->arms || problem->segments < 1) return -1;
     for (uint64_t row = 0; row < count; row++) {
         hak_bandit_t b = *learner;
-        b.random = replication_seed(seed, first + row, false);
-        replicate(&b, problem, horizon, replication_seed(seed, first + row, true), row, row == 0, outcome);
+        b.random = random_stream(seed, 2 * (first + row) + 1);
+        replicate(&b, problem, horizon, random_stream(seed, 2 * (first + row)), row, row == 0, outcome);
     }
     return 0;
-}
-
-uint64_t hak_simulate_seed(uint64_t seed, uint64_t replication, int rewards)
-{
-    return replication_seed(seed, replication, rewards != 0);
 }
