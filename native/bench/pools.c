@@ -168,21 +168,16 @@ BODY pool_cycle(enum backend on, struct lane *lane, uint64_t n)
     return n;
 }
 
-BODY pool_ten(enum backend on, struct lane *lane, uint64_t n)
+INLINE uint64_t ten_cycles(enum backend on, struct lane *lane, uint64_t n, uint64_t ready)
 {
-    struct memory_pool pool = pool_here(on, lane, lane->shape.slots);
+    struct memory_pool pool = pool_here(on, lane, ready);
     for (uint64_t k = 0; k < n; k++)
         for (int i = 0; i < 10; i++) cycle(on, pool, k);
     return n * 10;
 }
 
-BODY pool_unready(enum backend on, struct lane *lane, uint64_t n)
-{
-    struct memory_pool pool = pool_here(on, lane, 0);
-    for (uint64_t k = 0; k < n; k++)
-        for (int i = 0; i < 10; i++) cycle(on, pool, k);
-    return n * 10;
-}
+BODY pool_ten(enum backend on, struct lane *lane, uint64_t n) { return ten_cycles(on, lane, n, lane->shape.slots); }
+BODY pool_unready(enum backend on, struct lane *lane, uint64_t n) { return ten_cycles(on, lane, n, 0); }
 
 BODY pool_sweep(enum backend on, struct lane *lane, uint64_t n)
 {

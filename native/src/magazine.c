@@ -22,7 +22,7 @@ static uint32_t magazine_capacity(unsigned class)
 
 /* The capacity for one thread, which holds more bytes of a class that goes to the depot and comes back in bursts: up to
  * as many blocks as make an exchange cost each of them little. */
-static uint32_t magazine_room(const struct heap *heap, unsigned class)
+static uint32_t heap_capacity(const struct heap *heap, unsigned class)
 {
     uint32_t capacity = magazine_capacity(class);
     uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
@@ -32,7 +32,8 @@ static uint32_t magazine_room(const struct heap *heap, unsigned class)
     return (uint32_t)size_max(fit, capacity);
 }
 
-/* --- the two verbs of a magazine ---------------------------------------------------------------------------------- */
+/* --- how much a magazine holds, where it comes from and goes ---------------------------------------------------------
+ */
 
 /* Top and limit of a bin whose class was not used yet: empty and full at once. A pop may look one slot further down, so
  * there are two. */
@@ -45,7 +46,7 @@ static const uintptr_t no_slots[2] = {LIST_END, LIST_END};
  * magazines of the usual length. */
 static uint32_t magazine_limit(const struct heap *heap, unsigned class)
 {
-    uint32_t capacity = magazine_room(heap, class);
+    uint32_t capacity = heap_capacity(heap, class);
     int64_t out = heap->moved[class] - heap->loaded[class].blocks;
     if (LIKELY(heap->given[class] < GIVEN_MANY) || out < 0) return capacity;
     size_t few = UNIT_BYTES / size_max(classes[class].size, os_page);
@@ -85,7 +86,7 @@ static void bin_load(struct heap *heap, unsigned class, uint32_t limit)
 {
     struct bin *bin = &heap->bins.small[class];
     struct magazine *loaded = &heap->loaded[class];
-    POKE(heap->capacity[class], (uint16_t)magazine_room(heap, class));
+    POKE(heap->capacity[class], (uint16_t)heap_capacity(heap, class));
     POKE(bin->top, loaded->slots + 1 + loaded->blocks);
     POKE(bin->limit, loaded->slots + 1 + size_min(limit, loaded->room));
 }
@@ -147,7 +148,7 @@ static void magazine_swap(struct heap *heap, unsigned class)
  * meet, neighbours may come to belong to two cores and disturb each other, so few long ones are better. */
 static uint32_t magazine_batch(const struct heap *heap, unsigned class)
 {
-    uint32_t size = classes[class].size, half = magazine_room(heap, class) / 2;
+    uint32_t size = classes[class].size, half = heap_capacity(heap, class) / 2;
     int64_t quarter = heap->moved[class] * (int64_t)size / 4;
     size_t bytes = os_page;
     while ((int64_t)bytes * 2 <= quarter && bytes < UNIT_BYTES) bytes *= 2;
@@ -250,16 +251,16 @@ static void magazine_return(struct heap *heap, unsigned class, struct magazine *
     POKE(full->blocks, 0);
 }
 
-/* A magazine's blocks leave the thread: to the depot or, unless `keep`, to slabs, for the sake of their order
- * (magazine_homes) or because the depot holds enough. */
-static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, bool keep)
+/* A magazine's blocks leave the thread: to the depot or, unless it `leaves` as well, to slabs, for the sake of their
+ * order (magazine_homes) or because the depot holds enough. */
+static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, bool leaves)
 {
-    bool homes = !keep && magazine_homes(heap, class, full);
-    if (UNLIKELY(homes || (!keep && depots_hold((size_t)knob(KNOB_depot_bytes))))) {
+    bool homes = !leaves && magazine_homes(heap, class, full);
+    if (UNLIKELY(homes || (!leaves && depots_hold((size_t)knob(KNOB_depot_bytes))))) {
         magazine_return(heap, class, full, homes);
         return;
     }
-    depot_push(depot_own(heap, class), class, magazine_rest(heap, class, full, keep));
+    depot_push(depot_own(heap, class), class, magazine_rest(heap, class, full, leaves));
     POKE(full->blocks, 0);
 }
 
@@ -278,7 +279,7 @@ static NOINLINE bool magazine_refill(struct heap *heap, unsigned class)
     } else {
         served = magazine_fetch(heap, class);
     }
-    uint32_t limit = heap->apart[class].frees == 0 ? magazine_room(heap, class) : 0;
+    uint32_t limit = heap->apart[class].frees == 0 ? heap_capacity(heap, class) : 0;
     if (LIKELY(loaded->room != 0)) bin_load(heap, class, limit); /* its slots may be new */
     if (UNLIKELY(!served)) return false;
     stat_add(heap, STAT_refills, 1);

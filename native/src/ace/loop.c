@@ -83,19 +83,14 @@ static int learner_arm_of(const struct learner *learner, int64_t setting)
     return near;
 }
 
-static void learner_teach(struct learner *learner)
-{
-    for (int id = 0; id < P_COUNT; id++)
-        if (ace_parameters[id].set)
-            hak_bandit_set(&learner->bandit, bandit_parameters[id].name, ace_parameters[id].value);
-}
-
 /* Its bandit begins anew, under the policy that the knob names now. */
 static void learner_begin(struct learner *learner)
 {
     hak_bandit_init(&learner->bandit, (int)knob(learner->rule), learner->arms, learner->seed);
     hak_bandit_set(&learner->bandit, "arm", learner->arm);
-    learner_teach(learner);
+    for (int id = 0; id < P_COUNT; id++)
+        if (ace_parameters[id].set)
+            hak_bandit_set(&learner->bandit, bandit_parameters[id].name, ace_parameters[id].value);
 }
 
 /* Does so only where the program has named another policy meanwhile. */
