@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-static void (*heap_gone)(bool last); /* called when a thread has gone */
+static void (*heap_gone)(bool last); /* called when a thread has gone; set at start */
 static struct lock heap_lock;        /* guards the list's head, reuse, and observers' look at bins */
 static pthread_key_t heap_key;
 static _Atomic bool heap_key_made;
@@ -199,7 +199,7 @@ static void heap_end(void *argument)
     bool last = heap_retire(heap);
     lock_drop(&heap_lock);
     if (first) atomic_store(&main_has_left, true);
-    if (heap_gone != NULL) heap_gone(last);
+    heap_gone(last);
 }
 
 /* Once, at start, before there is a heap: threads are told when they end. */

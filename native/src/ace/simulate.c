@@ -19,9 +19,9 @@ static void gaps_of(const double *mean, int arms, double *gap) /* best mean - me
     for (int i = 0; i < arms; i++) gap[i] = best - mean[i];
 }
 
-/* One replication. `row`: where its results go; `keep`: every play is recorded, too. */
+/* One replication. `row`: where its results go; of the first one every play is recorded, too. */
 static void replicate(hak_bandit_t *b, const hak_problem_t *problem, uint64_t horizon, uint64_t random, uint64_t row,
-                      bool keep, hak_outcome_t *out)
+                      hak_outcome_t *out)
 {
     double gap[HAK_BANDIT_ARMS], regret = 0.0;
     const double *mean = problem->mean;
@@ -40,8 +40,8 @@ static void replicate(hak_bandit_t *b, const hak_problem_t *problem, uint64_t ho
             bandit_update(b, arm, reward, 0.0);
             regret += gap[arm];
             best += gap[arm] == 0.0;
-            if (keep && out->arm) out->arm[t] = (unsigned char)arm;
-            if (keep && out->reward) out->reward[t] = reward;
+            if (row == 0 && out->arm) out->arm[t] = (unsigned char)arm;
+            if (row == 0 && out->reward) out->reward[t] = reward;
         }
         if (point == out->points) break;
         out->regret[row * (uint64_t)out->points + (uint64_t)point] = regret;
@@ -58,7 +58,7 @@ int hak_simulate(const hak_bandit_t *learner, const hak_problem_t *problem, uint
     for (uint64_t row = 0; row < count; row++) {
         hak_bandit_t b = *learner;
         b.random = random_stream(seed, 2 * (first + row) + 1);
-        replicate(&b, problem, horizon, random_stream(seed, 2 * (first + row)), row, row == 0, outcome);
+        replicate(&b, problem, horizon, random_stream(seed, 2 * (first + row)), row, outcome);
     }
     return 0;
 }
