@@ -194,6 +194,7 @@ def test_the_list_names_every_workload_with_its_defaults(bench):
         "--workload lifo --threads 2 --cpu 0",
         "--workload lifo --size",
         "--workload lifo --speed 3",
+        "--workload lifo --replay a.haktrace",
         "--workload random_mixed --size 15",
         "--workload mixed --size 16",
         "--workload prodcons --threads 3",

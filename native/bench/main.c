@@ -285,7 +285,8 @@ int main(int count, char **argument)
         help_wanted ? print_help() : print_list();
         return EXIT_SUCCESS;
     }
-    if (opt.replay && !workload_name) facts = trace_load(opt.replay, opt.partial);
+    if (opt.replay && workload_name) die(EXIT_USAGE, "--workload and --replay both say what to run: give one of them");
+    if (opt.replay) facts = trace_load(opt.replay, opt.partial);
     choose(facts);
     const struct result *result = run(&opt);
     putchar('{');
