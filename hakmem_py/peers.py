@@ -120,8 +120,10 @@ def fetch():
 
     Needs apt-get and dpkg, no root. Raises RuntimeError with one line where that is not possible.
     """
-    got = [name for name in KNOWN if find(name).path is None and _unpack(name)]
-    find.cache_clear()
+    got = [name for name in KNOWN if find(name).path is None]
+    for name in got:
+        _unpack(name)
+        find.cache_clear()
     return got
 
 
@@ -131,13 +133,14 @@ def _unpack(name):
             raise RuntimeError(
                 f"{tool} is not on this machine: conda install -c conda-forge {KNOWN[name].conda}"
             )
-    with tempfile.TemporaryDirectory(prefix="hakmem-peers-") as folder:
+    UNPACKED.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=UNPACKED, prefix="unpacking-") as folder:
+        whole, target = Path(folder, name), UNPACKED / name
         _download(KNOWN[name].debian, Path(folder))
-        target = UNPACKED / name
         for package in sorted(Path(folder).glob("*.deb")):
-            target.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["dpkg", "-x", package, target], check=True)
-    return target.exists()
+            subprocess.run(["dpkg", "-x", package, whole], check=True)
+        shutil.rmtree(target, ignore_errors=True)  # of an earlier version, stopped half-way
+        whole.rename(target)  # only now can it be found: a library cut short would be taken for the peer
 
 
 def _download(packages, folder):

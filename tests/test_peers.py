@@ -1,5 +1,7 @@
 """Peers: found, named with version, and where they are missing, how to get them."""
 
+import subprocess
+
 import pytest
 
 from hakmem_py import peers
@@ -49,3 +51,22 @@ def test_getting_peers_without_apt_names_another_way(nowhere, monkeypatch, capsy
     said = capsys.readouterr()
     assert "conda install" in said.err
     assert "mimalloc" in said.out
+
+
+def test_a_peer_that_was_unpacked_in_part_is_not_taken_for_one(nowhere, monkeypatch):
+    """Neither after a full disk nor after a kill; the next call gets it whole."""
+    (nowhere / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{nowhere}/bin:/usr/bin:/bin")
+    unpack = 'mkdir -p "$3/usr/lib/here"; echo part > "$3/usr/lib/here/libmimalloc.so.2"'
+    for name, does in {"apt-get": "touch some.deb", "dpkg": f"{unpack}; [ -e {nowhere}/room ]"}.items():
+        (nowhere / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (nowhere / "bin" / name).chmod(0o755)
+    monkeypatch.setattr(peers, "KNOWN", {"mimalloc": peers.KNOWN["mimalloc"]})
+    with pytest.raises(subprocess.CalledProcessError):
+        peers.fetch()
+    peers.find.cache_clear()
+    assert peers.find("mimalloc").path is None
+    assert not list(nowhere.glob("unpacking-*"))
+    (nowhere / "room").touch()
+    assert peers.fetch() == ["mimalloc"]
+    assert peers.find("mimalloc").path == nowhere / "mimalloc/usr/lib/here/libmimalloc.so.2"
