@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from . import ROOT, build, instructions, runner, spec, stats, store, timeline
+from . import ROOT, build, instructions, provenance, runner, spec, stats, store, timeline
 from .progress import Progress
 from .slot import bench_slot
 
@@ -93,14 +93,17 @@ def _counts(sides, workloads):
     return pd.DataFrame(rows, columns=COUNTED)
 
 
-def history(since, workloads=tuple(GATE)):
+def history(since, workloads=tuple(GATE), folder=None):
     """Instructions per operation at commit `since`, at each later one that touched native/, and in the tree.
 
     Columns label (the commit), case, value, in order of time, as timeline.change_points takes them. All are
-    preloaded into the tree's bench. A commit that does not build is named on stderr and left out.
+    preloaded into the tree's bench. A commit that does not build is named on stderr and left out. Counts are
+    kept in `folder`, so that a call that was stopped goes on from there.
     """
+    file = Path(folder or store.SAMPLES / "check", "history.json")
+    kept = store.read_json(file) if file.exists() else {}
     later = _git("log", "--reverse", "--format=%h", f"{since}..HEAD", "--", "native").decode().split()
-    bench, rows, progress = build.build().bench, [], Progress("history", len(later) + 2, "commits")
+    tree, rows, progress = build.build(), [], Progress("history", len(later) + 2, "commits")
     for i, commit in enumerate([since, *later, None]):
         try:
             with tempfile.TemporaryDirectory(prefix="hakmem-base-") as scratch:
@@ -109,8 +112,12 @@ def history(since, workloads=tuple(GATE)):
             print(f"hakmem: {commit} does not build: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
         for name in workloads:
-            count = instructions.per_op(bench, name, {"LD_PRELOAD": str(done.library)}, *GATE[name])
-            rows.append((commit or "the tree", name, count))
+            key = " ".join(map(str, (name, *GATE[name], tree.hash, done.hash, provenance.libc_sha256())))
+            if key not in kept:
+                env = {"LD_PRELOAD": str(done.library)}
+                kept[key] = instructions.per_op(tree.bench, name, env, *GATE[name])
+                store.save_json(file.parent, file.name, kept)
+            rows.append((commit or "the tree", name, kept[key]))
         progress.step(i)
     progress.end()
     return pd.DataFrame(rows, columns=["label", "case", "value"])

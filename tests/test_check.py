@@ -1,5 +1,6 @@
 """The contributor's gate: an added instruction is found, and verdicts follow from intervals."""
 
+import contextlib
 import shutil
 import subprocess
 
@@ -46,15 +47,34 @@ def test_the_same_code_counts_the_same():
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="apt install valgrind")
-def test_the_history_names_between_which_commits_a_count_changed(longer, monkeypatch, capsys):
+def test_the_history_names_between_which_commits_a_count_changed(longer, monkeypatch, capsys, tmp_path):
     """Three commits, the second with an instruction more, and the tree as the third."""
     sources = {"one": build.NATIVE, "two": longer, "three": build.NATIVE}
     monkeypatch.setattr(check, "_git", lambda *arguments: b"two three")
     monkeypatch.setattr(check, "_sources", lambda commit, scratch: sources[commit])
-    check._show_history(check.history("one", ("lifo",)))
+    check._show_history(check.history("one", ("lifo",), tmp_path))
     said = capsys.readouterr().out
     assert "between one and two" in said and "lifo: regression of +" in said
     assert "between two and three" in said and "lifo: improvement of -" in said and "the tree" in said
+
+
+def test_a_history_that_was_stopped_goes_on_from_there(monkeypatch, tmp_path):
+    counted = []
+
+    def count(_bench, name, *_):
+        counted.append(name)
+        if name == "frag":
+            raise KeyboardInterrupt
+        return 1.0
+
+    monkeypatch.setattr(check, "_git", lambda *arguments: b"")
+    monkeypatch.setattr(check, "_sources", lambda *_: build.NATIVE)
+    monkeypatch.setattr(check.instructions, "per_op", count)
+    for workloads in (("lifo", "frag"), ("lifo", "frag"), ("lifo", "json_var")):
+        with contextlib.suppress(KeyboardInterrupt):
+            table = check.history("one", workloads, tmp_path)
+    assert counted == ["lifo", "frag", "frag", "json_var"]
+    assert list(table["case"]) == ["lifo", "json_var"] * 2
 
 
 def test_both_sides_run_in_one_bench_and_every_layout(longer, tmp_path):
