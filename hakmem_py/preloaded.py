@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+from .stops import await_end, held_back
 from .worker import refusal
 
 LOOK_S = 0.005  # between two looks at a program's memory
@@ -28,21 +29,23 @@ def run(command, preload="", env=(), timeout_s=600.0):
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
     with tempfile.TemporaryFile() as said:
-        start = time.monotonic_ns()
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-            env=own | dict(env) | {"LD_PRELOAD": preload}, start_new_session=True,
-            close_fds=False,  # the bench slot is inherited: taken until this ends, should we be killed
-        )  # fmt: skip
-        late = threading.Event()
+        child, late, start = None, threading.Event(), time.monotonic_ns()
         alarm = threading.Timer(timeout_s, lambda: (late.set(), _end(child)))
         try:
+            with held_back():
+                child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+                    env=own | dict(env) | {"LD_PRELOAD": preload}, start_new_session=True,
+                    close_fds=False,  # the bench slot is inherited: taken until this ends, if we are killed
+                )  # fmt: skip
             alarm.start()
             with _peak_rss(child.pid) as peak:
-                _, status, usage = os.wait4(child.pid, 0)
+                await_end(child.pid)
                 wall_ns = time.monotonic_ns() - start
+                _, status, usage = os.wait4(child.pid, 0)
         except BaseException:  # stopped by the user, of whom a session of its own hears nothing
-            _end(child)
+            if child:
+                _end(child)
             raise
         finally:
             alarm.cancel()

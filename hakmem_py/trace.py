@@ -1,5 +1,6 @@
 """Records what a program allocates, one trace per process, for `bench --replay`."""
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -13,11 +14,13 @@ from pathlib import Path
 
 from .build import BUILDS, NATIVE, BuildError, build, compiler, compiler_version, expect_preloadable
 from .spec import TRACE_SUFFIX
+from .stops import await_end, held_back
 
 # What the table of workloads would say of a trace; it has as many threads as the program had.
 REPLAY = {"threads": None, "backends": ("malloc", "direct")}
 RECORDS = 1 << 26  # 1 GiB: as many as one trace may have, unless the user says another number
 NO_SPACE = "no space is left on its disk, make room or choose another folder with --out"
+SAY_AFTER_S = 2.0  # of waiting for a program that was stopped
 SHOWN = 10  # of the traces of one recording, the longest
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-builtin", "-pthread")
 _SOURCES = ("trace.c", "trace.h", "bench.h")
@@ -52,22 +55,36 @@ def record(command, folder, records=RECORDS):
     before = set(folder.glob(f"*{TRACE_SUFFIX}"))
     env = {"HAKMEM_TRACE_DIR": str(folder.resolve()), "HAKMEM_TRACE_RECORDS": str(records)}
     env = {**os.environ, "LD_PRELOAD": str(recorder()), **env}
-    child = subprocess.Popen(command, env=env)
+    child = None
     try:
-        status = child.wait()
+        with held_back():
+            child = subprocess.Popen(command, env=env)
+        await_end(child.pid)
     except KeyboardInterrupt as stop:  # Ctrl-C reaches the program too: servers are ended by it
+        if child is None:
+            raise
         for which in stop.args:  # SIGTERM or SIGHUP, which may have been sent to us alone
             child.send_signal(which)
         try:
-            status = child.wait()
+            _await_its_end(child, command[0])
         finally:
             child.kill()  # where the user stops it once more
+    status = child.wait()
     new = set(folder.glob(f"*{TRACE_SUFFIX}")) - before
     traces = [read_header(path) for path in new if path.stat().st_size]
     if new and not traces:
         raise ValueError(f"nothing was recorded in {folder}: {NO_SPACE}")
     status = status if status >= 0 else 128 - status  # killed by a signal
     return status, sorted(traces, key=lambda trace: trace.records, reverse=True)
+
+
+def _await_its_end(child, name):
+    """Waits for a program that was stopped; says so where it takes its time, or has not heard."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(SAY_AFTER_S)
+        return
+    print(f"hakmem trace: waiting for {name} to end; stop once more to kill it", file=sys.stderr)
+    await_end(child.pid)
 
 
 def find_program(name):

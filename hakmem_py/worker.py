@@ -21,6 +21,7 @@ from statistics import fmean, median, stdev
 
 from . import store
 from .build import BUILDS
+from .stops import STOPS
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 MEASURED = (
@@ -32,7 +33,6 @@ SETTINGS = {
     "slowdown_percent", "chunk_ns", "chunk_cpu_ns",
 }  # fmt: skip
 NO_HISTORY = "ace: the history cannot be written"  # how the library says it
-FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # no allocator ends its program by these
 
 
 def run(command, preload="", expect=None, env=(), timeout_s=60.0):
@@ -92,7 +92,7 @@ def refusal(said):
 
 def _outcome(done, expect, wall_ns):
     last = done.stderr.strip().rpartition("\n")[2]
-    if -done.returncode in FROM_OUTSIDE:
+    if -done.returncode in STOPS:  # by which no allocator ends its program
         name = signal.Signals(-done.returncode).name
         raise InterruptedError(f"the bench was ended from outside ({name}): run the same command again")
     if done.returncode < 0:

@@ -1,8 +1,12 @@
 """What several tests share."""
 
+import contextlib
+import signal
+import subprocess
+
 import pytest
 
-from hakmem_py import slot
+from hakmem_py import cli, slot
 
 SPEC = """
 [experiment]
@@ -50,3 +54,26 @@ def tiny(tmp_path):
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def stopped_start(monkeypatch):
+    """stopped_start(does): status of the `sleep` that does() starts, stopped by the user in that moment."""
+    start, started = subprocess.Popen, []
+
+    def stopped(command, *more, **how):
+        started.append(start(command, *more, **how))
+        if command[0] == "sleep":
+            signal.raise_signal(signal.SIGTERM)
+        return started[-1]
+
+    def run(does):
+        monkeypatch.setattr(subprocess, "Popen", stopped)
+        with cli.stopped_as_by_the_user(), contextlib.suppress(KeyboardInterrupt):
+            does()
+        try:
+            return started[-1].wait(5)
+        finally:
+            started[-1].kill()
+
+    return run

@@ -502,6 +502,24 @@ def test_stopping_as_the_watch_of_memory_begins_ends_the_watch(monkeypatch):
         time.sleep(0.01)
 
 
+def test_stopping_the_measurement_as_the_program_starts_ends_the_program(stopped_start):
+    assert stopped_start(lambda: preloaded.run(["sleep", "60"])) == -signal.SIGKILL
+
+
+def test_a_stop_that_another_thread_hears_ends_the_measurement():
+    """As one does that comes just before the wait: it interrupts no system call of the main thread."""
+
+    def stop():
+        time.sleep(1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    start = time.monotonic()
+    threading.Thread(target=stop).start()
+    with cli.stopped_as_by_the_user(), pytest.raises(KeyboardInterrupt):
+        preloaded.run(["sleep", "30"])
+    assert time.monotonic() - start < 20
+
+
 def test_stopping_the_measurement_stops_the_program_and_its_children():
     seconds = f"61.2{os.getpid()}"
     code = f"from hakmem_py import preloaded; preloaded.run(['sh', '-c', 'sleep {seconds}; true'])"

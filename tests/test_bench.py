@@ -333,6 +333,25 @@ def test_ending_a_recording_from_outside_ends_its_program(tmp_path, which):
     assert child.returncode == 128 + which
 
 
+def test_a_program_that_goes_on_after_a_recording_was_stopped_is_named_and_killed_by_the_next_stop(tmp_path):
+    words = [sys.executable, "-m", "hakmem_py", "trace", "--out", tmp_path, "--"]
+    words += ["sh", "-c", "sleep 1; echo up; exec sleep 60"]
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    child = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    )
+    assert child.stdout.readline() == "up\n"
+    child.send_signal(signal.SIGINT)  # to it alone, of which the program does not hear
+    assert "waiting for sh to end; stop once more to kill it" in child.stderr.readline()
+    child.send_signal(signal.SIGINT)
+    said, err = child.communicate(timeout=30)
+    assert said == "" and err == "hakmem: stopped\n" and child.returncode == 130
+
+
+def test_stopping_a_recording_as_its_program_starts_ends_the_program(tmp_path, stopped_start):
+    assert stopped_start(lambda: trace.record(["sleep", "60"], tmp_path)) == -signal.SIGTERM
+
+
 def test_a_folder_that_cannot_be_written_is_told_before_the_program_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
     with pytest.raises(ValueError, match="cannot be written: choose another folder"):

@@ -1,0 +1,41 @@
+"""The user's stop (Ctrl-C, SIGTERM, a closed terminal) while a program of ours is started and runs."""
+
+import os
+import select
+import signal
+import threading
+from contextlib import contextmanager
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOOK_S = 0.1  # between two looks whether a signal came
+
+
+@contextmanager
+def held_back():
+    """A stop that comes inside is heard at the end: what is being started cannot be ended yet."""
+    heard = []
+    here = threading.current_thread() is threading.main_thread()  # no other thread may set handlers
+    handlers = {which: signal.getsignal(which) for which in STOPS if here}
+    before = {which: handler for which, handler in handlers.items() if callable(handler)}  # not if ignored
+    try:
+        for which in before:
+            signal.signal(which, lambda number, _: heard.append(number))
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+        for which in heard[:1]:
+            signal.raise_signal(which)
+
+
+def await_end(pid):
+    """Returns when a child has ended; it is still to be waited for.
+
+    Looks again and again: a signal that comes just before a wait, or to another thread, would not end it.
+    """
+    process = os.pidfd_open(pid)
+    try:
+        while not select.select([process], [], [], LOOK_S)[0]:
+            pass
+    finally:
+        os.close(process)
