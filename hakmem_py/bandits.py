@@ -26,7 +26,8 @@ from .outcomes import FIRST_ARMS, Outcome, contest_table, curves, from_row, to_r
 from .problems import REWARDS, BanditError, problem, read_changes
 from .store import REFERENCE, demand_json, save_json
 
-CHUNK = 16  # replications a thread takes at a time
+CHUNK = 16  # replications a thread takes at a time ...
+CHUNK_PLAYS = 10**7  # ... but no more plays than these, if it can: nobody can stop it meanwhile
 MOST_PLAYS = 10**8  # of a replication; of the first one every play is kept
 MOST_REPLICATIONS = 10**7
 SETTINGS = ("rewards", "horizon", "replications", "seed", "changes", "points")
@@ -152,12 +153,18 @@ def contest(
     learners = [_new_bandit(name, task.arms, 0, parameters) for name, parameters in entries]
     places = reading_points(horizon, points)
     _whole("seed", seed, 0, 2**64 - 1)
-    chunks = [(first, min(CHUNK, replications - first)) for first in range(0, replications, CHUNK)]
+    step = max(1, min(CHUNK, CHUNK_PLAYS // horizon))
+    chunks = [(first, min(step, replications - first)) for first in range(0, replications, step)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # threads suffice: C runs without the interpreter's lock
-        jobs = [
-            [pool.submit(_run, b, task, horizon, *chunk, seed, places) for chunk in chunks] for b in learners
-        ]
-        parts = [_joined([job.result() for job in row]) for row in jobs]
+        try:
+            jobs = [
+                [pool.submit(_run, b, task, horizon, *chunk, seed, places) for chunk in chunks]
+                for b in learners
+            ]
+            parts = [_joined([job.result() for job in row]) for row in jobs]
+        except BaseException:  # such as the user's stop: the pool alone would play all that is left
+            pool.shutdown(cancel_futures=True)
+            raise
     return [
         Outcome(name, parameters, task, horizon, replications, seed, places, *part)
         for (name, parameters), part in zip(entries, parts, strict=True)

@@ -2,6 +2,10 @@
 
 import json
 import math
+import os
+import signal
+import threading
+import time
 
 import numpy as np
 import pandas as pd
@@ -170,6 +174,14 @@ def test_a_seed_fixes_everything_and_replications_differ():
 def test_a_part_of_the_replications_is_the_same_part():
     few, many = (bandits.simulate("ucb1", [0.4, 0.6], horizon=200, replications=n) for n in (7, 50))
     assert (few.pulls == many.pulls[:7]).all()
+
+
+def test_a_long_simulation_ends_when_the_user_stops_it():
+    start = time.monotonic()
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with cli.stopped_as_by_the_user(), pytest.raises(KeyboardInterrupt):
+        bandits.simulate("ucb1", [0.1, 0.9], horizon=10**7, replications=1000)
+    assert time.monotonic() - start < 20
 
 
 def test_curves_end_where_the_totals_are():
