@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -44,6 +45,7 @@ SCHEMA = pa.schema([  # what each column means: data/README.md
 ])  # fmt: skip
 LARGE_BYTES = 64 << 20  # files larger together than this are read ...
 COLUMNS_AT_A_TIME = 10  # ... so many columns at a time
+LONGEST_WRITE_S = 3600.0  # older hidden files were left by a writer that was killed
 SUMMED = {"write_page_checksum": True}  # a flipped bit is then noticed when the file is read
 JOINED = b"hakmem.joined"  # metadata of a samples-* file: the names of the files that it holds
 
@@ -167,6 +169,10 @@ def compact(folder):
     ours = {path for kind in ("part", "samples") for path in folder.glob(f"{kind}-*.parquet")}
     for left in ours - set(_files(folder)):
         left.unlink(missing_ok=True)
+    for hidden in folder.glob(".*.[0-9]*"):
+        with contextlib.suppress(FileNotFoundError):  # its writer, on another machine, has just renamed it
+            if time.time() - hidden.stat().st_mtime > LONGEST_WRITE_S:
+                hidden.unlink()
     parts, joined = (sorted(folder.glob(f"{kind}-*.parquet"), key=_bytes) for kind in ("part", "samples"))
     for path in joined if parts else []:
         parts += [path] if _bytes(path) <= 2 * sum(map(_bytes, parts)) else []

@@ -170,6 +170,16 @@ def test_a_link_to_nowhere_is_named_with_its_cure(tmp_path):
         store.load(tmp_path)
 
 
+def test_what_killed_writers_left_half_written_is_removed_in_time(tmp_path):
+    store.append(tmp_path, [row(0)])
+    left, young = tmp_path / ".part-1.parquet.17", tmp_path / ".provenance-2.json.18"
+    for hidden in left, young:
+        hidden.write_bytes(b"PAR1")
+    os.utime(left, (time.time() - 2 * store.LONGEST_WRITE_S,) * 2)
+    store.compact(tmp_path)
+    assert not left.exists() and young.exists()  # the other one may still be written, by another machine
+
+
 @pytest.mark.parametrize("join", [[], ["join"]], ids=["append", "append and join"])
 def test_a_kill_costs_at_most_the_row_in_flight(tmp_path, join):
     writer = subprocess.Popen(
