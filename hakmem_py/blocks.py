@@ -12,7 +12,8 @@ class Stopped(KeyboardInterrupt):
     """The user stopped a comparison. samples: of its complete blocks, which suffice for an interval."""
 
     def __init__(self, samples):
-        super().__init__()
+        whole = f"{samples['block'].nunique()} blocks were whole"
+        super().__init__(f"{whole}, their samples are kept: import sys; sys.last_value.samples")
         self.samples = samples
 
 

@@ -46,6 +46,7 @@ def run(command, preload="", env=(), timeout_s=600.0):
         except BaseException:  # stopped by the user, of whom a session of its own hears nothing
             if child:
                 _end(child)
+                child.wait()  # else a notebook's kernel would keep it as a zombie
             raise
         finally:
             alarm.cancel()

@@ -17,7 +17,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from hakmem_py import ab, ceiling, cli, peers, preloaded, slot, targets, turns
+from hakmem_py import ab, blocks, ceiling, cli, peers, preloaded, slot, targets, turns
+from hakmem_py.progress import Progress
 
 AB = ["ab", "--workload", "bursts", "--blocks", "6", "--sides", "off", "on", "fixed:64"]
 
@@ -477,6 +478,14 @@ def test_ending_ab_from_outside_stops_its_program_and_keeps_whole_blocks(which, 
     out, err = child.communicate(timeout=30)
     assert child.returncode == 130 and b"7 blocks" in out and b"blocks that were whole" in err
     assert asleep(seconds, False)
+
+
+def test_a_comparison_stopped_in_a_notebook_tells_where_its_samples_are():
+    sides, rows = [ab.side("off"), ab.side("on")], [{"block": i // 2} for i in range(13)]
+    told = pytest.raises(blocks.Stopped, match=r"6 blocks were whole.* sys\.last_value\.samples")
+    with told as stop, blocks.running(rows, sides, Progress("of two", 60)):
+        raise KeyboardInterrupt
+    assert len(stop.value.samples) == 12
 
 
 def test_a_program_holds_the_bench_slot_should_who_measures_it_be_killed():
