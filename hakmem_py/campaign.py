@@ -17,6 +17,7 @@ from . import build, peers, provenance, runner, store
 from .progress import Progress
 from .slot import SlotError, bench_slot
 from .spec import load_spec, narrow, schedule
+from .stops import held_back
 
 SLOT_WAIT_S = 24 * 3600.0  # a worker may wait for others on its machine
 JOIN_S = 60.0  # to wait for the first worker, or for another one when the last has gone
@@ -106,7 +107,8 @@ def _cluster(scheduler):
         try:
             if scheduler is None:
                 one = {"n_workers": 1, "threads_per_worker": 1, "resources": {"bench": 1}}
-                scheduler = stack.enter_context(LocalCluster(dashboard_address=None, **one))
+                with held_back():  # dask cannot close a cluster that is just starting
+                    scheduler = stack.enter_context(LocalCluster(dashboard_address=None, **one))
             else:
                 get_address_host(scheduler)  # a client that is given no address may wait for ever
             client = stack.enter_context(Client(scheduler, timeout=JOIN_S))

@@ -1,5 +1,6 @@
 """Campaigns: workers are processes, one dies, and every sample is measured once, one at a time."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import time
 import pandas as pd
 import pytest
 
-from hakmem_py import campaign, provenance, runner, slot, store
+from hakmem_py import campaign, cli, provenance, runner, slot, store
 from hakmem_py.campaign import CampaignError
 
 PRELOAD = """
@@ -231,3 +232,20 @@ def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight(tmp_path):
         pass
     with slot.bench_slot("two", wait_s=20):
         pass
+
+
+def test_a_stop_while_the_cluster_of_this_machine_starts_closes_it(monkeypatch):
+    """Else what dask then says at exit is a traceback."""
+    closed = []
+
+    class Starting(contextlib.AbstractContextManager):
+        def __init__(self, **_):
+            signal.raise_signal(signal.SIGTERM)
+
+        def __exit__(self, *_):
+            closed.append(self)
+
+    monkeypatch.setattr("dask.distributed.LocalCluster", Starting)
+    with cli.stopped_as_by_the_user(), pytest.raises(KeyboardInterrupt), campaign._cluster(None):
+        pass
+    assert len(closed) == 1
