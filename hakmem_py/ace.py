@@ -88,7 +88,9 @@ def _read_history(path):
         raise ValueError(f"{path} cannot be read as a history of ACE: {error}") from None
     if missing := {*_columns(), "lost"} - {*part}:
         raise ValueError(f"{path} is no history of ACE: it has no column {', '.join(sorted(missing))}")
-    if part["time_ns"].eq("time_ns").any():
+    number = pd.to_numeric(part["number"], errors="coerce")  # of a second head: nan
+    again = number.diff().le(0) & number.ne(1)  # 1: this process, after an exec, or the next one
+    if number.isna().any() or again.any():
         raise ValueError(f"{path} mixes processes: give each its own file by HAKMEM_ACE_EVENTS=FILE-%p.csv")
     return part
 

@@ -225,6 +225,18 @@ def test_a_history_of_two_processes_in_one_file_is_refused(tmp_path):
         ace.history(file)
 
 
+def test_a_history_of_a_process_and_its_child_in_one_file_is_refused(tmp_path):
+    """Rows of both come in turns, beneath one head; what an exec leaves is one process, which begins anew."""
+    file = tmp_path / "one.csv"
+    preloaded({"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": str(file), **FAST}, rounds=40)
+    head, *rows = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([head, *rows, *rows]))
+    assert len(ace.history(file)) == 2 * len(rows)
+    file.write_text("".join([head, *rows, *rows[1:]]))
+    with pytest.raises(ValueError, match="mixes processes"):
+        ace.history(file)
+
+
 def test_a_history_is_where_it_was_asked_for(tmp_path):
     """Also of a program that changes its folder, writes over its environment, or is killed."""
     code = """
