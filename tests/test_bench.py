@@ -297,6 +297,20 @@ def test_a_killed_program_leaves_a_whole_trace(bench, tmp_path):
     assert replay(bench, traces[0].path)[0]["trace_events"] > 100
 
 
+def test_a_program_that_is_killed_as_its_recording_begins_leaves_a_trace_or_nothing(tmp_path):
+    for i in range(60):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        env = {"LD_PRELOAD": str(trace.recorder()), "HAKMEM_TRACE_DIR": str(folder)}
+        child = subprocess.Popen(["sleep", "60"], env=os.environ | env)
+        while not any(folder.iterdir()):
+            pass
+        child.kill()
+        child.wait()
+        [file] = folder.iterdir()
+        assert file.stat().st_size == 0 or trace.read_header(file).program == "sleep"
+
+
 def test_a_shell_with_a_getenv_of_its_own_is_recorded(tmp_path):
     status, traces = trace.record(["bash", "-c", "for i in 1 2 3; do (echo $i); done"], tmp_path)
     assert status == 0 and len(traces) == 4

@@ -106,26 +106,25 @@ static int file_create(struct session *session)
     return -1;
 }
 
+/* The header is written whole before it is mapped: a process that is killed here leaves an empty file, or a trace. */
 static bool file_map(struct session *session, int file)
 {
-    uint64_t limit = most_records;
-    struct trace_header *header;
-    if (posix_fallocate(file, 0, (off_t)file_bytes(0))) return false;
-    header = mmap(NULL, file_bytes(limit), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
-    if (header == MAP_FAILED) { /* the address space is limited, or more records were asked for than it has */
+    struct trace_header first = {.version = TRACE_VERSION,
+                                 .record_bytes = sizeof(union record),
+                                 .limit = most_records,
+                                 .lost = atomic_exchange(&early_losses, 0),
+                                 .pid = (uint32_t)getpid(),
+                                 .parent = (uint32_t)getppid()};
+    memcpy(first.magic, TRACE_MAGIC, sizeof TRACE_MAGIC);
+    prctl(PR_GET_NAME, first.program);
+    if (syscall(SYS_write, file, &first, sizeof first) != (long)sizeof first) return false;
+    uint64_t bytes = file_bytes(most_records);
+    session->header = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    if (session->header == MAP_FAILED) { /* the address space is limited, or has less than was asked for */
         unlink(session->path);
         return false;
     }
-    madvise(header, file_bytes(limit), MADV_DONTFORK);
-    *header = (struct trace_header){.version = TRACE_VERSION,
-                                    .record_bytes = sizeof(union record),
-                                    .pid = (uint32_t)getpid(),
-                                    .parent = (uint32_t)getppid()};
-    memcpy(header->magic, TRACE_MAGIC, sizeof TRACE_MAGIC);
-    prctl(PR_GET_NAME, header->program);
-    header->lost = atomic_exchange(&early_losses, 0);
-    session->header = header;
-    header->limit = limit;
+    madvise(session->header, bytes, MADV_DONTFORK);
     return true;
 }
 
