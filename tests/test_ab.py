@@ -430,7 +430,7 @@ def test_a_program_that_ends_at_once_has_no_peak():
 
 def asleep(seconds, wanted):
     """Waits until a process `sleep SECONDS` is there, or is not; whether that came."""
-    until, words = time.monotonic() + 10, f"sleep\0{seconds}\0".encode()
+    until, words = time.monotonic() + 60, f"sleep\0{seconds}\0".encode()
     while time.monotonic() < until:
         found = False
         for path in Path("/proc").glob("[0-9]*/cmdline"):
