@@ -1,10 +1,9 @@
 """The user's stop (Ctrl-C, SIGTERM, a closed terminal) while a program of ours is started and runs."""
 
 import os
-import select
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_S = 0.1  # between two looks whether a signal came
@@ -31,11 +30,15 @@ def held_back():
 def await_end(pid):
     """Returns when a child has ended; it is still to be waited for.
 
-    Looks again and again: a signal that comes just before a wait, or to another thread, would not end it.
+    A thread waits, and this one looks again and again: a signal that comes just before a wait, or to another
+    thread, would not end it.
     """
-    process = os.pidfd_open(pid)
-    try:
-        while not select.select([process], [], [], LOOK_S)[0]:
-            pass
-    finally:
-        os.close(process)
+
+    def wait():
+        with suppress(ChildProcessError):  # whoever was stopped has waited for it
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    while waiting.is_alive():
+        waiting.join(LOOK_S)

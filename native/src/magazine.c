@@ -32,8 +32,7 @@ static uint32_t heap_capacity(const struct heap *heap, unsigned class)
     return (uint32_t)size_max(fit, capacity);
 }
 
-/* --- how much a magazine holds, where it comes from and goes ---------------------------------------------------------
- */
+/* --- how much a magazine holds, whence it comes and where it goes ------------------------------------------------- */
 
 /* Top and limit of a bin whose class was not used yet: empty and full at once. A pop may look one slot further down, so
  * there are two. */
