@@ -14,7 +14,7 @@ from .progress import Progress
 from .sides import ARMS, SIDES, AbError, Side, learner, side  # noqa: F401
 from .slot import bench_slot
 from .standings import judge, refuse, show  # noqa: F401
-from .targets import (  # noqa: F401  re-exported, as are the next imports
+from .targets import (  # noqa: F401  re-exported, as are sides and standings
     SHAPE,
     Target,
     add_common,

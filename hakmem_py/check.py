@@ -103,6 +103,7 @@ def history(since, workloads=tuple(GATE), folder=None):
     file = Path(folder or store.SAMPLES / "check", "history.json")
     kept = store.read_json(file) if file.exists() else {}
     later = _git("log", "--reverse", "--format=%h", f"{since}..HEAD", "--", "native").decode().split()
+    place = provenance.libc_sha256(), provenance.machine()  # what else decides counts
     tree, rows, progress = build.build(), [], Progress("history", len(later) + 2, "commits")
     for i, commit in enumerate([since, *later, None]):
         try:
@@ -112,7 +113,7 @@ def history(since, workloads=tuple(GATE), folder=None):
             print(f"hakmem: {commit} does not build: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
         for name in workloads:
-            key = " ".join(map(str, (name, *GATE[name], tree.hash, done.hash, provenance.libc_sha256())))
+            key = " ".join(map(str, (name, *GATE[name], tree.hash, done.hash, *place)))
             if key not in kept:
                 env = {"LD_PRELOAD": str(done.library)}
                 kept[key] = instructions.per_op(tree.bench, name, env, *GATE[name])

@@ -7,7 +7,7 @@ work in the same time. A *verdict* is about the denominator, the candidate: shou
 The unit of observation is the process; blocks are the pairs; inference is on paired log ratios d = log(a /
 b). Estimate: Hodges-Lehmann, the median of the Walsh averages (d_i + d_j) / 2, i <= j. Interval: the same
 averages cut at the quantiles of the Wilcoxon signed-rank law, so test and interval agree (up to tied values).
-Source: Hollander, Wolfe & Chicken, Nonparametric Statistical Methods, 3rd ed., chapters 3 and 4.
+Source: Hollander, Wolfe & Chicken, Nonparametric Statistical Methods, 3rd ed., chapter 3.
 """
 
 from dataclasses import dataclass, replace

@@ -45,8 +45,9 @@ def damage(path):
     try:
         found = read(path)
         nbformat.validate(found, version=4, relax_add_props=True)
-    except nbformat.ValidationError as error:
-        return f"{path} is damaged: {str(error).splitlines()[0]}; run the notebook again"
+    except (AssertionError, TypeError, nbformat.ValidationError) as error:  # the first two: of a wrong type
+        said = str(error).partition("\n")[0] or "its format is no number"
+        return f"{path} is damaged: {said}; run the notebook again"
     except ValueError as error:
         return f"{error}; run the notebook again"
     facts = found["metadata"].get("hakmem")

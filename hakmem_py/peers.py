@@ -139,6 +139,8 @@ def _unpack(name):
         _download(KNOWN[name].debian, Path(folder))
         for package in sorted(Path(folder).glob("*.deb")):
             subprocess.run(["dpkg", "-x", package, whole], check=True)
+        if not whole.exists():
+            raise RuntimeError(f"apt-get download {' '.join(KNOWN[name].debian)}: it left no package")
         shutil.rmtree(target, ignore_errors=True)  # of an earlier version, stopped half-way
         whole.rename(target)  # only now can it be found: a library cut short would be taken for the peer
 

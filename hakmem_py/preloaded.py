@@ -29,10 +29,11 @@ def run(command, preload="", env=(), timeout_s=600.0):
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
     with tempfile.TemporaryFile() as said:
-        child, late, start = None, threading.Event(), time.monotonic_ns()
+        child, late = None, threading.Event()
         alarm = threading.Timer(timeout_s, lambda: (late.set(), _end(child)))
         try:
             with held_back():
+                start = time.monotonic_ns()
                 child = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
                     env=own | dict(env) | {"LD_PRELOAD": preload}, start_new_session=True,

@@ -23,6 +23,7 @@ import pandas as pd
 from . import peers, progress, runner, stats, store, timeline, worker
 from .slot import bench_slot
 from .spec import Allocator, Case, Experiment
+from .stops import started
 
 WINDOWS = 30  # of a short soak, at least; a window is a minute where that gives as many
 TURN_S = 1.0  # the longest turn of a side
@@ -143,14 +144,11 @@ def _living(plan, side, chunk_iterations):
     """The bench as a stopped process that reports its chunks as they end; killed at the end."""
     env = worker.ENVIRONMENT | ({"LD_PRELOAD": side.preload} if side.preload else {})
     command = [*_command(plan, side, chunk_iterations, MOST_CHUNKS), "--stream"]
-    process = subprocess.Popen(
-        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=_end_with_parent
-    )
-    process.send_signal(signal.SIGSTOP)
-    os.set_blocking(process.stderr.fileno(), False)
-    try:
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with started(command, env=env, preexec_fn=_end_with_parent, **pipes) as process:
+        process.send_signal(signal.SIGSTOP)
+        os.set_blocking(process.stderr.fileno(), False)
         yield process
-    finally:
         process.kill()
         process.communicate()
 

@@ -2,8 +2,9 @@
 
 import os
 import signal
+import subprocess
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_S = 0.1  # between two looks whether a signal came
@@ -11,20 +12,41 @@ LOOK_S = 0.1  # between two looks whether a signal came
 
 @contextmanager
 def held_back():
-    """A stop that comes inside is heard at the end: what is being started cannot be ended yet."""
+    """A stop that comes inside is heard at the end: what is being started cannot be ended yet.
+
+    The second stop is heard at once.
+    """
     heard = []
     here = threading.current_thread() is threading.main_thread()  # no other thread may set handlers
     handlers = {which: signal.getsignal(which) for which in STOPS if here}
     before = {which: handler for which, handler in handlers.items() if callable(handler)}  # not if ignored
-    try:
-        for which in before:
-            signal.signal(which, lambda number, _: heard.append(number))
-        yield
-    finally:
+
+    def hear(number, frame):
+        heard.append(number)
+        if len(heard) > 1:
+            before[number](number, frame)
+
+    with ExitStack() as end:  # a stop that comes meanwhile does not spare the rest of it
+        end.callback(lambda: [signal.raise_signal(which) for which in heard[:1]])
         for which, handler in before.items():
-            signal.signal(which, handler)
-        for which in heard[:1]:
-            signal.raise_signal(which)
+            end.callback(signal.signal, which, handler)
+            signal.signal(which, hear)
+        yield
+
+
+@contextmanager
+def started(command, **how):
+    """The subprocess.Popen of a command, killed where the block is left by a stop or another exception."""
+    child = None
+    try:
+        with held_back():
+            child = subprocess.Popen(command, **how)
+        yield child
+    except BaseException:
+        if child:
+            child.kill()
+            child.wait()
+        raise
 
 
 def await_end(pid):

@@ -60,7 +60,7 @@ def record(command, folder, records=RECORDS):
         with held_back():
             child = subprocess.Popen(command, env=env)
         await_end(child.pid)
-    except KeyboardInterrupt as stop:  # Ctrl-C reaches the program too: servers are ended by it
+    except KeyboardInterrupt as stop:  # Ctrl-C reaches a program that runs, too: servers are ended by it
         if child is None:
             raise
         for which in stop.args:  # SIGTERM or SIGHUP, which may have been sent to us alone
@@ -83,7 +83,8 @@ def _await_its_end(child, name):
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(SAY_AFTER_S)
         return
-    print(f"hakmem trace: waiting for {name} to end; stop once more to kill it", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal was closed
+        print(f"hakmem trace: waiting for {name} to end; stop once more to kill it", file=sys.stderr)
     await_end(child.pid)
 
 

@@ -21,7 +21,7 @@ from statistics import fmean, median, stdev
 
 from . import store
 from .build import BUILDS
-from .stops import STOPS
+from .stops import STOPS, started
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 MEASURED = (
@@ -43,17 +43,13 @@ def run(command, preload="", expect=None, env=(), timeout_s=60.0):
     A run that was ended from outside is no row: InterruptedError (Ctrl-C raises nothing in a thread).
     """
     with _copies(command, preload) as (command, preloads, folder):
+        how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+        how["close_fds"] = False  # spawned by vfork, so the gap is short; and the bench slot is inherited
         start = time.perf_counter_ns()
         try:
-            done = subprocess.run(
-                command,
-                env=ENVIRONMENT | dict(env) | preloads,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-                close_fds=False,  # spawned by vfork, so the gap is short; and the bench slot is inherited
-            )
+            with started(command, env=ENVIRONMENT | dict(env) | preloads, **how) as child:
+                done = subprocess.CompletedProcess(command, None, *child.communicate(timeout=timeout_s))
+                done.returncode = child.returncode
         except subprocess.TimeoutExpired:
             wall_ns = time.perf_counter_ns() - start
             return {"status": "timeout", "error": f"no result within {timeout_s:g} s", "wall_ns": wall_ns}

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from hakmem_py import ab, blocks, ceiling, cli, peers, preloaded, slot, targets, turns
+from hakmem_py import ab, blocks, ceiling, cli, peers, preloaded, slot, targets, turns, worker
 from hakmem_py.progress import Progress
 
 AB = ["ab", "--workload", "bursts", "--blocks", "6", "--sides", "off", "on", "fixed:64"]
@@ -511,8 +511,9 @@ def test_stopping_as_the_watch_of_memory_begins_ends_the_watch(monkeypatch):
         time.sleep(0.01)
 
 
-def test_stopping_the_measurement_as_the_program_starts_ends_the_program(stopped_start):
-    assert stopped_start(lambda: preloaded.run(["sleep", "60"])) == -signal.SIGKILL
+@pytest.mark.parametrize("run", [preloaded.run, worker.run], ids=["program", "bench"])
+def test_stopping_the_measurement_as_the_program_starts_ends_the_program(run, stopped_start):
+    assert stopped_start(lambda: run(["sleep", "60"])) == -signal.SIGKILL
 
 
 def test_a_stop_that_another_thread_hears_ends_the_measurement():

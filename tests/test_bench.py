@@ -304,7 +304,7 @@ def test_a_program_that_is_killed_as_its_recording_begins_leaves_a_trace_or_noth
         env = {"LD_PRELOAD": str(trace.recorder()), "HAKMEM_TRACE_DIR": str(folder)}
         child = subprocess.Popen(["sleep", "60"], env=os.environ | env)
         while not any(folder.iterdir()):
-            pass
+            assert child.poll() is None, "nothing was recorded"
         child.kill()
         child.wait()
         [file] = folder.iterdir()

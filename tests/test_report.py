@@ -345,6 +345,8 @@ def test_a_record_that_cannot_be_written_costs_its_own_page_only(tmp_path, monke
         ("mine.ipynb", lambda text: "[]"),
         ("mine.ipynb", lambda text: text.replace('"record"', '"other"')),
         ("mine.ipynb", lambda text: text.replace('"parameters": {}', '"parameters": 7')),
+        ("mine.ipynb", lambda text: text.replace('"nbformat_minor": 5', '"nbformat_minor": null')),
+        ("mine.ipynb", lambda text: text.replace('"cell_type": "code"', '"cell_type": []')),
         ("mine.ipynb", lambda text: text.replace('"outputs"', '"other"')),
         ("mine.ipynb", lambda text: text.replace('"cell_type": "code"', '"cell_type": "other"')),
         ("mine.ipynb", lambda text: text.replace('"hakmem": {', '"hakmem": [], "other": {')),

@@ -245,7 +245,7 @@ static void orphan_flush(uint64_t now)
     lock_drop(&orphan_lock);
 }
 
-/* A run at an alignment in units, both together at most SIZE_LIMIT bytes; NULL where memory ends. */
+/* A run for at most SIZE_LIMIT bytes, at an alignment in units of at most half of that; NULL where memory ends. */
 static struct span *orphan_run(size_t size, uint32_t alignment)
 {
     lock_take(&arena_lock);

@@ -136,7 +136,10 @@ static bool ace_is_second(void)
 
 static void ace_begin(void)
 {
-    if (ace_is_second()) return;
+    if (ace_is_second()) {
+        knob_write(KNOB_ace_enabled, 0);
+        return;
+    }
     ace_history_set(os_variable("HAKMEM_ACE_EVENTS"));
     if (knob(KNOB_ace_enabled)) hak_ace_start();
 }
