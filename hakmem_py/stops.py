@@ -7,7 +7,7 @@ import threading
 from contextlib import ExitStack, contextmanager, suppress
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOOK_S = 0.1  # between two looks whether a signal came
+LOOK_S = 0.1  # between two looks whether a stop came
 
 
 @contextmanager
@@ -44,8 +44,8 @@ def started(command, **how):
         yield child
     except BaseException:
         if child:
-            child.kill()
-            child.wait()
+            with child:  # waits for it and closes its pipes
+                child.kill()
         raise
 
 

@@ -48,12 +48,12 @@ def run(command, preload="", expect=None, env=(), timeout_s=60.0):
         start = time.perf_counter_ns()
         try:
             with started(command, env=ENVIRONMENT | dict(env) | preloads, **how) as child:
-                done = subprocess.CompletedProcess(command, None, *child.communicate(timeout=timeout_s))
-                done.returncode = child.returncode
+                said = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             wall_ns = time.perf_counter_ns() - start
             return {"status": "timeout", "error": f"no result within {timeout_s:g} s", "wall_ns": wall_ns}
         wall_ns = time.perf_counter_ns() - start
+        done = subprocess.CompletedProcess(command, child.returncode, *said)
         return _outcome(done, expect and Path(folder, expect.name), wall_ns) | {"wall_ns": wall_ns}
 
 
