@@ -64,6 +64,18 @@ def test_the_arm_chosen_is_the_capacity_in_force():
     assert (table["capacity"] == 32).any()
 
 
+def test_a_program_marks_its_phases():
+    lib, marks = native.load().lib, iter(range(1, 4))
+
+    class Marking(Greedy):
+        def update(self, arm, reward):
+            lib.hak_ace_phase(next(marks))
+
+    table = ace.drive(Marking(), learner=48, windows=3, interval_s=0.002)
+    lib.hak_ace_phase(0)
+    assert table["phase"].to_list() == [0, 1, 2]
+
+
 def test_the_reward_is_what_the_header_says():
     table, cost = ace.drive(Greedy(), learner=176, windows=12, interval_s=0.003), ace.costs()
     events = {"refills": "refill", "spills": "spill", "swaps": "swap", "contended": "contention"}

@@ -405,6 +405,13 @@ def test_a_damaged_trace_is_refused_unless_asked_for(bench, tmp_path, harm, says
     assert row["trace_unreadable"] > 0 and row["trace_events"] > 5000
 
 
+@pytest.mark.parametrize("shape", ["--size", "--threads", "--slots"])
+def test_a_replay_takes_its_shape_from_the_trace_alone(bench, tmp_path, shape):
+    path = record(bench, tmp_path, "random_mixed", 50_000, 1)
+    run = call(bench, "--replay", path, shape, 8)
+    assert run.returncode == 2 and shape in run.stderr and run.stderr.count("\n") == 1
+
+
 TAKE, MOVE_FROM, MOVE_TO = 1, 4, 5
 
 

@@ -286,6 +286,8 @@ int main(int count, char **argument)
         return EXIT_SUCCESS;
     }
     if (opt.replay && workload_name) die(EXIT_USAGE, "--workload and --replay both say what to run: give one of them");
+    if (opt.replay && (opt.size || opt.threads || opt.slots))
+        die(EXIT_USAGE, "--size, --threads and --slots are the trace's with --replay: leave them out");
     if (opt.replay) facts = trace_load(opt.replay, opt.partial);
     choose(facts);
     const struct result *result = run(&opt);
