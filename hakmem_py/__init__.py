@@ -28,6 +28,7 @@ _MODULES = (
     "ceiling",
     "calibration",
     "claims",
+    "demand",
     "figures",
     "instructions",
     "kept",

@@ -11,7 +11,7 @@ import pandas as pd
 from . import build, instructions, peers, provenance, runner
 from .blocks import gathered, judged, running
 from .progress import Progress
-from .sides import ARMS, SIDES, AbError, Side, learner, side  # noqa: F401
+from .sides import ARMS, SIDES, AbError, Side, learner, present, side  # noqa: F401
 from .slot import bench_slot
 from .standings import judge, refuse, show  # noqa: F401
 from .targets import (  # noqa: F401  re-exported, as are sides and standings

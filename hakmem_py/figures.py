@@ -9,6 +9,7 @@ from plotly.subplots import make_subplots
 
 from .learning import arms_played, contest  # noqa: F401
 from .livefigures import heap_map, journey, magazines, slab_occupancy, sweep  # noqa: F401
+from .programfigures import block_sizes, trade  # noqa: F401
 from .rawfigures import raw_samples, timeline, variation  # noqa: F401
 from .style import (
     CASES,

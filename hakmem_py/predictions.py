@@ -21,6 +21,9 @@ NEARLY_ALL = 0.8  # share of the windows, once a few were tried
 FEW_TRIES = 10  # windows
 HARDLY_ANY = 0.05  # share of the slabs
 NO_COST = 1e-3  # share of the instructions: less comes from setting up
+SMALL_BYTES = 256
+YOUNG_BYTES = 1 << 16  # taken by the program meanwhile
+WIN_PERCENTS = 1.25  # times at most, either way
 CALLED = ("hakmem", "mimalloc", "tcmalloc", "jemalloc")  # whose cache is said to hold a hundred blocks
 
 
@@ -298,6 +301,27 @@ def thresholds(table, sizes):
         if len(chosen):
             found = f"times of the highest's: {chosen['ratio'].min():.2f} to {chosen['ratio'].max():.2f}"
             rows.append((prediction, found, _all_inside(chosen, least, most)))
+    return _table(rows)
+
+
+def program(sizes, lifetimes, time, memory):
+    """Of 12_your_program. sizes, lifetimes: of `demand`; time, memory: `ab.judge` of CPU time and peaks."""
+    small = sizes.loc[sizes["at_most"] <= SMALL_BYTES, "block_share"].sum()
+    young = lifetimes.query("of == 'blocks' and age <= @YOUNG_BYTES")["share"].max()
+    time, memory = (table.dropna(subset="ratio").set_index("allocator") for table in (time, memory))
+    rows = [
+        ("nine in ten blocks are small", f"up to {SMALL_BYTES} bytes: {small:.1%}", bool(small >= 0.9)),
+        ("half of them die young", f"within {YOUNG_BYTES >> 10} KiB: {young:.1%}", bool(young >= 0.5)),
+    ]
+    if len(time):
+        found = f"times: {listed(time['ratio'], '{:.2f}')}"
+        held = _all_inside(time, 1 / WIN_PERCENTS, WIN_PERCENTS)
+        rows.append(("an allocator wins percents, not factors", found, held))
+    fastest = time["ratio"].astype(float).idxmin() if len(time) else None
+    if fastest in memory.index:
+        row = memory.loc[fastest]
+        found = f"{fastest}: {stats.bracketed(row['ratio'], row['low'], row['high'])} times the memory"
+        rows.append(("the fastest takes more memory", found, _certainly(row["low"] > 1, row["high"] < 1)))
     return _table(rows)
 
 

@@ -39,12 +39,13 @@ class Trace:
     limit: int
 
 
-def record(command, folder, records=RECORDS):
+def record(command, folder, records=RECORDS, env=(), **streams):
     """Runs a program under the recorder: (its exit status, as a shell gives it; [Trace] of those that it and
     its children wrote, the longest first).
 
     `records` limits each trace (16 bytes a record); what comes after is counted as lost. The allocator
-    underneath is the C library's, whatever was preloaded.
+    underneath is the C library's, whatever was preloaded. env: further variables of the program; streams:
+    its stdin, stdout, stderr, as for `subprocess.Popen`.
     """
     if records < 1:
         raise ValueError(f"records must be at least 1, not {records}")
@@ -53,12 +54,12 @@ def record(command, folder, records=RECORDS):
     if not os.access(folder, os.W_OK):
         raise ValueError(f"{folder} cannot be written: choose another folder with --out")
     before = set(folder.glob(f"*{TRACE_SUFFIX}"))
-    env = {"HAKMEM_TRACE_DIR": str(folder.resolve()), "HAKMEM_TRACE_RECORDS": str(records)}
-    env = {**os.environ, "LD_PRELOAD": str(recorder()), **env}
+    asked = {"HAKMEM_TRACE_DIR": str(folder.resolve()), "HAKMEM_TRACE_RECORDS": str(records)}
+    env = os.environ | dict(env) | {"LD_PRELOAD": str(recorder())} | asked
     child = None
     try:
         with held_back():
-            child = subprocess.Popen(command, env=env)
+            child = subprocess.Popen(command, env=env, **streams)
         await_end(child.pid)
     except KeyboardInterrupt as stop:  # Ctrl-C reaches a program that runs, too: servers are ended by it
         if child is None:

@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from traces import MOVE_FROM, MOVE_TO, TAKE, write_trace
 
 from hakmem_py import cli, instructions, trace
 
@@ -410,21 +410,6 @@ def test_a_replay_takes_its_shape_from_the_trace_alone(bench, tmp_path, shape):
     path = record(bench, tmp_path, "random_mixed", 50_000, 1)
     run = call(bench, "--replay", path, shape, 8)
     assert run.returncode == 2 and shape in run.stderr and run.stderr.count("\n") == 1
-
-
-TAKE, MOVE_FROM, MOVE_TO = 1, 4, 5
-
-
-def write_trace(path, records):
-    """A trace of (kind, thread, address, size), as trace.h lays it out."""
-    whole = 1 << 64
-    header = b"HAKTRACE" + struct.pack("<IIQQQII16s", 1, 16, len(records), len(records), 0, 1, 1, b"program")
-    data = b""
-    for kind, thread, address, size in records:
-        first, second = address | thread << 48, size | kind << 46
-        check = (first * 0x9E3779B97F4A7C15 ^ second) * 0xD6E8FEB86659FD93 % whole >> 49
-        data += struct.pack("<QQ", first, second | check << 49)
-    path.write_bytes(header + data)
 
 
 def test_a_thread_that_takes_only_what_is_taken_disturbs_no_other_ones_calls(bench, tmp_path):

@@ -170,3 +170,18 @@ def test_thresholds_are_judged_on_both_sides_of_the_block():
     assert predictions.thresholds(table, {"vm": 2.0})["held"].tolist() == ["yes", "yes"]
     assert predictions.thresholds(table, {"vm": 1.0})["held"].tolist() == ["yes", "no"]
     assert predictions.thresholds(table, {"vm": 0.25})["held"].tolist() == ["no"]
+
+
+def test_a_programs_demand_and_sides_are_judged():
+    sizes = pd.DataFrame({"at_most": [64, 4096], "block_share": [0.95, 0.05]})
+    old = pd.DataFrame({"of": "blocks", "age": [16.0, 1e9], "share": [0.2, 1.0]})
+    time = pd.DataFrame(
+        {"allocator": ["hakmem", "mimalloc"], "ratio": [0.9, 0.95], "low": 0.88, "high": 0.97}
+    )
+    found = predictions.program(sizes, old, time, time.assign(low=1.1, high=1.2))
+    assert found["held"].to_list() == ["yes", "no", "yes", "yes"]
+    wide = predictions.program(sizes, old, time.assign(low=0.7), time)
+    assert wide["held"].to_list() == ["yes", "no", "open", "no"]
+    none = time.assign(ratio=float("nan"))
+    assert predictions.program(sizes, old, none, none)["held"].to_list() == ["yes", "no"]
+    assert len(predictions.program(sizes, old, time, none)) == 3  # it ended too soon for a peak

@@ -1,0 +1,152 @@
+"""What a program asks of an allocator, as its trace tells it."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from traces import GIVE, MOVE_FROM, MOVE_TO, TAKE, write_trace
+
+from hakmem_py import ab, demand, figures
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Thread 1 takes 100 bytes, grows them to 300, takes 50 for good; thread 2 gives the grown block."""
+    rows = [(TAKE, 1, 4096, 100), (MOVE_FROM, 1, 4096, 0), (MOVE_TO, 1, 8192, 300), (TAKE, 1, 4096, 50)]
+    write_trace(tmp_path / "p.haktrace", [*rows, (GIVE, 2, 8192, 0), (GIVE, 2, 64, 0)])
+    return tmp_path / "p.haktrace"
+
+
+def test_every_block_is_followed_from_its_call_to_its_end(path):
+    table = demand.blocks(path)
+    assert table["size"].to_list() == [100, 300, 50]
+    assert table["taken"].to_list() == [0, 2, 3] and table["given"].to_list() == [1, 4, -1]
+    assert table["lifetime"].to_list() == [0, 50, np.inf]
+    assert table["elsewhere"].to_list() == [False, True, False]
+    assert (table.attrs["calls"], table.attrs["threads"], table.attrs["program"]) == (6, 2, "program")
+
+
+def test_sizes_lifetimes_and_live_bytes_are_those_of_the_blocks(path):
+    table = demand.blocks(path)
+    sizes = demand.sizes(table).set_index("at_most")
+    assert sizes["blocks"].to_dict() == {64: 1, 128: 1, 256: 0, 512: 1}
+    assert sizes["byte_share"].sum() == pytest.approx(1) and sizes.at[512, "byte_share"] == pytest.approx(
+        2 / 3
+    )
+    live = demand.live(table)
+    assert live["live_mb"].to_list() == pytest.approx([1e-4, 0, 3e-4, 3.5e-4, 5e-5, 5e-5])
+    assert live["live_blocks"].max() == 2
+    old = demand.lifetimes(table).groupby("of")["share"]
+    assert old.first().to_dict() == pytest.approx({"blocks": 1 / 3, "bytes": 100 / 450})
+    assert old.last().to_dict() == pytest.approx({"blocks": 2 / 3, "bytes": 400 / 450})  # one lives on
+
+
+def test_a_damaged_trace_shows_nothing(path):
+    data = bytearray(path.read_bytes())
+    data[64 + 16 + 3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="is damaged or was never finished: record"):
+        demand.blocks(path)
+    path.write_bytes(data[: 64 + 40])
+    with pytest.raises(ValueError, match="damaged"):
+        demand.blocks(path)
+
+
+def test_a_command_line_is_read_as_a_shell_reads_it():
+    env, words = demand.command("A=1 B='x y' prog -c 'a=1; b' C=2")
+    assert env == {"A": "1", "B": "x y"} and words == ["prog", "-c", "a=1; b", "C=2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "names no program"),
+        ("A=1", "names no program"),
+        ("prog 'x", "No closing quotation"),
+        ("prog < in | tee", "is for a shell: write sh -c"),
+    ],
+)
+def test_what_is_no_command_line_is_refused(text, says):
+    with pytest.raises(ValueError, match=says):
+        demand.command(text)
+
+
+def test_a_program_is_recorded_in_its_own_environment(capfd):
+    code = "import os; print('loud'); blocks = [bytearray(7777) for _ in range(int(os.environ['BLOCKS']))]"
+    with demand.recorded(f'BLOCKS=500 PYTHONMALLOC=malloc "{sys.executable}" -c "{code}"') as path:
+        tables = demand.looked(path)
+        sizes = tables[1].set_index("at_most")
+    assert sizes.at[8192, "blocks"] >= 500 and not path.exists()
+    assert capfd.readouterr().out == ""  # a notebook is no place for what the program prints
+    assert [len(table) > 0 for table in tables] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f'"{sys.executable}" -c "raise SystemExit(3)"', "ended with status 3: try it in a shell first"),
+        ("no-such-program", "there is no program 'no-such-program'"),
+    ],
+)
+def test_a_program_that_cannot_be_recorded_is_named(text, says):
+    with pytest.raises(ValueError, match=says), demand.recorded(text):
+        pass
+
+
+def test_a_recording_that_ends_early_says_that_it_shows_the_beginning():
+    with demand.recorded(f'PYTHONMALLOC=malloc "{sys.executable}" -c pass', calls=1000) as path:
+        facts = demand.looked(path)[0].set_index("fact")["value"]
+    assert facts["calls recorded"].startswith("1,000 of ") and "its beginning" in facts["calls recorded"]
+
+
+# ---------------------------------------------------------------- what is said of it
+
+
+def judged(rows):
+    return pd.DataFrame(rows, columns=["allocator", "ratio", "low", "high", "verdict"])
+
+
+TIME = judged([("hakmem", 0.9, 0.88, 0.92, "GO"), ("jemalloc", 1.1, 0.9, 1.3, "UNDECIDED")])
+MEMORY = judged([("hakmem", 1.2, 1.1, 1.3, "NO-GO"), ("jemalloc", np.nan, np.nan, np.nan, "NOT MEASURED")])
+
+
+def test_the_answer_names_who_takes_least_time_and_least_memory():
+    first, second = demand.answers(TIME, MEMORY, "system")
+    assert first == {
+        "text": "least CPU time: hakmem, 0.90 [0.88, 0.92] times that of system",
+        "verdict": "GO",
+    }
+    assert second["text"].startswith("least peak memory: hakmem, 1.20") and second["verdict"] == "NO-GO"
+    assert len(demand.answers(TIME, MEMORY[1:], "system")) == 1  # no peak is known
+
+
+def test_the_picture_says_whose_peak_is_not_known():
+    figure = figures.trade(TIME, MEMORY, "system")
+    look = {trace.name: trace for trace in figure.data}
+    assert look["jemalloc"].marker.symbol.endswith("-open") and look["jemalloc"].y == (1.0,)
+    assert look["hakmem"].y == (1.2,) and look["system"].x == (1,)
+    assert "Too short for a peak: jemalloc" in figure.layout.meta["alt"]
+    with pytest.raises(ValueError, match="no run of another side succeeded"):
+        figures.trade(TIME.assign(ratio=np.nan), MEMORY, "system")
+
+
+def test_the_share_of_the_calls_is_theirs_of_the_programs_time():
+    one = {"status": "ok", "allocator": "hakmem"}
+    seen = pd.DataFrame()
+    seen.attrs = {"calls": 900, "lost": 100}
+    runs = pd.DataFrame([one | {"cpu_ns_per_op": 80_000.0}, one | {"cpu_ns_per_op": 80_000.0}])
+    share = demand.spent(pd.DataFrame([one | {"cpu_ns_per_op": 20.0}]), runs, seen).iloc[0]
+    assert (share["ns_per_call"], share["share"], share["program_ms"]) == (20, 0.25, 0.08)
+
+
+def test_a_peer_that_is_not_here_is_left_out_and_named(monkeypatch, capsys):
+    absent = ab.peers.Peer("jemalloc", None, hint="not installed, get it")
+    monkeypatch.setattr(ab.peers, "find", lambda name: absent)
+    assert [one.label for one in ab.present(["system", "hakmem", "jemalloc", "hakmem"])] == [
+        "system",
+        "hakmem",
+    ]
+    assert capsys.readouterr().err == "jemalloc is not installed, get it\n"
+    with pytest.raises(ab.AbError, match="two or more different sides; of system, jemalloc"):
+        ab.present(["system", "jemalloc"])
