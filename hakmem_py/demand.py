@@ -184,17 +184,17 @@ def spent(replayed, runs, seen):
 
 
 def answers(time, memory, baseline):
-    """The side that takes least CPU time and that with the lowest peak, as headlines, if there are any.
+    """Who takes least CPU time, and who has the lowest peak, as headlines.
 
-    time, memory: `ab.judge` of the same runs, by time and by peaks.
+    time, memory: `ab.judge` of the same runs, by time and by peaks; one without a ratio gives no headline.
     """
     from .estimates import bracketed  # scipy takes a second to load, which not all who read a trace need
 
     found = []
     for table, what in (time, "CPU time"), (memory, "peak memory"):
-        known = table.dropna(subset="ratio")
-        for _, row in known.nsmallest(1, "ratio").iterrows():
+        for _, row in table.dropna(subset="ratio").nsmallest(1, "ratio").iterrows():
+            lead = f"least {what}" if row["ratio"] < 1 else f"{baseline} takes the least {what}; next"
             interval = bracketed(row["ratio"], row["low"], row["high"])
-            text = f"least {what}: {row['allocator']}, {interval} times that of {baseline}"
+            text = f"{lead}: {row['allocator']}, {interval} times that of {baseline}"
             found.append({"text": text, "verdict": row["verdict"]})
     return found
