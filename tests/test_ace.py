@@ -13,6 +13,16 @@ from hakmem_py import ab, ace, bandits, build, native
 from hakmem_py.problems import ACE_CAPACITIES
 
 FAST = {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"}
+LEARNING = {"HAKMEM_ACE_ENABLED": "1", **FAST}
+BY_HAND = """
+lib, ffi = native.load().lib, native.load().ffi
+window, reward, clock = ffi.new("hak_window_t *"), ffi.new("double *"), [10**9]
+def later():
+    clock[0] += 10**9
+    return clock[0]
+def step(): lib.hak_ace_step(later())
+def said(knob): return native.knobs().at[knob, "value"]
+"""
 
 
 class Greedy:
@@ -32,11 +42,26 @@ class Greedy:
         self.pulls[arm] += 1
 
 
-def preloaded(env, rounds=1):
-    """A Python program that takes its blocks from malloc, under the library."""
-    env = os.environ | {"LD_PRELOAD": str(build.build().library), "PYTHONMALLOC": "malloc"} | env
-    code = f"for _ in range({rounds}): [str(i) for i in range(20000)]"
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+def python(code, *arguments, cwd=None, **env):
+    """A Python program that has ended, with these settings besides."""
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, env=os.environ | env, cwd=cwd, capture_output=True, text=True)
+
+
+def holds(code, *arguments, **env):
+    """Asserts what a program asserts, in which nobody has used ACE before."""
+    done = python(f"from hakmem_py import ace, native\n{code}", *arguments, **env)
+    assert done.returncode == 0, done.stderr
+
+
+def busy(rounds):
+    """A program that takes blocks and gives them back."""
+    return f"for _ in range({rounds}): [str(i) for i in range(20000)]"
+
+
+def preloaded(code, cwd=None, **env):
+    """As `python`; its blocks come from malloc, which is the library's."""
+    return python(code, cwd=cwd, LD_PRELOAD=str(build.build().library), PYTHONMALLOC="malloc", **env)
 
 
 # ---------------------------------------------------------------- a policy of one's own
@@ -100,7 +125,7 @@ def test_a_policy_that_raises_freezes_at_the_arm_in_force(capsys):
     ace.release(80)
 
 
-def test_an_arm_that_is_not_there_freezes_too(capsys):
+def test_an_arm_that_is_not_there_freezes_too():
     class Wrong(Greedy):
         def select(self):
             return 7
@@ -118,7 +143,7 @@ def test_an_arm_that_is_not_there_freezes_too(capsys):
     ace.release(112)
 
 
-def test_a_policy_may_fail_late_in_a_long_run(capsys):
+def test_a_policy_may_fail_late_in_a_long_run():
     table = ace.drive(Greedy(fails=4500), learner=144, windows=5000, interval_s=0)
     assert len(table) == 5000 and (table["reason"] == "outside").sum() == 4500
     ace.release(144)
@@ -207,11 +232,9 @@ def test_a_history_longer_than_the_ring_is_whole():
 
 
 def test_every_process_leaves_a_history_of_its_own(tmp_path):
-    work = "for _ in range(40): [str(i) for i in range(20000)]"
-    code = f"import os\n{work}\npid = os.fork()\n{work}\nif pid: os.wait()"
-    env = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": f"{tmp_path}/%p.csv", **FAST}
-    env |= {"LD_PRELOAD": str(build.build().library), "PYTHONMALLOC": "malloc"}
-    subprocess.run([sys.executable, "-c", code], env=os.environ | env, check=True)
+    code = f"import os\n{busy(40)}\npid = os.fork()\n{busy(40)}\nif pid: os.wait()"
+    done = preloaded(code, HAKMEM_ACE_EVENTS=f"{tmp_path}/%p.csv", **LEARNING)
+    assert done.returncode == 0, done.stderr
     table = ace.history(tmp_path.glob("*.csv"))
     assert set(table["process"]) == {0, 1}
     assert not table.duplicated(["learner", "time_ns"]).any()
@@ -219,61 +242,55 @@ def test_every_process_leaves_a_history_of_its_own(tmp_path):
     assert cores.between(0, os.cpu_count() + 1).all()  # a child's clock begins at 0
 
 
-def test_half_a_row_that_a_killed_program_left_is_no_row(tmp_path):
-    file = tmp_path / "one.csv"
-    env = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": str(file), **FAST}
-    preloaded(env, rounds=40)
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    """The lines of a history: its head, then its rows."""
+    file = tmp_path_factory.mktemp("history") / "one.csv"
+    preloaded(busy(40), HAKMEM_ACE_EVENTS=str(file), **LEARNING)
+    return file.read_text().splitlines(keepends=True)
+
+
+def test_half_a_row_that_a_killed_program_left_is_no_row(lines, tmp_path):
+    file, text = tmp_path / "one.csv", "".join(lines)
+    file.write_text(text)
     whole = ace.history(file)
-    file.write_text(file.read_text()[:-20])
-    cut = ace.history(file)
-    assert len(whole) > 2 and cut.equals(whole.iloc[:-1])
+    file.write_text(text[:-20])
+    assert len(whole) > 2 and ace.history(file).equals(whole.iloc[:-1])
 
 
-def test_a_history_of_two_processes_in_one_file_is_refused(tmp_path):
-    file = tmp_path / "one.csv"
-    preloaded({"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": str(file), **FAST}, rounds=40)
-    file.write_text(file.read_text() * 2)
-    with pytest.raises(ValueError, match="mixes processes"):
-        ace.history(file)
-
-
-def test_a_history_of_a_process_and_its_child_in_one_file_is_refused(tmp_path):
-    """Rows of both come in turns, beneath one head; what an exec leaves is one process, which begins anew."""
-    file = tmp_path / "one.csv"
-    preloaded({"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": str(file), **FAST}, rounds=40)
-    head, *rows = file.read_text().splitlines(keepends=True)
+def test_a_history_that_mixes_processes_is_refused(lines, tmp_path):
+    """One head each, or rows of both in turns beneath one; what an exec leaves is one that begins anew."""
+    file, (head, *rows) = tmp_path / "one.csv", lines
     file.write_text("".join([head, *rows, *rows]))
     assert len(ace.history(file)) == 2 * len(rows)
-    file.write_text("".join([head, *rows, *rows[1:]]))
-    with pytest.raises(ValueError, match="mixes processes"):
-        ace.history(file)
+    for mixed in ([*lines, *lines], [*lines, *rows[1:]]):
+        file.write_text("".join(mixed))
+        with pytest.raises(ValueError, match="mixes processes"):
+            ace.history(file)
 
 
-def test_a_history_is_where_it_was_asked_for(tmp_path):
+@pytest.mark.parametrize(("name", "seconds", "signal"), [("whole.csv", 0.2, 0), ("killed.csv", 2, 9)])
+def test_a_history_is_where_it_was_asked_for(tmp_path, name, seconds, signal):
     """Also of a program that changes its folder, writes over its environment, or is killed."""
-    code = """
+    code = f"""
 import ctypes, os, time
 libc = ctypes.CDLL(None)
 at = libc.getenv
 at.restype = ctypes.c_void_p
 ctypes.memset(at(b"HAKMEM_ACE_EVENTS"), ord("x"), 5)
 os.chdir("/")
-end = time.monotonic() + SECONDS
+end = time.monotonic() + {seconds}
 while time.monotonic() < end: [str(i) for i in range(20000)]
-os.kill(os.getpid(), SIGNAL)
+os.kill(os.getpid(), {signal})
 """
-    for name, seconds, signal in (("whole.csv", 0.2, 0), ("killed.csv", 2, 9)):
-        env = {"LD_PRELOAD": str(build.build().library), "PYTHONMALLOC": "malloc", "HAKMEM_ACE_ENABLED": "1"}
-        env |= {"HAKMEM_ACE_EVENTS": name, "HAKMEM_ACE_FAST_INTERVAL_MS": "5"}
-        said = code.replace("SECONDS", str(seconds)).replace("SIGNAL", str(signal))
-        subprocess.run([sys.executable, "-c", said], env=os.environ | env, cwd=tmp_path)
-        assert len(ace.history(tmp_path / name)) > 10
+    preloaded(code, cwd=tmp_path, HAKMEM_ACE_EVENTS=name, **LEARNING | {"HAKMEM_ACE_FAST_INTERVAL_MS": "5"})
+    assert len(ace.history(tmp_path / name)) > 10
 
 
 def test_threads_that_rest_do_not_say_which_arm_was_in_force():
     code = """
 import threading, time
-from hakmem_py import ace, bandits, native
+from hakmem_py import bandits
 lib, work = native.load().lib, ace.bursts(64, blocks=2000)
 native.set_knob("ace_policy", bandits.policies().index.get_loc("ucb1"))
 rest = threading.Event()
@@ -285,12 +302,10 @@ for _ in range(40):
     lib.hak_ace_step(time.monotonic_ns())
 rest.set()
 rows = ace.events().query("block_size == 64")
-print((rows["arm"].iloc[1:].to_numpy() == rows["next_arm"].iloc[:-1].to_numpy()).mean(), len(rows))
+share = (rows["arm"].iloc[1:].to_numpy() == rows["next_arm"].iloc[:-1].to_numpy()).mean()
+assert len(rows) > 20 and share > 0.9, (len(rows), share)
 """
-    env = os.environ | {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
-    share, rows = map(float, done.stdout.split())
-    assert rows > 20 and share > 0.9, done.stderr
+    holds(code, **FAST)
 
 
 # ---------------------------------------------------------------- bad input
@@ -307,20 +322,19 @@ print((rows["arm"].iloc[1:].to_numpy() == rows["next_arm"].iloc[:-1].to_numpy())
     ],
 )
 def test_a_wrong_setting_costs_one_line(variable, value, allowed):
-    done = preloaded({"HAKMEM_ACE_ENABLED": "1", f"HAKMEM_ACE_{variable}": value})
+    done = preloaded(busy(1), **{"HAKMEM_ACE_ENABLED": "1", f"HAKMEM_ACE_{variable}": value})
     assert done.returncode == 0
     lines = done.stderr.splitlines()
     assert len(lines) == 1 and f"HAKMEM_ACE_{variable}={value}" in lines[0] and allowed in lines[0]
 
 
 def test_a_long_and_broken_setting_leaves_room_for_what_is_allowed():
-    (line,) = preloaded({"HAKMEM_ACE_POLICY": "u\n" * 400}).stderr.splitlines()
+    (line,) = preloaded(busy(1), HAKMEM_ACE_POLICY="u\n" * 400).stderr.splitlines()
     assert "u?u?" in line and "round-robin" in line
 
 
 def test_a_history_that_cannot_be_written_costs_one_line(tmp_path):
-    env = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_EVENTS": f"{tmp_path}/nowhere/%p.csv", **FAST}
-    done = preloaded(env, rounds=20)
+    done = preloaded(busy(20), HAKMEM_ACE_EVENTS=f"{tmp_path}/nowhere/%p.csv", **LEARNING)
     assert done.returncode == 0 and len(done.stderr.splitlines()) == 1 and "nowhere" in done.stderr
 
 
@@ -337,7 +351,6 @@ def test_a_history_is_no_other_file(tmp_path):
 def test_ace_stopped_leaves_the_knobs_as_they_were():
     """Started again it goes on from what it had learned."""
     code = """
-from hakmem_py import ace, native
 work, slow = ace.bursts(64, blocks=3000), list(ace.SLOW)
 ace.start()
 native.set_knob("ace_enabled", 0)
@@ -360,15 +373,13 @@ ace.start()
 for _ in range(400): work()
 assert ace.learners().query("block_size == 64")["windows"].iloc[0] > learned > 0
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    holds(code)
 
 
 def test_what_was_asked_for_is_an_arm_and_comes_back():
     """A slow setting that is no arm takes the nearest one's place; one set meanwhile stays."""
     code = """
 import time
-from hakmem_py import ace, native
 native.set_knob("purge_delay_ms", 60000)
 native.set_knob("large_threshold", 20 << 20)
 native.set_knob("ace_slow_interval_ms", 5)
@@ -386,14 +397,12 @@ native.set_knob("large_threshold", 5 << 20)
 ace.stop()
 assert native.knobs().loc[["purge_delay_ms", "large_threshold"], "value"].to_list() == [60000, 5 << 20]
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    holds(code)
 
 
 def test_a_knob_that_the_program_sets_meanwhile_is_the_programs():
     """ACE lets go of it, and of no other; the next start takes it up again."""
     code = """
-from hakmem_py import ace, native
 for knob, value in {"ace_slow_interval_ms": 5, "ace_slow_policy": 18}.items(): native.set_knob(knob, value)
 work = ace.bursts(64, blocks=3000)
 def arms(knob):
@@ -413,8 +422,7 @@ assert arms("large_threshold")
 ace.stop()
 assert native.knobs().at["large_threshold", "value"] == 5 << 20
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    holds(code)
 
 
 LEFT_ALONE = {
@@ -452,27 +460,11 @@ assert said("purge_delay_ms") == 777
 
 @pytest.mark.parametrize("what", LEFT_ALONE)
 def test_what_the_program_sets_is_left_alone(what):
-    done = driven(LEFT_ALONE[what])
-    assert done.returncode == 0, done.stderr
-
-
-def driven(code):
-    """A program that steps ACE by hand."""
-    head = """
-from hakmem_py import ace, native
-lib, ffi = native.load().lib, native.load().ffi
-window, reward, clock = ffi.new("hak_window_t *"), ffi.new("double *"), [10**9]
-def later():
-    clock[0] += 10**9
-    return clock[0]
-def step(): lib.hak_ace_step(later())
-def said(knob): return native.knobs().at[knob, "value"]
-"""
-    return subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True)
+    holds(BY_HAND + LEFT_ALONE[what])
 
 
 def test_another_policy_is_taken_up_by_learners_that_are_there():
-    done = driven("""
+    code = """
 learner = ffi.new("hak_learner_t *")
 step()
 native.set_knob("ace_slow_policy", lib.hak_policy_find(b"fixed"))
@@ -481,12 +473,12 @@ ace.start()
 lib.hak_ace_learner_read(1, learner)
 assert learner.policy == lib.hak_policy_find(b"fixed")
 ace.stop()
-""")
-    assert done.returncode == 0, done.stderr
+"""
+    holds(BY_HAND + code)
 
 
 def test_the_arm_of_a_new_learner_is_in_force():
-    done = driven("""
+    code = """
 native.set_knob("ace_arm", 0)
 native.set_knob("ace_fast_interval_ms", 60000)
 ace.start()
@@ -497,8 +489,8 @@ for _ in range(3): work()
 magazine = native.magazines().query("block_size == 64")["capacity"].max()
 assert learner.settings[learner.arm] == magazine == 16, (learner.arm, magazine)
 ace.stop()
-""")
-    assert done.returncode == 0, done.stderr
+"""
+    holds(BY_HAND + code)
 
 
 def test_the_history_has_points_whatever_the_locale(tmp_path):
@@ -516,19 +508,13 @@ for _ in range(8): work(); lib.hak_ace_observe(0, later(), window, reward)
 assert lib.hak_event_write(b"{tmp_path}/rows.csv") == 8
 assert locale.localeconv()["decimal_point"] == ","
 """
-    os.environ |= {"LOCPATH": str(tmp_path), "LC_ALL": "de_DE.UTF-8"}
-    try:
-        done = driven(code)
-    finally:
-        del os.environ["LOCPATH"], os.environ["LC_ALL"]
-    assert done.returncode == 0, done.stderr
+    holds(BY_HAND + code, LOCPATH=str(tmp_path), LC_ALL="de_DE.UTF-8")
     rows = (tmp_path / "rows.csv").read_text().splitlines()
     assert len({row.count(",") for row in rows}) == 1 and "." in rows[-1]
 
 
 def test_where_ace_only_looks_on_a_window_names_the_setting_in_force():
     code = """
-from hakmem_py import ace, native
 for knob, value in {"ace_slow_interval_ms": 5, "ace_frozen": 1}.items(): native.set_knob(knob, value)
 work = ace.bursts(64, blocks=3000)
 ace.start()
@@ -537,13 +523,11 @@ native.set_knob("large_threshold", 12 << 20)
 for _ in range(400): work()
 assert ace.events().query("knob == 'large_threshold'")["setting"].iloc[-1] == 12 << 20
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    holds(code)
 
 
 def test_steps_by_hand_are_undone_by_stop():
     code = """
-from hakmem_py import ace, native
 for knob, value in {"ace_slow_interval_ms": 5, "ace_slow_policy": 18}.items(): native.set_knob(knob, value)
 before = native.knobs()["value"]
 lib, work = native.load().lib, ace.bursts(64, blocks=3000)
@@ -554,14 +538,12 @@ assert (native.knobs()["value"] != before).any()
 ace.stop()
 assert (native.knobs()["value"] == before).all(), native.knobs()[native.knobs()["value"] != before]
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    holds(code)
 
 
 def test_a_step_by_hand_goes_by_the_time_it_is_told():
     """Nothing runs meanwhile, yet each half second that is told is a window."""
     code = """
-from hakmem_py import native
 lib = native.load().lib
 fired = []
 for k in range(41):
@@ -569,8 +551,7 @@ for k in range(41):
     fired.append(lib.hak_ace_firings(0))
 assert fired == list(range(41)), fired
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    holds(code)
 
 
 @pytest.mark.parametrize("delay_ms", [0, 0.2, 0.5, 1])
@@ -578,7 +559,6 @@ def test_a_fork_while_ace_begins_leaves_a_child_that_learns(delay_ms):
     """What events cost is measured once, in the first step; the child has it whole, or measures it itself."""
     code = """
 import os, sys, time
-from hakmem_py import ace, native
 native.set_knob("ace_fast_interval_ms", 1)
 work, lib = ace.bursts(64, blocks=3000), native.load().lib
 ace.start()
@@ -590,15 +570,11 @@ if child == 0:
     os._exit(not (ace.costs() > 0).all())
 os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    done = subprocess.run([sys.executable, "-c", code, str(delay_ms)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    holds(code, str(delay_ms))
 
 
 def test_the_log_says_what_was_decided_and_seen():
-    quiet, loud = (
-        preloaded({"HAKMEM_ACE_ENABLED": "1", "HAKMEM_ACE_LOG_LEVEL": level, **FAST}, 200).stderr
-        for level in "23"
-    )
+    quiet, loud = (preloaded(busy(200), HAKMEM_ACE_LOG_LEVEL=level, **LEARNING).stderr for level in "23")
     assert "-> " in quiet and "refills" not in quiet and "refills" in loud and "cached" in loud
 
 
@@ -606,7 +582,6 @@ def test_magazines_are_no_sooner_idle_where_ace_wakes_often():
     """They are kept while a program does something else, however short ACE's windows are."""
     code = """
 import time
-from hakmem_py import ace, native
 work = ace.bursts(1024, blocks=6000)  # 6 MB: enough free memory to be tidied
 native.set_knob("ace_fast_interval_ms", 1)
 work()
@@ -618,8 +593,7 @@ begin, kept = time.monotonic(), depot()
 while time.monotonic() - begin < 0.1: pass  # an idle program would let ACE sleep
 assert kept > 20 and depot() == kept, (kept, depot())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    holds(code)
 
 
 # ---------------------------------------------------------------- what a window holds
