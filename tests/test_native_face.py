@@ -14,6 +14,20 @@ def lib():
     return native.load().lib
 
 
+@pytest.fixture
+def knob():
+    """knob(name, value): sets a knob, which has its preset again when the test has ended."""
+    turned = []
+
+    def turn(name, value):
+        native.set_knob(name, value)
+        turned.append(name)
+
+    yield turn
+    for name in turned:
+        native.set_knob(name, int(native.knobs().at[name, "preset"]))
+
+
 def address(block):
     return int(native.load().ffi.cast("uintptr_t", block))
 
@@ -23,13 +37,11 @@ def holder(block):
     return table[(table["address"] <= at) & (at < table["address"] + table["size"])]
 
 
-def test_knobs_are_read_and_set():
+def test_knobs_are_read_and_set(knob):
     table = native.knobs()
     assert (table["minimum"] <= table["value"]).all() and (table["value"] <= table["maximum"]).all()
-    before = int(table.at["purge_delay_ms", "value"])
-    native.set_knob("purge_delay_ms", 750)
+    knob("purge_delay_ms", 750)
     assert native.knobs().at["purge_delay_ms", "value"] == 750
-    native.set_knob("purge_delay_ms", before)
 
 
 def test_a_wrong_knob_is_refused_with_what_is_allowed():
@@ -89,9 +101,9 @@ def test_growth_in_place_and_aligned_blocks_are_counted(lib):
     assert after["aligned"] - before["aligned"] == 1
 
 
-def test_a_thread_joins_its_idle_runs_before_it_grows(lib):
+def test_a_thread_joins_its_idle_runs_before_it_grows(lib, knob):
     """Freed runs of 8 units serve one of 14, for which none alone is long enough."""
-    native.set_knob("run_cache_bytes", 64 << 20)  # it keeps them all
+    knob("run_cache_bytes", 64 << 20)  # it keeps them all
     lib.hak_purge()
     blocks = [lib.hak_malloc(400_000) for _ in range(40)]
     for block in blocks:
@@ -100,15 +112,14 @@ def test_a_thread_joins_its_idle_runs_before_it_grows(lib):
     longer = lib.hak_malloc(900_000)
     assert native.counters()["value"]["committed_bytes"] <= before
     lib.hak_free(longer)
-    native.set_knob("run_cache_bytes", int(native.knobs().at["run_cache_bytes", "preset"]))
 
 
 def cached_bytes():
     return native.counters()["value"]["cached_bytes"]
 
 
-def test_a_thread_that_needs_less_gives_back_the_runs_that_lie_idle(lib):
-    native.set_knob("run_cache_bytes", 3 << 20)  # and so up to eight times as many
+def test_a_thread_that_needs_less_gives_back_the_runs_that_lie_idle(lib, knob):
+    knob("run_cache_bytes", 3 << 20)  # and so up to eight times as many
     lib.hak_purge()
     before, blocks = cached_bytes(), [lib.hak_malloc(700_000) for _ in range(60)]
     for block in blocks[20:]:
@@ -119,7 +130,6 @@ def test_a_thread_that_needs_less_gives_back_the_runs_that_lie_idle(lib):
     assert kept > 20e6 and cached_bytes() - before < 4e6, (kept, cached_bytes() - before)
     for block in blocks[:20]:
         lib.hak_free(block)
-    native.set_knob("run_cache_bytes", int(native.knobs().at["run_cache_bytes", "preset"]))
 
 
 def kept_of_fifty_runs(lib):
@@ -135,17 +145,15 @@ def kept_of_fifty_runs(lib):
 
 
 @pytest.mark.parametrize(("collected", "times"), [(0, 8), (1, 64)])
-def test_a_thread_keeps_no_more_runs_than_so_many_times_the_knob(lib, collected, times):
+def test_a_thread_keeps_no_more_runs_than_so_many_times_the_knob(lib, knob, collected, times):
     """Eight times where nobody takes them from it when it rests."""
-    native.set_knob("run_cache_bytes", 256 << 10)
-    native.set_knob("background", collected)
+    knob("run_cache_bytes", 256 << 10)
+    knob("background", collected)
     for _ in range(50):  # until the helper knows
         if kept_of_fifty_runs(lib) <= times * (256 << 10):
             break
         time.sleep(0.1)
     assert kept_of_fifty_runs(lib) <= times * (256 << 10)
-    for knob in ("background", "run_cache_bytes"):
-        native.set_knob(knob, int(native.knobs().at[knob, "preset"]))
 
 
 @pytest.mark.parametrize(
@@ -177,40 +185,36 @@ def test_magazines_hold_what_was_freed(lib):
     assert (table["loaded"] <= table["capacity"]).all()
 
 
-def test_what_a_thread_leaves_when_it_rests_or_ends_others_take(lib):
-    def burst(rest=lambda: None):
-        blocks = [lib.hak_malloc(672) for _ in range(900)]  # this size is this test's
-        for block in blocks:
-            lib.hak_free(block)
-        rest()
-        return {address(block) for block in blocks}
+def burst(lib, size, rest=lambda: None):
+    """Addresses of 900 blocks that this thread takes and frees: some nine magazines."""
+    blocks = [lib.hak_malloc(size) for _ in range(900)]
+    for block in blocks:
+        lib.hak_free(block)
+    rest()
+    return {address(block) for block in blocks}
 
+
+def test_what_a_thread_leaves_when_it_rests_or_ends_others_take(lib, knob):
+    size = 672  # this test's alone
+    knob("purge_delay_ms", 60_000)  # on a busy machine its blocks would go home meanwhile
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
-        left = one.submit(burst, lib.hak_thread_idle).result()
-        assert len(other.submit(burst).result() & left) > 0.8 * len(left)
+        left = one.submit(burst, lib, size, lib.hak_thread_idle).result()
+        assert len(other.submit(burst, lib, size).result() & left) > 0.8 * len(left)
     with ThreadPoolExecutor(1) as third, ThreadPoolExecutor(1) as fourth:
-        assert len(third.submit(burst).result() & left) > 0.8 * len(left)
-        assert fourth.submit(burst).result().isdisjoint(left)
+        assert len(third.submit(burst, lib, size).result() & left) > 0.8 * len(left)
+        assert fourth.submit(burst, lib, size).result().isdisjoint(left)
 
 
-def test_bursts_of_two_threads_do_not_mix_their_blocks(lib):
+def test_bursts_of_two_threads_do_not_mix_their_blocks(lib, knob):
     """Neither takes what the other comes back for: pages would be of two cores for good."""
-
-    def burst():
-        blocks = [lib.hak_malloc(656) for _ in range(900)]  # nine magazines; this size is this test's
-        for block in blocks:
-            lib.hak_free(block)
-        return {address(block) for block in blocks}
-
-    delay = int(native.knobs().at["purge_delay_ms", "value"])
-    native.set_knob("purge_delay_ms", 60_000)  # a thread may rest so long that its blocks go home
-    try:
-        with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
-            mine, yours = ([thread.submit(burst).result() for _ in range(20)] for thread in (one, other))
-            assert not set.union(*mine) & set.union(*yours)
-            assert one.submit(burst).result() <= set.union(*mine)
-    finally:
-        native.set_knob("purge_delay_ms", delay)
+    size = 656  # this test's alone
+    knob("purge_delay_ms", 60_000)  # a thread may rest so long that its blocks go home
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        mine, yours = (
+            [thread.submit(burst, lib, size).result() for _ in range(20)] for thread in (one, other)
+        )
+        assert not set.union(*mine) & set.union(*yours)
+        assert one.submit(burst, lib, size).result() <= set.union(*mine)
 
 
 def test_a_thread_gets_its_own_magazines_back_and_others_before_new_memory(lib):
@@ -261,7 +265,7 @@ COUNTED = {
 }
 
 
-def test_each_counter_counts_what_it_says(lib):
+def test_each_counter_counts_what_it_says(lib, knob):
     def take():
         return [lib.hak_malloc(size) for size in [976] * 20_000 + [3_000_000] * 12]
 
@@ -270,7 +274,7 @@ def test_each_counter_counts_what_it_says(lib):
             lib.hak_free(block)
         rest()
 
-    native.set_knob("purge_delay_ms", 60_000)  # nobody else tidies meanwhile
+    knob("purge_delay_ms", 60_000)  # nobody else tidies meanwhile
     lib.hak_purge()
     spans = native.spans()  # where other tests left blocks there may be room for some of the slabs
     room = int(spans["size"][(spans["blocks"] == 0) & (spans["superslab"] != 0)].sum())
@@ -279,7 +283,6 @@ def test_each_counter_counts_what_it_says(lib):
     for step in (take, give, take, lambda: give(lib.hak_purge)):
         blocks = step()
         counts.append(native.counters()["value"])
-    native.set_knob("purge_delay_ms", int(native.knobs().at["purge_delay_ms", "preset"]))
     for name, least in COUNTED.items():
         grown = [int(after[name]) - int(before[name]) for before, after in pairwise(counts)]
         served = superslabs if name.startswith("superslabs") else 0
