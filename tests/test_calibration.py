@@ -107,7 +107,11 @@ def test_power_and_price_are_those_of_the_noise(good):
 
 
 def test_a_difference_the_wrong_way_is_not_found():
-    assert calibration._found(np.full(20, 0.01)) and not calibration._found(np.full(20, -0.01))
+    slower, faster = (
+        calibration.planned_power(calibration.costs(samples(600, slow, noise=0.005)))["1%"]
+        for slow in (0.01, -0.01)
+    )
+    assert slower["rate"] > 0.8 and faster["rate"] == 0 and faster["trials"] > 10
 
 
 def test_the_note_says_how_far_to_trust(good, tmp_path, monkeypatch):
@@ -128,7 +132,9 @@ def test_the_note_says_how_far_to_trust(good, tmp_path, monkeypatch):
 @pytest.mark.parametrize("damage", [{"full": {"kernel": 1}}, {"check": 7}, {"full": []}, 7, "x"])
 def test_a_calibration_that_another_version_wrote_is_named_and_replaced(good, tmp_path, monkeypatch, damage):
     monkeypatch.setattr(calibration, "FILE", tmp_path / "calibration.json")
-    store.save_json(tmp_path, "calibration.json", {calibration._machine(): damage})
+    calibration.record(good)
+    machines = json.loads(calibration.FILE.read_text())
+    store.save_json(tmp_path, "calibration.json", dict.fromkeys(machines, damage))
     said = stats.calibration_note()
     assert "calibrat" in said and "run `hakmem calibrate`" in said
     calibration.record(good | {"false_positives": good["false_positives"] | {"trials": 50}})

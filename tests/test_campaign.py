@@ -216,7 +216,7 @@ def test_runs_that_had_too_little_time_are_measured_anew_with_more(cluster, tiny
     assert list(ended["run_id"]) == list(short["run_id"]) and set(ended["status"]) == {"ok"}
 
 
-def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight(tmp_path):
+def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight():
     """The bench that outlives its killed parent still holds the slot: the next campaign cannot overlap it."""
     code = (
         "import sys; from pathlib import Path; from hakmem_py import slot, worker;"
@@ -234,7 +234,7 @@ def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight(tmp_path):
         pass
 
 
-def test_a_stop_while_the_cluster_of_this_machine_starts_closes_it(monkeypatch):
+def test_a_stop_while_the_cluster_of_this_machine_starts_closes_it(tiny, tmp_path, monkeypatch):
     """Else what dask then says at exit is a traceback."""
     closed = []
 
@@ -246,6 +246,6 @@ def test_a_stop_while_the_cluster_of_this_machine_starts_closes_it(monkeypatch):
             closed.append(self)
 
     monkeypatch.setattr("dask.distributed.LocalCluster", Starting)
-    with cli.stopped_as_by_the_user(), pytest.raises(KeyboardInterrupt), campaign._cluster(None):
-        pass
+    with cli.stopped_as_by_the_user(), pytest.raises(KeyboardInterrupt):
+        campaign.campaign(tiny(), folder=tmp_path / "kept")
     assert len(closed) == 1

@@ -12,20 +12,21 @@ from hakmem_py import claims, referee
 def samples(case, times):
     """Samples of one case: {allocator: cost of each block}."""
     rows = [
-        {
-            "experiment": "x",
-            "case": case,
-            "allocator": name,
-            "host": "h",
-            "block": block,
-            "cpu_ns_per_op": cost,
-        }
+        {"allocator": name, "block": block, "cpu_ns_per_op": cost, "min_cpu_ns_per_op": cost}
         for name, costs in times.items()
         for block, cost in enumerate(costs)
     ]
-    return pd.DataFrame(rows).assign(
-        status="ok", unit="call", backend="malloc", min_cpu_ns_per_op=lambda t: t["cpu_ns_per_op"]
-    )
+    same = {"experiment": "x", "case": case, "host": "h", "status": "ok", "unit": "call", "backend": "malloc"}
+    return pd.DataFrame(rows).assign(**same)
+
+
+def noise(seed, sd, n=40):
+    """Factors that n costs are off by."""
+    return np.exp(np.random.default_rng(seed).normal(0, sd, n))
+
+
+def judged(experiment, table, claim):
+    return claims.judge({experiment: table}).set_index("claim").loc[claim]
 
 
 def test_no_published_figure_is_left_out():
@@ -54,25 +55,16 @@ def test_a_ratio_says_how_much_more_work_the_subject_does():
     [(2.04, "replicated"), (1.2, "replicated, smaller"), (8, "replicated, larger"), (0.8, "not replicated")],
 )
 def test_a_pair_is_judged_by_its_samples(factor, verdict):
-    noise = np.exp(np.random.default_rng(1).normal(0, 0.02, (2, 40)))
-    table = samples("pool_cycle", {"system": 10 * factor * noise[0], "pool": 10 * noise[1]})
-    found = claims.judge({"06_pools": table}).set_index("claim").loc["P0 pool_vs_standard pool_cycle"]
+    times = {"system": 10 * factor * noise(1, 0.02), "pool": 10 * noise(2, 0.02)}
+    found = judged("06_pools", samples("pool_cycle", times), "P0 pool_vs_standard pool_cycle")
     assert found["verdict"] == verdict and found["n"] == 40
     assert found["low"] < factor < found["high"]
 
 
 def test_one_layout_does_not_judge_builds():
     table = samples("interleaved-32", {"plain": [10.0, 11.0] * 4, "pgo": [9.0, 9.5] * 4})
-    found = claims.judge({"07_pgo": table}).set_index("claim").loc["P2 pgo_effect hakmem-pgo"]
+    found = judged("07_pgo", table, "P2 pgo_effect hakmem-pgo")
     assert found["verdict"] == "undecided" and "two layouts or more" in found["why"]
-
-
-def noise(seed, sd, n=40):
-    return np.exp(np.random.default_rng(seed).normal(0, sd, n))
-
-
-def judged(folder, table, claim):
-    return claims.judge({folder: table}).set_index("claim").loc[claim]
 
 
 def test_two_layouts_that_disagree_decide_nothing():
@@ -136,8 +128,8 @@ def test_a_rate_is_judged_by_events_in_operations():
 
 
 def test_the_list_of_faults_is_shown_and_repeats_itself():
-    noise = np.exp(np.random.default_rng(2).normal(0, 0.05, (2, 60)))
-    tables = {"04_patterns": samples("lifo-32", {"hakmem": 3 * noise[0], "floor": 2 * noise[1]})}
+    times = {"hakmem": 3 * noise(2, 0.05, 60), "floor": 2 * noise(3, 0.05, 60)}
+    tables = {"04_patterns": samples("lifo-32", times)}
     shown = referee.faults(tables)
     assert len(shown) == 10 and shown.equals(referee.faults(tables))
     said = shown.set_index("fault")["shown"]

@@ -137,7 +137,7 @@ def test_the_unit_of_costs_changes_no_answer(ask, scale):
     assert other["cv_candidate"] == pytest.approx(one["cv_candidate"]) and one["cv_candidate"] > 0
 
 
-def test_unknown_baseline_and_absent_file(ask, capsys):
+def test_a_wrong_baseline_file_or_share_is_named(ask, capsys):
     assert "the file has a, b" in ask(wide_text(GOOD), "--baseline", "c")[2]
     assert cli.main(["compare", "absent.csv"]) == 2
     assert "No such file" in capsys.readouterr().err

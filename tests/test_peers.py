@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from hakmem_py import peers
+from hakmem_py import cli, peers
 
 
 @pytest.fixture
@@ -46,10 +46,10 @@ def test_the_conda_environment_comes_first(nowhere, monkeypatch):
 
 
 def test_getting_peers_without_apt_names_another_way(nowhere, monkeypatch, capsys):
-    monkeypatch.setattr(peers.shutil, "which", lambda tool: None)
-    assert peers._run(type("Args", (), {"get": True})) is None
+    monkeypatch.setenv("PATH", str(nowhere))
+    assert cli.main(["peers", "--get"]) == 0
     said = capsys.readouterr()
-    assert "conda install" in said.err
+    assert said.err.startswith("hakmem peers: apt-get is not on this machine: conda install")
     assert "mimalloc" in said.out
 
 
