@@ -1,13 +1,21 @@
 """What several tests share."""
 
 import contextlib
+import shutil
 import signal
 import subprocess
 
 import pytest
 
-from hakmem_py import cli, slot
+from hakmem_py import build, cli, slot
 
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "chrome", "/usr/lib/chromium/chromium")
+ALONE = (  # in a browser without network
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+)
 SPEC = """
 [experiment]
 name = "tiny"
@@ -54,6 +62,26 @@ def tiny(tmp_path):
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of native/ to change."""
+    return shutil.copytree(build.NATIVE, tmp_path / "native", ignore=shutil.ignore_patterns("build"))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """The machine's chromium, which cannot reach any network."""
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    if found is None:
+        pytest.skip("chromium is not installed: sudo apt install chromium")
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=found, args=ALONE)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture

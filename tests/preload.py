@@ -12,14 +12,22 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from hakmem_py import build
 
+NAMED = os.environ.get("HAKMEM_TEST_LIBRARY")
 MINUTES = float(os.environ.get("HAKMEM_TEST_MINUTES", "0"))
 NATIVE = Path(__file__).parent / "native"
 COMPILERS = {".c": ("gcc", "-std=gnu11"), ".cc": ("g++", "-std=c++17")}
 PROGRAMS = tempfile.TemporaryDirectory(prefix="hakmem-tests-")
 # -fno-builtin: every call is made as written. -rdynamic: a program may stand before a function of libc.
 FLAGS = ("-O1", "-g", "-fno-builtin", "-pthread", "-rdynamic", "-w")
+# Of a promise that libc's own allocator never made.
+not_of_libc = pytest.mark.skipif(NAMED == "system", reason="libc's allocator is under test")
+needs_valgrind = pytest.mark.skipif(
+    shutil.which("valgrind") is None, reason="valgrind is not installed: apt install valgrind"
+)
 # Under each of these a fuzz finds no violation. Restless: memory goes back all the time, the helper is early;
 # learning: a decision every few milliseconds.
 FUZZ_SETTINGS = {
@@ -42,22 +50,23 @@ FUZZ_SETTINGS = {
 @functools.cache
 def library():
     """Path of the library under test, None for libc's own allocator."""
-    named = os.environ.get("HAKMEM_TEST_LIBRARY")
-    if named == "system":
+    if NAMED == "system":
         return None
-    path = Path(named) if named else build.build("release").library
+    path = Path(NAMED) if NAMED else build.build("release").library
     assert path.is_file(), f"HAKMEM_TEST_LIBRARY names no file: {path}"
     return path.resolve()
 
 
 @functools.cache
 def program(source, *flags):
-    """The executable compiled from tests/native/<source>; None where its compiler is not installed."""
+    """The executable compiled from tests/native/<source>; skips the test where there is no compiler."""
     compiler, standard = COMPILERS[Path(source).suffix]
     if shutil.which(compiler) is None:
-        return None
+        pytest.skip(f"no compiler for {source}: apt install {compiler}")
     executable = Path(PROGRAMS.name, re.sub(r"\W", "_", f"{source} {' '.join(map(str, flags))}"))
-    subprocess.run([compiler, standard, *FLAGS, NATIVE / source, "-o", executable, *flags], check=True)
+    subprocess.run(
+        [compiler, standard, *FLAGS, NATIVE / source, "-o", executable, *flags, "-ldl"], check=True
+    )
     return executable
 
 
@@ -82,3 +91,15 @@ def run(command, timeout=60, preload=True, stdin=None, cwd=None, **environment):
 def promises(source):
     """Names of the promises of a native test, in the order of the file."""
     return re.findall(r"^PROMISE\((\w+)\)", (NATIVE / source).read_text(), re.MULTILINE)
+
+
+def keep(source, promise, *flags, **options):
+    """Runs one promise of a native test; options are those of `run`."""
+    judge(run([program(source, *flags), promise], **options))
+
+
+def judge(done):
+    """A promise was kept without a word. Skips the test where, by status 77, it cannot be tried here."""
+    if done.returncode == 77:
+        pytest.skip(done.stderr.strip())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

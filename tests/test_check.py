@@ -1,11 +1,11 @@
 """The contributor's gate: an added instruction is found, and verdicts follow from intervals."""
 
 import contextlib
-import shutil
 import subprocess
 
 import pandas as pd
 import pytest
+from preload import needs_valgrind
 
 from hakmem_py import build, check
 from hakmem_py.check import CheckError
@@ -18,18 +18,16 @@ def judged(**more):
 
 
 @pytest.fixture
-def longer(tmp_path):
+def longer(tree):
     """native/ with one more instruction in every malloc."""
-    copy = tmp_path / "native"
-    shutil.copytree(build.NATIVE, copy, ignore=shutil.ignore_patterns("build"))
-    preload = copy / "src" / "preload.c"
+    preload = tree / "src" / "preload.c"
     head = "void *malloc(size_t size) { "
     assert head in preload.read_text()
     preload.write_text(preload.read_text().replace(head, head + '__asm__ volatile("nop"); '))
-    return copy
+    return tree
 
 
-@pytest.mark.skipif(not shutil.which("valgrind"), reason="apt install valgrind")
+@needs_valgrind
 def test_one_added_instruction_is_found(longer):
     sides = {"base": build.build(), "tree": build.build("release", longer)}
     counted = check._counts(sides, ("lifo",)).loc[0]
@@ -39,14 +37,14 @@ def test_one_added_instruction_is_found(longer):
     assert counted["more"] > check.NOISE
 
 
-@pytest.mark.skipif(not shutil.which("valgrind"), reason="apt install valgrind")
+@needs_valgrind
 def test_the_same_code_counts_the_same():
     done = build.build()
     counted = check._counts({"base": done, "tree": done}, ("lifo", "random_mixed"))
     assert counted["more"].abs().max() < check.NOISE
 
 
-@pytest.mark.skipif(not shutil.which("valgrind"), reason="apt install valgrind")
+@needs_valgrind
 def test_the_history_names_between_which_commits_a_count_changed(longer, monkeypatch, capsys, tmp_path):
     """Three commits, the second with an instruction more, and the tree as the third."""
     sources = {"one": build.NATIVE, "two": longer, "three": build.NATIVE}
@@ -111,10 +109,8 @@ def test_where_older_commits_are_lacking_the_way_to_get_them_is_told(tmp_path, m
         check._sources("HEAD~1", tmp_path)
 
 
-def test_a_commit_that_does_not_build_is_named(tmp_path, monkeypatch):
-    broken = tmp_path / "native"
-    shutil.copytree(build.NATIVE, broken, ignore=shutil.ignore_patterns("build"))
-    broken.joinpath("src", "hakmem.c").write_text("int broken(\n")
-    monkeypatch.setattr(check, "_sources", lambda *_: broken)
+def test_a_commit_that_does_not_build_is_named(tree, tmp_path, monkeypatch):
+    (tree / "src" / "hakmem.c").write_text("int broken(\n")
+    monkeypatch.setattr(check, "_sources", lambda *_: tree)
     with pytest.raises(CheckError, match="the commit old does not build, choose another --base"):
         check.check("old", folder=tmp_path)

@@ -1,21 +1,21 @@
 """The malloc family's contract, C++'s operators, and threads, forks and signals: one process a promise."""
 
 import pytest
-from preload import FUZZ_SETTINGS, MINUTES, inlined, library, program, promises, run
+from preload import (
+    FUZZ_SETTINGS,
+    MINUTES,
+    inlined,
+    judge,
+    keep,
+    library,
+    not_of_libc,
+    program,
+    promises,
+    run,
+)
 
 SOURCES = ("contract.c", "contract.cc", "replaced.cc", "threads.c")
 FUZZ_SECONDS = round(60 * MINUTES) or 2
-
-
-def keep(source, promise, *flags, **environment):
-    """Runs one promise; the allocator must not print anything of its own."""
-    executable = program(source, *flags)
-    if executable is None:
-        pytest.skip(f"no compiler for {source}: apt install g++")
-    done = run([executable, promise], timeout=120, **environment)
-    if done.returncode == 77:
-        pytest.skip(done.stderr.strip())
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -31,30 +31,23 @@ def test_profiles_keep_the_contract(promise, profile):
     keep("contract.c", promise, HAKMEM_PROFILE=profile)
 
 
+@not_of_libc
 @pytest.mark.parametrize("promise", promises("contract.c"))
 def test_libcs_allocator_keeps_the_contract_behind_the_same_entry_points(promise):
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     keep("contract.c", promise, HAKMEM_FORCE_LIBC_ALLOC="1")
 
 
 def test_new_throws_in_a_plugin_of_a_program_without_the_cxx_library():
-    plugin = program("plugin.cc", "-shared", "-fPIC")
-    if plugin is None:
-        pytest.skip("no compiler for plugin.cc: apt install g++")
-    done = run([program("host.c"), plugin])
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    judge(run([program("host.c"), program("plugin.cc", "-shared", "-fPIC")]))
 
 
+@not_of_libc
 def test_code_inlined_into_programs_keeps_the_contract():
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     keep("threads.c", "blocks_are_freed_by_other_threads", *inlined())
 
 
+@not_of_libc
 def test_code_inlined_into_programs_tells_blocks_from_all_else():
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     keep("bounds.c", "every_place_in_a_slab_is_told_apart", *inlined())
 
 
@@ -83,8 +76,7 @@ def test_where_the_kernel_refuses_now_and_then_nothing_is_lost(profile):
     assert "no violation" in done.stdout
 
 
+@not_of_libc
 def test_the_library_is_the_one_that_answers():
     """A preload the loader cannot open is only a warning: the other tests would judge libc's allocator."""
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     assert str(library()) in run(["cat", "/proc/self/maps"]).stdout

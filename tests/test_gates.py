@@ -10,7 +10,7 @@ import shutil
 import subprocess
 
 import pytest
-from preload import program
+from preload import needs_valgrind, program
 
 from hakmem_py import ROOT, build, instructions
 from hakmem_py.oscalls import MEMORY_CALLS
@@ -25,9 +25,6 @@ STEADY = {  # iterations after which nothing is asked of the kernel, and as many
     "mixed": (600_000, 2_400_000),
 }
 
-needs_valgrind = pytest.mark.skipif(
-    shutil.which("valgrind") is None, reason="valgrind is not installed: apt install valgrind"
-)
 needs_strace = pytest.mark.skipif(
     shutil.which("strace") is None, reason="strace is not installed: apt install strace"
 )
@@ -87,7 +84,7 @@ def test_a_hit_takes_few_instructions(workload):
 def test_what_a_block_holds_costs_its_resize_little(content):
     numbers, other = (
         instructions.total(
-            [program("promises/vectors.c", "-ldl"), f"a_block_of_{what}_is_resized"], preloaded(), first=True
+            [program("promises/vectors.c"), f"a_block_of_{what}_is_resized"], preloaded(), first=True
         )[0]
         for what in ("numbers", content)
     )

@@ -2,14 +2,13 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
 
 import numpy as np
 import pytest
-from preload import NATIVE, promises
+from preload import NATIVE, judge, needs_valgrind, promises
 
 from hakmem_py import build, claims, instructions, native, pools, spec
 
@@ -31,10 +30,7 @@ def executable(request, tmp_path_factory):
 
 @pytest.mark.parametrize("promise", promises("pools.c"))
 def test_promise_is_kept(executable, promise):
-    done = subprocess.run([executable, promise], capture_output=True, text=True, timeout=120)
-    if done.returncode == 77:
-        pytest.skip(done.stderr.strip())
-    assert (done.returncode, done.stderr) == (0, "")
+    judge(subprocess.run([executable, promise], capture_output=True, text=True, timeout=120))
 
 
 # ---------------------------------------------------------------- from Python
@@ -176,7 +172,7 @@ def test_all_published_benches_have_ours():
     assert {pools._claim(bench) for bench in pools.BENCHES} <= {claim.id for claim in claims.claims()}
 
 
-@pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed: apt install valgrind")
+@needs_valgrind
 def test_statistics_cost_at_most_an_instruction_an_operation(bench):
     on, off = (
         instructions.per_op(bench, workload, options=["--backend", "direct"])

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from preload import NATIVE, library, program, promises, run
+from preload import NATIVE, keep, library, not_of_libc, program, promises, run
 
 from hakmem_py import build
 
@@ -36,13 +36,6 @@ PROFILES = {
 }
 
 
-def keep(source, promise, **options):
-    done = run([program(source, "-ldl"), promise], **options)
-    if done.returncode == 77:
-        pytest.skip(done.stderr.strip())
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
 @pytest.mark.parametrize(
     ("source", "promise"),
     [(source, name) for source in SOURCES if source not in (LATE, CRASH) for name in promises(source)],
@@ -51,11 +44,10 @@ def test_promise_is_kept(source, promise):
     keep(source, promise)
 
 
+@not_of_libc
 @pytest.mark.parametrize("profile", ["default", "hardened"])
 @pytest.mark.parametrize("promise", promises(CRASH))
 def test_a_crash_ends_as_the_program_wants(promise, profile):
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     keep(CRASH, promise, HAKMEM_PROFILE=profile)
 
 
@@ -73,10 +65,9 @@ def test_a_helper_that_cannot_start_does_no_harm_while_it_would_learn():
     keep("promises/no_threads.c", "a_helper_that_cannot_start_does_no_harm", HAKMEM_ACE_ENABLED="1")
 
 
+@not_of_libc
 def test_links_lie_under_another_key_in_each_process():
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
-    look = [program("promises/freed_twice.c", "-ldl"), "what_free_blocks_begin_with"]
+    look = [program("promises/freed_twice.c"), "what_free_blocks_begin_with"]
     keys = {run(look).stdout for _ in range(4)}
     assert len(keys) == 4 and "" not in keys
 
@@ -116,14 +107,13 @@ def test_libc_serves_where_it_is_asked_to():
 
 def in_force(**setting):
     """(profile, {knob: value}) as the library says itself."""
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     profile, *lines = run(
         [program("promises/told.c"), "it_says_what_is_in_force"], **setting
     ).stdout.splitlines()
     return profile, {name: int(value) for name, value in map(str.split, lines)}
 
 
+@not_of_libc
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_presets_these_and_no_more(profile):
     default, (name, preset) = in_force()[1], in_force(HAKMEM_PROFILE=profile)
@@ -131,16 +121,16 @@ def test_a_profile_presets_these_and_no_more(profile):
     assert {knob: value for knob, value in preset.items() if value != default[knob]} == PROFILES[profile]
 
 
+@not_of_libc
 def test_the_environment_stands_above_the_profile():
     asked = in_force(HAKMEM_MAGAZINE_BLOCKS="64", HAKMEM_PROFILE="lean", HAKMEM_DEPOT_BYTES="2M")[1]
     assert asked == in_force(HAKMEM_PROFILE="lean")[1] | {"magazine_blocks": 64, "depot_bytes": 2 << 20}
 
 
 # The last two are 1 GiB and 1 byte to whoever counts modulo 2^64.
+@not_of_libc
 @pytest.mark.parametrize("value", ["", "abc", "1T", "1K1", "-1", "17179869185G", "18446744073709551617"])
 def test_a_value_that_cannot_be_taken_is_reported_in_one_line(value):
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     done = run([program("promises/told.c"), "it_says_what_is_in_force"], HAKMEM_DEPOT_BYTES=value)
     assert done.stderr == (
         f"hakmem: HAKMEM_DEPOT_BYTES={value} is not taken; "
@@ -149,17 +139,15 @@ def test_a_value_that_cannot_be_taken_is_reported_in_one_line(value):
     assert "depot_bytes 268435456" in done.stdout.splitlines()
 
 
+@not_of_libc
 def test_system_calls_are_printed_when_the_program_ends():
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     said = run([program("contract.c"), "free_of_null_does_nothing"], HAKMEM_SS_OS_STATS="1").stderr
     kinds = r"mmap=[1-9]\d* munmap=\d+ madvise=[1-9]\d* mprotect=\d+ mincore=\d+ mbind=0"
     assert re.fullmatch(rf"hakmem: system calls: {kinds}\n", said)
 
 
+@not_of_libc
 def test_system_calls_of_libcs_allocator_are_not_said_to_be_none():
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     env = {"HAKMEM_SS_OS_STATS": "1", "HAKMEM_FORCE_LIBC_ALLOC": "1"}
     said = run([program("contract.c"), "free_of_null_does_nothing"], **env).stderr
     assert said == "hakmem: system calls of libc's allocator are not counted\n"
@@ -169,9 +157,8 @@ def test_system_calls_are_printed_into_no_file_of_the_programs():
     keep("promises/told.c", "no_file_of_the_programs_is_written_to", HAKMEM_SS_OS_STATS="1")
 
 
+@not_of_libc
 def test_a_program_whose_stderr_nobody_reads_ends_as_it_would():
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     reader, writer = os.pipe()
     os.close(reader)
     env = {"LD_PRELOAD": str(library()), "HAKMEM_SS_OS_STATS": "1"}
@@ -181,8 +168,6 @@ def test_a_program_whose_stderr_nobody_reads_ends_as_it_would():
 
 
 def readelf(option):
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     return subprocess.run(
         ["readelf", "-W", option, library()], check=True, capture_output=True, text=True
     ).stdout
@@ -207,8 +192,6 @@ void *malloc(size_t size) { return ((void *(*)(size_t))dlsym(RTLD_NEXT, "malloc"
 
 def asked_for(folder, first=(), compiler="gcc", text=BOUND):
     """What the loader looks up while a program runs that calls both: the names, and who has them."""
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     source, program = folder / ("bound.c" if compiler == "gcc" else "bound.cc"), folder / "bound"
     source.write_text(text)
     subprocess.run([compiler, "-fno-builtin", "-Wl,-z,lazy", "-o", program, source], check=True)
@@ -220,16 +203,19 @@ def asked_for(folder, first=(), compiler="gcc", text=BOUND):
     return {name: file for file, name in found}
 
 
+@not_of_libc
 def test_calls_are_bound_before_the_program_begins(tmp_path):
     assert asked_for(tmp_path) == {"puts": "libc.so.6"}
 
 
+@not_of_libc
 def test_operators_of_cxx_are_bound_before_the_program_begins(tmp_path):
     if shutil.which("g++") is None:
         pytest.skip("no compiler: apt install g++")
     assert asked_for(tmp_path, compiler="g++", text=BOUND_CXX) == {"puts": "libc.so.6"}
 
 
+@not_of_libc
 def test_calls_of_whoever_comes_first_stay_theirs(tmp_path):
     (tmp_path / "first.c").write_text(FIRST)
     first = tmp_path / "first.so"
@@ -311,23 +297,20 @@ def test_fork_waits_for_nobody_who_waits_for_memory(tmp_path):
     assert run([forks]).returncode == 0
 
 
+@not_of_libc
 @pytest.mark.parametrize("promise", promises(LATE))
 def test_library_loads_late(promise):
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     keep(LATE, promise, preload=False, LIBRARY=str(library()))
 
 
+@not_of_libc
 def test_a_second_copy_knows_its_own_blocks(tmp_path):
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     copy = shutil.copy(library(), tmp_path)
     keep(LATE, "a_second_copy_knows_its_own_blocks", LIBRARY=str(copy))
 
 
+@not_of_libc
 def test_library_loads_into_a_running_python():
-    if library() is None:
-        pytest.skip("libc's allocator is under test")
     code = (
         "import ctypes, sys; heap = ctypes.CDLL(sys.argv[1]); heap.malloc.restype = ctypes.c_void_p;"
         "block = heap.malloc(100); assert block; heap.free(ctypes.c_void_p(block)); print('served')"
@@ -336,11 +319,13 @@ def test_library_loads_into_a_running_python():
     assert done.stdout == "served\n", done.stderr
 
 
+@not_of_libc
 def test_relocations_are_read_only_and_bound_at_start():
     assert "GNU_RELRO" in readelf("-l")
     assert re.search(r"BIND_NOW|FLAGS.*NOW", readelf("-d"))
 
 
+@not_of_libc
 def test_no_segment_is_writable_and_executable():
     segments = re.findall(r"^  (\w+) +0x.* ([R ][W ][E ]) 0x", readelf("-l"), re.MULTILINE)
     assert segments
@@ -348,11 +333,13 @@ def test_no_segment_is_writable_and_executable():
     assert dict(segments)["GNU_STACK"] == "RW "
 
 
+@not_of_libc
 def test_library_needs_libc_alone():
     needed = re.findall(r"\(NEEDED\).*\[(.+?)\]", readelf("-d"))
     assert [name for name in needed if not re.match(r"(libc\.so|ld-linux)", name)] == []
 
 
+@not_of_libc
 def test_static_tls_leaves_room_for_others():
     """The loader keeps about 1.7 KB of static TLS for everything that is loaded late."""
     sizes = re.findall(r"^  TLS +0x\w+ 0x\w+ 0x\w+ 0x\w+ (0x\w+)", readelf("-l"), re.MULTILINE)

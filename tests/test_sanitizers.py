@@ -7,12 +7,12 @@ import os
 import subprocess
 
 import pytest
-from preload import FUZZ_SETTINGS, NATIVE
+from preload import FUZZ_SETTINGS, MINUTES, NATIVE
 
 from hakmem_py.build import COMMON, VARIANTS
 from hakmem_py.build import NATIVE as SOURCES
 
-SECONDS = round(60 * float(os.environ.get("HAKMEM_TEST_MINUTES", "0"))) or 4
+SECONDS = round(60 * MINUTES) or 4
 SETTINGS = FUZZ_SETTINGS | {"knobs turned": {"FUZZ_TURNS": "1"}}
 SIZE_BITS = {"asan": 23, "ubsan": 23, "tsan": 22}  # of the largest block
 
