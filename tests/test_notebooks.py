@@ -1,5 +1,6 @@
 """Every notebook by plain papermill, from the reference samples. In CI `make report` runs the quick mode."""
 
+import functools
 import html
 import os
 import re
@@ -14,6 +15,7 @@ from hakmem_py import ROOT
 from hakmem_py.notebook import PLOTLY, read
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+SCORECARD = ROOT / "notebooks" / "05_scorecard.ipynb"
 
 
 def run(path, folder, *more):
@@ -26,20 +28,26 @@ def run(path, folder, *more):
     return nbformat.read(output, as_version=4)
 
 
-def tables(executed):
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """executed(path): as `run`, but once for all tests."""
+    return functools.cache(lambda path: run(path, tmp_path_factory.mktemp("executed")))
+
+
+def tables(book):
     """HTML of every output but the last cell's, which says when and how the page was made."""
-    cells = [cell for cell in executed.cells if cell.cell_type == "code"][:-1]
+    cells = [cell for cell in book.cells if cell.cell_type == "code"][:-1]
     found = (output.get("data", {}).get("text/html") for cell in cells for output in cell.outputs)
     return [html for html in found if html and "<table" in html]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_plain_papermill_and_nbconvert_take_every_notebook(path, tmp_path):
-    executed = run(path, tmp_path)
-    assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
-    outputs = [output.get("data", {}) for cell in executed.cells for output in cell.get("outputs", [])]
+def test_plain_papermill_and_nbconvert_take_every_notebook(path, executed):
+    book = executed(path)
+    assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")
+    outputs = [output.get("data", {}) for cell in book.cells for output in cell.get("outputs", [])]
     alts = [data[PLOTLY]["layout"]["meta"]["alt"] for data in outputs if PLOTLY in data]
-    page, _ = HTMLExporter().from_notebook_node(executed)
+    page, _ = HTMLExporter().from_notebook_node(book)
     pictures = re.findall(
         "<figure.*?<svg.*?<(?:path|poly|circle|rect).*?<figcaption>(.*?)</figcaption>", page
     )
@@ -53,14 +61,11 @@ def test_no_editor_has_to_mend_a_notebook():
 
 
 def test_the_scorecard_stands_without_mimalloc(tmp_path):
-    path = next(path for path in NOTEBOOKS if path.stem == "05_scorecard")
-    executed = run(path, tmp_path, "-p", "allocators", '["system"]')
-    said = [output.get("text", "") for cell in executed.cells for output in cell.get("outputs", [])]
+    book = run(SCORECARD, tmp_path, "-p", "allocators", '["system"]')
+    said = [output.get("text", "") for cell in book.cells for output in cell.get("outputs", [])]
     assert any("mimalloc is not among the chosen" in text for text in said)
 
 
-def test_the_same_samples_give_the_same_tables_byte_for_byte(tmp_path):
-    path = next(path for path in NOTEBOOKS if path.stem == "05_scorecard")
-    (tmp_path / "again").mkdir()
-    first, second = tables(run(path, tmp_path)), tables(run(path, tmp_path / "again"))
+def test_the_same_samples_give_the_same_tables_byte_for_byte(executed, tmp_path):
+    first, second = tables(executed(SCORECARD)), tables(run(SCORECARD, tmp_path))
     assert len(first) > 1 and first == second
