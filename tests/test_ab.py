@@ -1,7 +1,6 @@
 """Comparisons of ways of running: sides, what they must have learned, verdicts, settings that take turns."""
 
 import contextlib
-import functools
 import itertools
 import json
 import math
@@ -11,10 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
+import processes
 import pytest
 
 from hakmem_py import ab, blocks, ceiling, cli, peers, preloaded, slot, targets, turns, worker
@@ -83,11 +82,8 @@ def test_a_history_that_cannot_be_written_is_no_result(program, monkeypatch):
     target = ab.program("env", "PYTHONMALLOC=malloc", sys.executable, "-c", code)
     target = target if program else ab.workload("bursts", "--scale", "20")
     row, _ = ab.record(target, ab.side("on"), {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"})
-    assert row["status"] == "error"
-    assert (
-        row["error"]
-        == "ACE's history cannot be written to /dev: make room there, or set TMPDIR to another folder"
-    )
+    said = "ACE's history cannot be written to /dev: make room there, or set TMPDIR to another folder"
+    assert (row["status"], row["error"]) == ("error", said)
 
 
 def test_a_static_program_is_refused(tmp_path):
@@ -107,6 +103,7 @@ def test_a_static_program_is_refused(tmp_path):
         (["--workload", "bursts", "--sides", "off", "fixed:65"], "fixed:64"),
         (["--workload", "bursts", "--sides", "hakmem", "hakmem"], "--sides off hakmem"),
         (["--workload", "bursts", "--sides", "off", "magazine_block=64"], "magazine_blocks"),
+        (["--workload", "bursts", "--sides", "off", "PROFILE=lean,PROFILE=keep"], "'profile' occurs twice"),
         (["--workload", "bursts", "--sides", "off", "magazine_blocks=9999"], "16 to 512"),
         (["--workload", "bursts", "--sides", "off", "ace_enabled=1,ace_policy=clever"], "ucb1-tuned"),
         (["--workload", "bursts", "--fast-interval-ms", "0"], "1 to 60000"),
@@ -176,15 +173,8 @@ def test_runs_that_all_failed_say_why_in_one_line(module, words, monkeypatch, ca
 
 @pytest.mark.parametrize("short", [1, 12])
 def test_runs_too_short_for_a_peak_are_named(short, monkeypatch, capsys):
-    run = {
-        "case": "quick",
-        "load1": 0.0,
-        "status": "ok",
-        "error": "",
-        "cpu_ns_per_op": 5e6,
-        "settled": math.nan,
-    }
-    run |= {"firings": 0, "slow_firings": 0, "cached_bytes": math.nan}
+    run = {"case": "quick", "load1": 0.0, "status": "ok", "error": "", "cpu_ns_per_op": 5e6}
+    run |= {"firings": 0, "slow_firings": 0, "cached_bytes": math.nan, "settled": math.nan}
     sides = ("hakmem", "system")
     rows = [run | {"allocator": name, "block": block} for block in range(6) for name in sides]
     samples = pd.DataFrame(rows)
@@ -198,19 +188,8 @@ def test_runs_too_short_for_a_peak_are_named(short, monkeypatch, capsys):
 
 def test_peak_memory_is_compared_like_time(capsys):
     """A megabyte of blocks is in the peak of both; what one of them keeps besides is in the ratio."""
-    words = [
-        "ab",
-        "--workload",
-        "large_ws",
-        "--slots",
-        "4000",
-        "--sides",
-        "off",
-        "DEPOT_BYTES=0",
-        "--blocks",
-        "6",
-    ]
-    assert cli.main([*words, "--metric", "memory"]) == 0
+    words = "ab --workload large_ws --slots 4000 --sides off DEPOT_BYTES=0 --blocks 6 --metric memory"
+    assert cli.main(words.split()) == 0
     said, _, row = capsys.readouterr().out.strip().splitlines()[:3]
     assert "large_ws: peak memory of each side / that of off" in said
     ratio, low, high = map(float, row.split()[1:4])
@@ -372,6 +351,9 @@ def test_turns_are_refused_in_one_line(asked, said, capsys):
     assert cli.main(["toggle", asked, "--workload", "bursts"]) == 1
     told = capsys.readouterr().err
     assert said in told and len(told.splitlines()) == 1
+
+
+def test_a_program_has_no_chunks_that_could_take_turns():
     with pytest.raises(ab.AbError, match="no chunks"):
         turns.compare(ab.program("true"), "magazine_blocks", (16, 32))
 
@@ -418,11 +400,6 @@ def test_a_run_is_as_long_as_was_asked(capsys):
         assert said in capsys.readouterr().err
 
 
-def test_a_knob_named_twice_is_refused():
-    with pytest.raises(ab.AbError, match="'profile' occurs twice"):
-        ab.side("PROFILE=lean,PROFILE=keep")
-
-
 def test_a_program_that_ends_at_once_has_no_peak():
     assert math.isnan(preloaded.run(["true"])["peak_rss_bytes"])
     assert preloaded.run(["sleep", "0.5"])["peak_rss_bytes"] > 100_000
@@ -430,16 +407,12 @@ def test_a_program_that_ends_at_once_has_no_peak():
 
 def asleep(seconds, wanted):
     """Waits until a process `sleep SECONDS` is there, or is not; whether that came."""
-    until, words = time.monotonic() + 60, f"sleep\0{seconds}\0".encode()
-    while time.monotonic() < until:
-        found = False
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError):  # it has just ended
-                found |= path.read_bytes() == words
-        if found == wanted:
-            return True
+    until = time.monotonic() + 60
+    while processes.running(f"sleep\0{seconds}\0") != wanted:
+        if time.monotonic() > until:
+            return False
         time.sleep(0.05)
-    return False
+    return True
 
 
 def test_a_program_that_takes_too_long_ends_with_its_children():
@@ -467,16 +440,13 @@ def test_ending_ab_from_outside_stops_its_program_and_keeps_whole_blocks(which, 
         "import sys; from pathlib import Path; from hakmem_py import cli, slot;"
         f"slot.SLOT = Path({str(slot)!r}); sys.exit(cli.main({words!r}))"
     )
-    heard = functools.partial(signal.signal, which, signal.SIG_DFL)
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heard
-    )
+    child = processes.start("-c", code, hears=which)
     while not asleep(seconds, True):
         assert child.poll() is None
     time.sleep(1)  # while the program is being started nobody could end it yet
     child.send_signal(which)
     out, err = child.communicate(timeout=30)
-    assert child.returncode == 130 and b"7 blocks" in out and b"blocks that were whole" in err
+    assert child.returncode == 130 and "7 blocks" in out and "blocks that were whole" in err
     assert asleep(seconds, False)
 
 
@@ -533,11 +503,9 @@ def test_a_stop_that_another_thread_hears_ends_the_measurement():
 def test_stopping_the_measurement_stops_the_program_and_its_children():
     seconds = f"61.2{os.getpid()}"
     code = f"from hakmem_py import preloaded; preloaded.run(['sh', '-c', 'sleep {seconds}; true'])"
-    # The children of a background job ignore the signal, which is not what is tested.
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, preexec_fn=heard)
+    child = processes.start("-c", code, hears=signal.SIGINT)
     assert asleep(seconds, True)
     time.sleep(1)  # while the program is being started nobody could end it yet
     child.send_signal(signal.SIGINT)
-    assert b"KeyboardInterrupt" in child.communicate(timeout=30)[1]
+    assert "KeyboardInterrupt" in child.communicate(timeout=30)[1]
     assert asleep(seconds, False)

@@ -1,16 +1,16 @@
 """The bench: workloads do what they report and refuse what they cannot; traces come back call for call."""
 
-import functools
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
+from preload import needs_valgrind
 from traces import MOVE_FROM, MOVE_TO, TAKE, write_trace
 
 from hakmem_py import cli, instructions, trace
@@ -71,8 +71,6 @@ int clock_gettime(clockid_t c, struct timespec *t)
 }
 #endif
 """
-
-needs_valgrind = pytest.mark.skipif(not shutil.which("valgrind"), reason="apt install valgrind")
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +237,7 @@ def test_an_injected_slow_down_is_exact_in_instructions(bench):
 
 
 @needs_valgrind
-def test_counting_explains_what_it_cannot_count(bench, tmp_path):
+def test_counting_explains_what_it_cannot_count(bench):
     with pytest.raises(instructions.InstructionsError, match="no such workload"):
         instructions.per_op(bench, "nothing")
     with pytest.raises(instructions.InstructionsError, match="above n1"):
@@ -316,17 +314,19 @@ def test_a_shell_with_a_getenv_of_its_own_is_recorded(tmp_path):
     assert status == 0 and len(traces) == 4
 
 
+def recording(folder, hears, *program, **how):
+    """`hakmem trace -- PROGRAM`, once the program has said that it is up."""
+    words = ["-m", "hakmem_py", "trace", "--out", folder, "--", *program]
+    child = processes.start(*words, hears=hears, **how)
+    assert child.stdout.readline() == "up\n"
+    return child
+
+
 def test_a_server_that_is_interrupted_leaves_a_trace_that_is_told(tmp_path):
     serve = (
         "import time\ntry: print('up', flush=True), time.sleep(60)\nexcept KeyboardInterrupt: print('down')"
     )
-    words = [sys.executable, "-m", "hakmem_py", "trace", "--out", tmp_path, "--", sys.executable, "-c", serve]
-    # A background job would ignore the signal.
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    child = subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heard
-    )
-    assert child.stdout.readline() == "up\n"
+    child = recording(tmp_path, signal.SIGINT, sys.executable, "-c", serve, start_new_session=True)
     os.killpg(child.pid, signal.SIGINT)
     said = child.communicate(timeout=60)[0]
     assert said.startswith("down\n") and "replay: " in said and child.returncode == 0
@@ -334,13 +334,8 @@ def test_a_server_that_is_interrupted_leaves_a_trace_that_is_told(tmp_path):
 
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGHUP])
 def test_ending_a_recording_from_outside_ends_its_program(tmp_path, which):
-    words = [sys.executable, "-m", "hakmem_py", "trace", "--out", tmp_path, "--"]
-    words += ["sh", "-c", "sleep 2; echo up; exec sleep 60"]  # when it has surely begun to wait for it
-    heard = functools.partial(signal.signal, which, signal.SIG_DFL)
-    child = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard
-    )
-    assert child.stdout.readline() == "up\n"
+    program = "sleep 2; echo up; exec sleep 60"  # it is up when it is surely being waited for
+    child = recording(tmp_path, which, "sh", "-c", program)
     child.send_signal(which)  # to it alone
     said, err = child.communicate(timeout=30)
     assert "replay: " in said and f"ended with status {128 + which}" in err
@@ -348,13 +343,7 @@ def test_ending_a_recording_from_outside_ends_its_program(tmp_path, which):
 
 
 def test_a_program_that_goes_on_after_a_recording_was_stopped_is_named_and_killed_by_the_next_stop(tmp_path):
-    words = [sys.executable, "-m", "hakmem_py", "trace", "--out", tmp_path, "--"]
-    words += ["sh", "-c", "sleep 1; echo up; exec sleep 60"]
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    child = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard
-    )
-    assert child.stdout.readline() == "up\n"
+    child = recording(tmp_path, signal.SIGINT, "sh", "-c", "sleep 1; echo up; exec sleep 60")
     child.send_signal(signal.SIGINT)  # to it alone, of which the program does not hear
     assert "waiting for sh to end; stop once more to kill it" in child.stderr.readline()
     child.send_signal(signal.SIGINT)

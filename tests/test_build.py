@@ -1,6 +1,5 @@
 """Builds: kept by content, told apart, and honest about what went wrong."""
 
-import functools
 import json
 import os
 import shutil
@@ -9,8 +8,8 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
+import processes
 import pytest
 
 from hakmem_py import build, commands, trace
@@ -28,14 +27,6 @@ def python(*arguments, **more):
     return subprocess.run(
         [sys.executable, *map(str, arguments)], capture_output=True, text=True, check=True, **more
     ).stdout
-
-
-@pytest.fixture
-def tree(tmp_path):
-    """A copy of native/ to change."""
-    copy = tmp_path / "native"
-    shutil.copytree(build.NATIVE, copy, ignore=shutil.ignore_patterns("build"))
-    return copy
 
 
 def test_a_build_is_kept(monkeypatch):
@@ -67,18 +58,13 @@ def test_a_build_that_is_stopped_ends_its_compilers_at_once(tmp_path, which):
         "import sys; from pathlib import Path; from hakmem_py import build, cli;"
         "build.BUILDS = Path(sys.argv[1], 'builds'); sys.exit(cli.main(['build']))"
     )
-    heard = functools.partial(signal.signal, which, signal.SIG_DFL)
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, tmp_path], env=os.environ | {"CC": str(compiler)},
-        stderr=subprocess.PIPE, text=True, preexec_fn=heard,
-    )  # fmt: skip
+    child = processes.start("-c", code, tmp_path, hears=which, env=os.environ | {"CC": str(compiler)})
     while not (tmp_path / "begun").exists():
         assert child.poll() is None
         time.sleep(0.01)
     child.send_signal(which)  # to it alone
     assert child.communicate(timeout=30)[1] == "hakmem: stopped\n" and child.returncode == 130
-    running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert not any(seconds.encode() in line for line in running)
+    assert not processes.running(seconds)
     assert list((tmp_path / "builds").glob("tmp-*")) == []
 
 
@@ -203,7 +189,7 @@ def test_a_changed_source_is_another_build(tree):
     assert build.content_hash("release", tree) != before
 
 
-def test_builders_wait_for_each_other(monkeypatch, tmp_path):
+def test_builders_wait_for_each_other(tmp_path):
     """Four processes ask for the same two builds at once; each gets a whole one."""
     code = (
         "import sys; from pathlib import Path; from hakmem_py import build;"

@@ -12,9 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import nbformat
+import processes
 import pytest
 
 from hakmem_py import batch as runs
@@ -430,18 +430,16 @@ def test_plain_papermill_stops_at_a_wrong_parameter(tmp_path, name, value, said)
 def test_stopping_a_batch_stops_its_children(tmp_path, which, ctrl_c):
     (tmp_path / "tmp").mkdir()
     book = write(tmp_path, "04_endless", PARAMETERS, "import time\ntime.sleep(600)")
-    command = [sys.executable, "-m", "hakmem_py", "report", str(book), "--out", str(tmp_path / "out")]
+    words = ["-m", "hakmem_py", "report", book, "--out", tmp_path / "out"]
     # In the foreground of a shell, or in its background, where Ctrl-C is ignored.
-    heard = functools.partial(signal.signal, signal.SIGINT, ctrl_c)
     env = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
-    child = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    child = processes.start(*words, hears=signal.SIGINT, handler=ctrl_c, env=env)
     log = tmp_path / "out" / "executed" / "04_endless.log"
     while not log.exists() or b"Executing Cell 2" not in log.read_bytes():
         time.sleep(0.2)
     child.send_signal(which)
     assert "go on with --resume" in child.communicate(timeout=60)[1] and child.returncode == 130
-    running = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
-    assert not any(str(tmp_path).encode() in line for line in running)
+    assert not processes.running(str(tmp_path))
     assert not any((tmp_path / "tmp").glob("*.json"))  # by which papermill reaches its kernel
 
 
