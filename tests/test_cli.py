@@ -89,13 +89,6 @@ def test_an_unknown_subcommand_is_refused():
     assert "build" in done.stderr
 
 
-def test_a_wrong_name_is_one_line():
-    done = hakmem("run", "04_pattern")
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "04_patterns" in done.stderr
-
-
 def test_outside_the_environment_the_way_in_is_one_line(tmp_path):
     (tmp_path / "pandas.py").write_text("raise ModuleNotFoundError(name='pandas')")
     done = hakmem("run", "04_patterns", PYTHONPATH=str(tmp_path))

@@ -254,6 +254,20 @@ def test_failed_runs_are_frozen_and_what_else_lies_there_stays(reference):
 
 
 @pytest.mark.parametrize(
+    ("commit", "said"),
+    [("1a + changes", "tiny was measured at 1a + changes, code that nobody can have"), ("2b", "")],
+)
+def test_code_that_nobody_can_have_is_named_where_samples_become_the_reference(
+    reference, tmp_path, capsys, commit, said
+):
+    facts = dict.fromkeys(showcase.MACHINE_FACTS, "m") | {"commit": commit}
+    store.save_json(tmp_path / "samples", "provenance-new.json", facts)
+    showcase.freeze("tiny")
+    shown = capsys.readouterr().err
+    assert said in shown and shown.count("\n") == bool(said)
+
+
+@pytest.mark.parametrize(
     ("file", "cure"),
     [
         (
