@@ -94,19 +94,8 @@ def test_change_files_give_piecewise_means(capsys, tmp_path, name, text):
     file = tmp_path / name
     file.write_text(text)
     assert read_changes(file) == {50: [0.9, 0.1]}
-    words = [
-        "--policy",
-        "fixed",
-        "--means",
-        "0,1",
-        "--rewards",
-        "exact",
-        "--horizon",
-        "100",
-        "--changes",
-        str(file),
-    ]
-    record = json.loads(run(capsys, *words, "--json")[1])
+    words = "--policy fixed --means 0,1 --rewards exact --horizon 100 --json --changes"
+    record = json.loads(run(capsys, *words.split(), str(file))[1])
     assert record["mean_regret"]["mean"] == pytest.approx(50 * 1.0 + 50 * 0.0)
     assert record["share_best_last_half"]["mean"] == 1
     assert record["changes"] == [{"step": 50, "means": [0.9, 0.1]}]
