@@ -1,5 +1,6 @@
 """Pages and notebooks as a reader meets them: in a browser that cannot reach any network."""
 
+import functools
 import os
 import shutil
 import socket
@@ -13,20 +14,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from hakmem_py import ROOT
+from hakmem_py import ROOT, pages
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
-OFFLINE = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-]
 MARKS = "querySelectorAll('.trace, .hm')"  # what plotly draws for each kind of trace
 LOST = "no figure is drawn, a request left the page, or the browser complained"
-
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed: sudo apt install chromium")
 
 SPECIMEN = [
     (
@@ -72,16 +64,6 @@ def site(tmp_path_factory):
     return report("-p", "reference=true", "--out", folder), folder
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=OFFLINE)
-        yield chromium
-        chromium.close()
-
-
 class Visit:
     """A page open in the browser, and everything that it asked for or complained of."""
 
@@ -108,36 +90,36 @@ def visit(browser, path, **context):
     return Visit(browser, Path(path).as_uri(), **context)
 
 
+@pytest.fixture
+def opened(specimen, browser):
+    """opened(**context): a visit to the specimen's page."""
+    return functools.partial(visit, browser, specimen / "html" / "00_specimen.html")
+
+
 # ---------------------------------------------------------------- what every page holds
 
 
-def test_figures_are_drawn_and_nothing_is_asked_of_the_network(specimen, browser):
-    open_page = visit(browser, specimen / "html" / "00_specimen.html")
+def test_figures_are_drawn_and_nothing_is_asked_of_the_network(opened):
+    open_page = opened()
     assert open_page.drawn() == [1]
     assert open_page.left_the_disk() == [] and open_page.complaints == []
 
 
-def test_a_figure_has_its_text_for_those_who_cannot_see_it(specimen, browser):
-    page = visit(browser, specimen / "html" / "00_specimen.html").page
+def test_a_figure_has_its_text_for_those_who_cannot_see_it(opened):
+    page = opened().page
     label = page.get_attribute("figure.plot [role=img]", "aria-label")
     assert "At the end: ucb1 9" in label and label == page.inner_text("figcaption")
 
 
 def test_a_figure_without_text_is_refused():
-    from hakmem_py import pages
-
     with pytest.raises(ValueError, match="alt text"):
         pages.figure({"data": [], "layout": {}})
 
 
-def test_contents_formulas_result_and_provenance_are_on_the_page(specimen, browser):
-    page = visit(browser, specimen / "html" / "00_specimen.html").page
-    assert page.locator("nav.toc a").all_inner_texts() == [
-        "Question",
-        "Run",
-        "Result",
-        "Make this page again",
-    ]
+def test_contents_formulas_result_and_provenance_are_on_the_page(opened):
+    page = opened().page
+    heads = ["Question", "Run", "Result", "Make this page again"]
+    assert page.locator("nav.toc a").all_inner_texts() == heads
     assert page.locator("math").count() == 2 and page.locator("math msqrt").count() == 1
     assert page.inner_text(".headline") == "GO\nIt draws & more"
     assert "python -m hakmem_py report" in page.inner_text("#again")
@@ -145,16 +127,16 @@ def test_contents_formulas_result_and_provenance_are_on_the_page(specimen, brows
         assert page.locator(f"[id='{anchor}']").count() == 1
 
 
-def test_code_is_folded_but_reachable(specimen, browser):
-    page = visit(browser, specimen / "html" / "00_specimen.html").page
+def test_code_is_folded_but_reachable(opened):
+    page = opened().page
     assert not page.locator("details.code pre").first.is_visible()
     page.click("#code-switch")
     assert page.locator("details.code pre").first.is_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_figures_take_the_colours_of_the_page(specimen, browser, scheme):
-    open_page = visit(browser, specimen / "html" / "00_specimen.html", color_scheme=scheme)
+def test_figures_take_the_colours_of_the_page(opened, scheme):
+    open_page = opened(color_scheme=scheme)
     open_page.drawn()
     ink = open_page.page.evaluate("getComputedStyle(document.body).color")
     text = open_page.page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
@@ -164,8 +146,8 @@ def test_figures_take_the_colours_of_the_page(specimen, browser, scheme):
     assert open_page.page.evaluate(bar) == "rgba(0, 0, 0, 0)", "it lies on the title"
 
 
-def test_a_phone_scrolls_in_one_direction_only(specimen, browser):
-    open_page = visit(browser, specimen / "html" / "00_specimen.html", viewport={"width": 360, "height": 740})
+def test_a_phone_scrolls_in_one_direction_only(opened, specimen, browser):
+    open_page = opened(viewport={"width": 360, "height": 740})
     open_page.drawn()
     assert open_page.page.locator(".modebar-btn").count() == 0
     assert open_page.page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -174,8 +156,6 @@ def test_a_phone_scrolls_in_one_direction_only(specimen, browser):
 
 
 def test_a_verdict_has_its_tone_however_it_is_written():
-    from hakmem_py import pages
-
     assert "bad" in pages.badge("not replicated") and "bad" in pages.badge("NOT REPLICATED")
     assert pages.badge(None) == ""
     assert pages.code("run `a < b`") == "run <code>a &lt; b</code>"
@@ -187,16 +167,14 @@ def test_pages_are_small_and_share_one_plotly(specimen):
 
 
 def test_a_self_contained_page_needs_nothing_beside_it(specimen, browser, tmp_path):
-    from hakmem_py import pages
-
     pages.write_page(specimen / "executed" / "00_specimen.ipynb", tmp_path, self_contained=True)
     assert [path.name for path in tmp_path.iterdir()] == ["00_specimen.html"]
     open_page = visit(browser, tmp_path / "00_specimen.html")
     assert open_page.drawn() == [1] and open_page.complaints == []
 
 
-def test_a_page_is_open_before_its_figures_are_there(specimen, browser):
-    open_page = visit(browser, specimen / "html" / "00_specimen.html")
+def test_a_page_is_open_before_its_figures_are_there(opened):
+    open_page = opened()
     open_page.page.add_init_script("addEventListener('load', () => { self.then = typeof Plotly })")
     open_page.page.reload()
     assert open_page.drawn() == [1] and open_page.page.evaluate("self.then") == "undefined"
@@ -224,9 +202,9 @@ def test_the_front_page_leads_and_finds(specimen, browser):
     assert page.title().startswith("A specimen") and open_page.complaints == []
 
 
-def test_a_page_begins_with_what_it_found(specimen, browser):
+def test_a_page_begins_with_what_it_found(opened, specimen, browser):
     """Below its title: a picture and the results, each of which leads to the figure it was read from."""
-    page = visit(browser, specimen / "html" / "00_specimen.html").page
+    page = opened().page
     assert page.inner_text("h1 + .card .results").split("\n") == ["GO", "It draws & more"]
     assert page.locator("h1 + .card .thumb svg polyline").count() == 1
     figure = page.get_attribute("figure.plot", "id")
@@ -277,8 +255,6 @@ def test_the_front_page_of_all(site, browser):
 
 
 def test_a_drawing_script_that_was_cut_short_is_written_again(specimen, tmp_path):
-    from hakmem_py import pages
-
     (tmp_path / "plotly.min.js").write_text("half of")
     pages.write_page(specimen / "executed" / "00_specimen.ipynb", tmp_path)
     assert (tmp_path / "plotly.min.js").stat().st_size > 1_000_000
@@ -298,17 +274,9 @@ def lab(tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     private = {f"JUPYTER_{kind}_DIR": str(tmp_path / kind) for kind in ("CONFIG", "RUNTIME")}
-    command = [
-        sys.executable,
-        "-m",
-        "jupyter",
-        "lab",
-        "--no-browser",
-        "--allow-root",
-        "--ip=127.0.0.1",
-        f"--port={port}",
-    ]
-    command += ["--IdentityProvider.token=t", f"--notebook-dir={folder}", "--LabApp.news_url=None"]
+    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
+    command += [f"--port={port}", "--IdentityProvider.token=t", f"--notebook-dir={folder}"]
+    command.append("--LabApp.news_url=None")
     with (tmp_path / "lab.log").open("w") as log:
         env = os.environ | private | {"IPYTHONDIR": str(tmp_path / "ipython")}
         server = subprocess.Popen(command, stdout=log, stderr=log, env=env)
