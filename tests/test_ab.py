@@ -26,7 +26,7 @@ AB = ["ab", "--workload", "bursts", "--blocks", "6", "--sides", "off", "on", "fi
 
 
 def test_ab_prints_intervals_verdicts_and_firings(capsys):
-    assert cli.main([*AB, "--scale", "20", "--fast-interval-ms", "1"]) == 0
+    assert cli.main([*AB, "--scale", "10", "--fast-interval-ms", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "6 blocks" in lines[0] and "firings" in lines[1] and "needs_n" in lines[1]
     assert {line.split()[0] for line in lines[2:4]} == {"on", "fixed:64"}
@@ -359,7 +359,7 @@ def test_a_program_has_no_chunks_that_could_take_turns():
 
 
 def test_ace_takes_turns_with_itself(capsys):
-    words = ["toggle", "ace_enabled=0,1", "--workload", "frag", "--scale", "20", "--blocks", "6"]
+    words = ["toggle", "ace_enabled=0,1", "--workload", "frag", "--scale", "10", "--blocks", "6"]
     assert cli.main([*words, "--fast-interval-ms", "1"]) == 0
     head, line = capsys.readouterr().out.splitlines()[1:3]
     assert line.split()[0] == "ace_enabled=1" and int(line.split()[-2]) >= 100
