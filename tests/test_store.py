@@ -36,6 +36,16 @@ def row(i, **more):
     return ROW | {"run_id": f"{i:016x}", "block": i} | more
 
 
+def fill(folder, count):
+    """Appends so many rows, each in a file of its own."""
+    for i in range(count):
+        store.append(folder, [row(i)])
+
+
+def blocks(folder):
+    return sorted(store.load(folder)["block"])
+
+
 def test_what_was_appended_is_loaded(tmp_path):
     store.append(tmp_path, [row(0), row(1, error="it broke", status="crashed")])
     store.append(tmp_path, [row(2)])
@@ -89,8 +99,7 @@ def test_an_unknown_column_is_refused(tmp_path):
 
 
 def test_joining_files_changes_nothing(tmp_path):
-    for i in range(7):
-        store.append(tmp_path, [row(i)])
+    fill(tmp_path, 7)
     before = store.load(tmp_path).sort_values("block", ignore_index=True)
     store.compact(tmp_path)
     after = store.load(tmp_path).sort_values("block", ignore_index=True)
@@ -100,24 +109,22 @@ def test_joining_files_changes_nothing(tmp_path):
 
 def test_files_of_others_in_the_folder_stay(tmp_path):
     pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "mine.parquet")
-    for i in range(3):
-        store.append(tmp_path, [row(i)])
+    fill(tmp_path, 3)
     store.compact(tmp_path)
     assert pd.read_parquet(tmp_path / "mine.parquet")["x"].tolist() == [1]
-    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2]
+    assert blocks(tmp_path) == [0, 1, 2]
 
 
 def test_parts_left_by_a_kill_while_joining_count_once(tmp_path):
-    for i in range(3):
-        store.append(tmp_path, [row(i)])
+    fill(tmp_path, 3)
     saved = {path: path.read_bytes() for path in tmp_path.glob("part-*")}
     store.compact(tmp_path)
     for path, content in saved.items():
         path.write_bytes(content)
     store.append(tmp_path, [row(3)])
-    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2, 3]
+    assert blocks(tmp_path) == [0, 1, 2, 3]
     store.compact(tmp_path)
-    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2, 3]
+    assert blocks(tmp_path) == [0, 1, 2, 3]
 
 
 def test_many_small_campaigns_leave_few_files(tmp_path):
@@ -139,15 +146,14 @@ def test_joined_files_left_by_a_kill_while_joining_count_once(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
     for path, content in saved.items():
         path.write_bytes(content)
-    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2, 3]
+    assert blocks(tmp_path) == [0, 1, 2, 3]
     store.append(tmp_path, [row(4)])
     store.compact(tmp_path)
-    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2, 3, 4]
+    assert blocks(tmp_path) == [0, 1, 2, 3, 4]
 
 
 def test_what_is_joined_while_the_files_are_listed_is_read(tmp_path, monkeypatch):
-    for i in range(3):
-        store.append(tmp_path, [row(i)])
+    fill(tmp_path, 3)
     joined = []
 
     def glob(folder, pattern, listed=Path.glob):
@@ -158,7 +164,7 @@ def test_what_is_joined_while_the_files_are_listed_is_read(tmp_path, monkeypatch
         return found
 
     monkeypatch.setattr(Path, "glob", glob)
-    assert sorted(store.load(tmp_path)["block"]) == [0, 1, 2] and joined
+    assert blocks(tmp_path) == [0, 1, 2] and joined
 
 
 def test_a_link_to_nowhere_is_named_with_its_cure(tmp_path):
@@ -206,8 +212,7 @@ def test_a_kill_costs_at_most_the_row_in_flight(tmp_path, join):
     ],
 )
 def test_a_damaged_file_is_moved_aside_and_named(tmp_path, capfd, damage):
-    for i in range(3):
-        store.append(tmp_path, [row(i)])
+    fill(tmp_path, 3)
     broken = sorted(tmp_path.glob("*.parquet"))[1]
     broken.write_bytes(damage(broken.read_bytes()))
     assert len(store.load(tmp_path)) == 2
