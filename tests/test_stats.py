@@ -595,7 +595,7 @@ def test_geometric_mean_of_a_peer_that_is_not_there_is_a_row_without_a_value():
 # ---------------------------------------------------------------- rates and claims
 
 
-def test_rule_of_three():
+def test_rates_of_rare_events_have_exact_intervals():
     assert stats.rate_interval(0, 3e8)[2] == pytest.approx(1e-8, rel=0.002)
     assert stats.rate_verdict(0, 3e8, 1e-8).kind == "replicated"
     assert stats.rate_verdict(0, 1e8, 1e-8).needs_n == 299_573_228
