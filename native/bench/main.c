@@ -135,7 +135,9 @@ static void check_options(const struct workload *workload)
             (unsigned long long)opt.threads);
 }
 
-enum { REPLAYED_CALLS = 1000000 }; /* at least: five passes over a short trace would show a heap's first moments only */
+/* Calls of a replay, at least: five passes over a short trace would show a heap's first moments only. With several
+ * threads fewer, since in each pass they wait for each other. */
+enum { REPLAYED_CALLS = 1000000, REPLAYED_TOGETHER = 100000 };
 
 /* A replay takes its shape from the trace. */
 static void choose(const struct trace_facts *facts)
@@ -143,7 +145,7 @@ static void choose(const struct trace_facts *facts)
     opt.workload = facts ? &replay_workload : find_workload();
     opt.backend = find_backend(opt.workload);
     if (facts) {
-        uint64_t passes = REPLAYED_CALLS / facts->events;
+        uint64_t passes = (facts->threads > 1 ? REPLAYED_TOGETHER : REPLAYED_CALLS) / facts->events;
         if (!opt.iterations && passes > replay_workload.iterations) opt.iterations = passes;
         opt.threads = facts->threads;
         opt.slots = opt.size = 1;
