@@ -20,7 +20,8 @@ from .spec import TRACE_SUFFIX
 CALLS = 2_000_000  # recorded at most, unless the user says another number
 POINTS = 400  # of the curve of live bytes
 SMALLEST = 16  # bytes of the first bin of sizes
-_SHELL = {"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1"}
+_QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\$`])*"|\\.""")  # what a shell hands on as it is
+_SHELL = re.compile(r"[|&;<>()$`*?]")
 _TAKES, _GIVES = (1, 2, 3, 5), (4, 6)  # enum record_kind of native/bench/trace.h
 _CHECK = np.uint64(49)  # CHECK_SHIFT of trace.h
 _HEADER_BYTES = 64
@@ -39,8 +40,8 @@ def command(text):
         name, _, env[name] = words.pop(0).partition("=")
     if not words:
         raise ValueError(f"the command line {text!r} names no program")
-    if asked := _SHELL & set(words):
-        raise ValueError(f"{min(asked)} in {text!r} is for a shell: write sh -c '...'")
+    if asked := _SHELL.search(_QUOTED.sub("", text)):
+        raise ValueError(f"{asked[0]} in {text!r} is for a shell: put it into '...', or write sh -c '...'")
     return env, words
 
 
@@ -85,17 +86,16 @@ def blocks(path):
     takes = np.isin(kind, _TAKES)
     address, thread = first & np.uint64((1 << 48) - 1), first >> np.uint64(48)
     order = np.argsort(address, kind="stable")
-    place = address[order]
-    begin = np.flatnonzero(takes[order])
-    end = np.minimum(begin + 1, len(order) - 1)
-    ended = (end > begin) & (place[end] == place[begin]) & ~takes[order[end]]
-    taken, given = order[begin], np.where(ended, order[end], -1)
-    clock = np.cumsum(np.where(takes, size, 0.0))
+    here, after = order[:-1], order[1:]
+    ends = (address[here] == address[after]) & takes[here] & ~takes[after]
+    ended_by = np.full(len(kind), -1)
+    ended_by[here[ends]] = after[ends]
+    taken = np.flatnonzero(takes)
+    given, clock = ended_by[taken], np.cumsum(np.where(takes, size, 0.0))
     found = pd.DataFrame({"size": size[taken], "taken": taken, "given": given})
-    found["lifetime"] = np.where(ended, clock[given] - clock[taken], np.inf)
-    found["elsewhere"] = ended & (thread[given] != thread[taken])
+    found["lifetime"] = np.where(given >= 0, clock[given] - clock[taken], np.inf)
+    found["elsewhere"] = (given >= 0) & (thread[given] != thread[taken])
     told = {"program": head.program, "calls": head.records, "lost": head.lost}
-    found = found.sort_values("taken", ignore_index=True)
     found.attrs = told | {"threads": len(np.unique(thread))}
     return found
 

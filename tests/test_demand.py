@@ -56,6 +56,8 @@ def test_a_damaged_trace_shows_nothing(path):
 def test_a_command_line_is_read_as_a_shell_reads_it():
     env, words = demand.command("A=1 B='x y' prog -c 'a=1; b' C=2")
     assert env == {"A": "1", "B": "x y"} and words == ["prog", "-c", "a=1; b", "C=2"]
+    quoted = """find -name '*' -exec cat {} ';' "a|b's" 'say "$x"' """ + r"\("
+    assert demand.command(quoted)[1][2:] == ["*", "-exec", "cat", "{}", ";", "a|b's", 'say "$x"', "("]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,11 @@ def test_a_command_line_is_read_as_a_shell_reads_it():
         ("", "names no program"),
         ("A=1", "names no program"),
         ("prog 'x", "No closing quotation"),
-        ("prog < in | tee", "is for a shell: write sh -c"),
+        ("prog < in | tee", "< in .* is for a shell: put it into '...', or write sh -c"),
+        ("prog a.txt>out", "> in"),
+        ("prog 'a|b'; next", "; in"),
+        ("prog *.txt", r"\* in"),
+        ('prog "$HOME/a"', r"\$ in"),
     ],
 )
 def test_what_is_no_command_line_is_refused(text, says):
