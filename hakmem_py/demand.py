@@ -5,6 +5,7 @@ meanwhile, as Barrett and Zorn do (PLDI 1993), because that does not depend on t
 """
 
 import contextlib
+import dataclasses
 import re
 import shlex
 import subprocess
@@ -22,7 +23,7 @@ POINTS = 400  # of the curve of live bytes
 SMALLEST = 16  # bytes of the first bin of sizes
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\$`])*"|\\.""")  # what a shell hands on as it is
 _SHELL = re.compile(r"[|&;<>()$`*?]")
-_TAKES, _GIVES = (1, 2, 3, 5), (4, 6)  # enum record_kind of native/bench/trace.h
+_TAKES, _LEAVES = (1, 2, 3, 5), 4  # enum record_kind of native/bench/trace.h; a realloc is 4, then 5
 _CHECK = np.uint64(49)  # CHECK_SHIFT of trace.h
 _HEADER_BYTES = 64
 
@@ -47,28 +48,31 @@ def command(text):
 
 @contextlib.contextmanager
 def recorded(text, calls=CALLS):
-    """Path of a trace of the program that a command line runs; of its processes, that with the most calls.
+    """[Trace] of the processes that a command line runs, that with the most calls first.
 
-    calls: the most that are recorded. The file is gone afterwards. Raises ValueError where the program cannot
-    be run, ends with an error or allocates nothing.
+    calls: the most that are recorded of each. The files are gone afterwards. Raises ValueError where the
+    program cannot be run, ends with an error or allocates nothing.
     """
     env, words = command(text)
-    with tempfile.TemporaryDirectory(prefix="hakmem-demand-") as folder:
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with tempfile.TemporaryDirectory(prefix="hakmem-demand-") as folder, tempfile.TemporaryFile() as said:
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": said}
         status, traces = trace.record(words, Path(folder), calls, env, **quiet)
         if status:
-            raise ValueError(f"{text} ended with status {status}: try it in a shell first")
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise ValueError(f"{text} ended with status {status} in {Path.cwd()}: {last}".rstrip(": "))
         if not traces or not traces[0].records:
             raise ValueError(f"{words[0]} allocates nothing, or is static or set-uid and takes no library")
         named = Path(folder, f"calls of {traces[0].program}{TRACE_SUFFIX}")
-        yield traces[0].path.rename(named)
+        yield [dataclasses.replace(traces[0], path=traces[0].path.rename(named)), *traces[1:]]
 
 
 def blocks(path):
     """One row a block: size (bytes), taken and given (number of the call; -1: never), lifetime (bytes taken
     meanwhile; infinite where it was never given), elsewhere (given by another thread than took it).
 
-    attrs: program, calls (recorded), lost (made, but not recorded), threads. Raises ValueError for a file
+    attrs: program, threads; records, of which a realloc has two, and calls, of which it is one; lost (calls
+    that were made, but not recorded). Raises ValueError for a file
     that is no trace or is damaged.
     """
     head = trace.read_header(path)
@@ -95,7 +99,9 @@ def blocks(path):
     found = pd.DataFrame({"size": size[taken], "taken": taken, "given": given})
     found["lifetime"] = np.where(given >= 0, clock[given] - clock[taken], np.inf)
     found["elsewhere"] = (given >= 0) & (thread[given] != thread[taken])
-    told = {"program": head.program, "calls": head.records, "lost": head.lost}
+    calls = head.records - int((kind == _LEAVES).sum())
+    told = {"program": head.program, "records": head.records, "calls": calls}
+    told["lost"] = round(head.lost * calls / head.records)
     found.attrs = told | {"threads": len(np.unique(thread))}
     return found
 
@@ -107,11 +113,13 @@ def _check(first, second):
 
 
 def facts(table):
-    """What `blocks` shows at a glance: columns fact, value (in words); attrs as there."""
+    """What `looked` shows at a glance: columns fact, value (in words); attrs as there."""
     curve, told = live(table), table.attrs
     missing = f" of {told['calls'] + told['lost']:,}, its beginning" if told["lost"] else ""
+    its = (told["calls"] + told["lost"]) / told["all_calls"]
+    others = f"; of {told['processes']} processes it made {its:.1%} of the calls"
     rows = [
-        ("program", told["program"]),
+        ("program", told["program"] + (others if told["processes"] > 1 else "")),
         ("calls recorded", f"{told['calls']:,}{missing}"),
         ("blocks taken", f"{len(table):,}, {table['size'].sum() / 1e6:,.1f} MB in all"),
         ("half of the blocks have at most", f"{table['size'].median():,.0f} bytes"),
@@ -139,17 +147,17 @@ def sizes(table):
 
 
 def live(table):
-    """What is live over the calls: calls (so far), live_mb, live_blocks; of each stretch, the most."""
-    calls, ended = table.attrs["calls"], table["given"] >= 0
+    """What is live over the records: records (so far), live_mb, live_blocks; of each stretch, the most."""
+    records, ended = table.attrs["records"], table["given"] >= 0
     curves = []
     for weight in (table["size"].to_numpy(), np.ones(len(table))):
-        steps = np.zeros(calls)
+        steps = np.zeros(records)
         steps[table["taken"]] += weight
         steps[table.loc[ended, "given"]] -= weight[ended]
         curves.append(np.cumsum(steps))
-    begins = np.unique(np.linspace(0, calls, POINTS, endpoint=False).astype(int))
+    begins = np.unique(np.linspace(0, records, POINTS, endpoint=False).astype(int))
     most = [np.maximum.reduceat(curve, begins) for curve in curves]
-    return pd.DataFrame({"calls": begins, "live_mb": most[0] / 1e6, "live_blocks": most[1].astype(int)})
+    return pd.DataFrame({"records": begins, "live_mb": most[0] / 1e6, "live_blocks": most[1].astype(int)})
 
 
 def lifetimes(table):
@@ -164,34 +172,41 @@ def lifetimes(table):
     return pd.concat(parts, ignore_index=True)
 
 
-def looked(path):
-    """The tables facts, sizes, live and lifetimes of a trace, in this order."""
-    table = blocks(path)
+def looked(traces):
+    """The tables facts, sizes, live and lifetimes of the first of these traces, in this order.
+
+    attrs of facts: those of `blocks`; processes, and all_calls, which they made together, recorded or not.
+    """
+    table = blocks(traces[0].path)
+    told, records = table.attrs, sum(one.records + one.lost for one in traces)
+    told |= {"processes": len(traces), "all_calls": round(records * told["calls"] / told["records"])}
     return [form(table) for form in (facts, sizes, live, lifetimes)]
 
 
 def spent(replayed, runs, seen):
     """What its calls cost a program, by side: allocator, ns_per_call, share (of its CPU time), program_ms.
 
-    replayed: runs of `ab.compare` on its trace; runs: on itself; seen: `facts`, which counted the calls. The
-    replay also touches each block's pages for the first time.
+    replayed: runs of `ab.compare` on its trace; runs: on itself; seen: `facts`, which counted the calls. A
+    call of another process is taken to cost as much.
     """
     good = [table[table["status"] == "ok"].groupby("allocator", sort=False) for table in (replayed, runs)]
     call, whole = (table["cpu_ns_per_op"].median() for table in good)
-    share = call * (seen.attrs["calls"] + seen.attrs["lost"]) / whole
+    share = call * seen.attrs["all_calls"] / whole
     found = pd.DataFrame({"ns_per_call": call, "share": share, "program_ms": whole / 1e6})
-    return found.dropna().rename_axis("allocator").reset_index()
+    return found.dropna().sort_values("ns_per_call").rename_axis("allocator").reset_index()
 
 
-def answers(time, memory, baseline):
+def answers(time, memory, baseline, processes=1):
     """Who takes least CPU time, and who has the lowest peak, as headlines.
 
     time, memory: `ab.judge` of the same runs, by time and by peaks; one without a ratio gives no headline.
+    processes: of the program; a peak is the first one's.
     """
     from .estimates import bracketed  # scipy takes a second to load, which not all who read a trace need
 
     found = []
-    for table, what in (time, "CPU time"), (memory, "peak memory"):
+    peak = "peak memory" if processes == 1 else f"peak memory (first of {processes} processes only)"
+    for table, what in (time, "CPU time"), (memory, peak):
         for _, row in table.dropna(subset="ratio").nsmallest(1, "ratio").iterrows():
             lead = f"least {what}" if row["ratio"] < 1 else f"{baseline} takes the least {what}; next"
             interval = bracketed(row["ratio"], row["low"], row["high"])

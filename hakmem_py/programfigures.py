@@ -19,12 +19,13 @@ def block_sizes(table, title="Blocks by size"):
             name=name,
             marker_color=paint,
             customdata=table[["blocks", "megabytes"]],
-            hovertemplate="up to %{x}: %{y:.1%} of the "
+            hovertemplate="more than half of %{x}, at most %{x}: %{y:.1%} of the "
             + name
             + "<br>%{customdata[0]:,} blocks, %{customdata[1]:,.2f} MB<extra></extra>",
         )
     most = [labels[table[column].argmax()] for column in _SHARES]
-    alt = f"Blocks by size: most have up to {most[0]}, most bytes lie in those of up to {most[1]}."
+    alt = f"Each bar is a doubling of the size. The highest of the blocks ends at {most[0]}, "
+    alt += f"the highest of the bytes at {most[1]}."
     across = {"type": "category", "title_text": "size, at most"}
     up = {"tickformat": ".0%", "rangemode": "tozero"}
     return finish(fig, alt, title, 340, barmode="group", xaxis=across, yaxis=up)

@@ -24,7 +24,8 @@ def test_every_block_is_followed_from_its_call_to_its_end(path):
     assert table["taken"].to_list() == [0, 2, 3] and table["given"].to_list() == [1, 4, -1]
     assert table["lifetime"].to_list() == [0, 50, np.inf]
     assert table["elsewhere"].to_list() == [False, True, False]
-    assert (table.attrs["calls"], table.attrs["threads"], table.attrs["program"]) == (6, 2, "program")
+    told = {"program": "program", "threads": 2, "records": 6, "calls": 5, "lost": 0}  # a realloc is one call
+    assert table.attrs == told
 
 
 def test_sizes_lifetimes_and_live_bytes_are_those_of_the_blocks(path):
@@ -80,10 +81,10 @@ def test_what_is_no_command_line_is_refused(text, says):
 
 def test_a_program_is_recorded_in_its_own_environment(capfd):
     code = "import os; print('loud'); blocks = [bytearray(7777) for _ in range(int(os.environ['BLOCKS']))]"
-    with demand.recorded(f'BLOCKS=500 PYTHONMALLOC=malloc "{sys.executable}" -c "{code}"') as path:
-        tables = demand.looked(path)
+    with demand.recorded(f'BLOCKS=500 PYTHONMALLOC=malloc "{sys.executable}" -c "{code}"') as traces:
+        tables = demand.looked(traces)
         sizes = tables[1].set_index("at_most")
-    assert sizes.at[8192, "blocks"] >= 500 and not path.exists()
+    assert sizes.at[8192, "blocks"] >= 500 and not traces[0].path.exists()
     assert capfd.readouterr().out == ""  # a notebook is no place for what the program prints
     assert [len(table) > 0 for table in tables] == [True] * 4
 
@@ -91,7 +92,8 @@ def test_a_program_is_recorded_in_its_own_environment(capfd):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (f'"{sys.executable}" -c "raise SystemExit(3)"', "ended with status 3: try it in a shell first"),
+        (f'"{sys.executable}" -c "raise SystemExit(3)"', "ended with status 3 in /"),
+        (f'"{sys.executable}" -c "0 / 0"', "ended with status 1 in /.*: ZeroDivisionError"),
         ("no-such-program", "there is no program 'no-such-program'"),
     ],
 )
@@ -101,9 +103,20 @@ def test_a_program_that_cannot_be_recorded_is_named(text, says):
 
 
 def test_a_recording_that_ends_early_says_that_it_shows_the_beginning():
-    with demand.recorded(f'PYTHONMALLOC=malloc "{sys.executable}" -c pass', calls=1000) as path:
-        facts = demand.looked(path)[0].set_index("fact")["value"]
-    assert facts["calls recorded"].startswith("1,000 of ") and "its beginning" in facts["calls recorded"]
+    with demand.recorded(f'PYTHONMALLOC=malloc "{sys.executable}" -c pass', calls=1000) as traces:
+        facts = demand.looked(traces)[0]
+    told, said = facts.attrs, facts.set_index("fact").at["calls recorded", "value"]
+    assert told["records"] == 1000 and told["all_calls"] == told["calls"] + told["lost"]
+    assert said == f"{told['calls']:,} of {told['all_calls']:,}, its beginning"
+
+
+def test_the_process_with_the_most_calls_is_shown_and_the_others_are_counted():
+    child = f'PYTHONMALLOC=malloc "{sys.executable}" -c pass; :'
+    with demand.recorded(f"sh -c '{child}'") as traces:
+        facts = demand.looked(traces)[0]
+    told, said = facts.attrs, facts.set_index("fact").at["program", "value"]
+    assert told["processes"] == 2 and told["all_calls"] > told["calls"] > 0.9 * told["all_calls"]
+    assert "python" in said and "of 2 processes it made 9" in said
 
 
 # ---------------------------------------------------------------- what is said of it
@@ -126,6 +139,7 @@ def test_the_answer_names_who_takes_least_time_and_least_memory():
     assert second["text"].startswith("system takes the least peak memory; next: hakmem, 1.20")
     assert second["verdict"] == "NO-GO"
     assert len(demand.answers(TIME, MEMORY[1:], "system")) == 1  # no peak is known
+    assert "(first of 3 processes only)" in demand.answers(TIME, MEMORY, "system", processes=3)[1]["text"]
 
 
 def test_the_picture_says_whose_peak_is_not_known():
@@ -141,7 +155,7 @@ def test_the_picture_says_whose_peak_is_not_known():
 def test_the_share_of_the_calls_is_theirs_of_the_programs_time():
     one = {"status": "ok", "allocator": "hakmem"}
     seen = pd.DataFrame()
-    seen.attrs = {"calls": 900, "lost": 100}
+    seen.attrs = {"all_calls": 1000}
     runs = pd.DataFrame([one | {"cpu_ns_per_op": 80_000.0}, one | {"cpu_ns_per_op": 80_000.0}])
     share = demand.spent(pd.DataFrame([one | {"cpu_ns_per_op": 20.0}]), runs, seen).iloc[0]
     assert (share["ns_per_call"], share["share"], share["program_ms"]) == (20, 0.25, 0.08)
