@@ -3,7 +3,7 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from .style import OTHERS, bars, finish, in_order, listed, looks, marker, ratio_axis
+from .style import bars, finish, in_order, listed, looks, marker, ratio_axis
 
 KIB, MIB = 1 << 10, 1 << 20
 _SHARES = {"block_share": "blocks", "byte_share": "bytes"}
@@ -12,12 +12,13 @@ _SHARES = {"block_share": "blocks", "byte_share": "bytes"}
 def block_sizes(table, title="Blocks by size"):
     """Two bars for each doubling of the size: share of the blocks, of the bytes. table: `demand.sizes`."""
     labels, fig = [_bytes(size) for size in table["at_most"]], go.Figure()
-    for (column, name), (paint, _) in zip(_SHARES.items(), OTHERS, strict=False):
+    look = looks(_SHARES.values())
+    for column, name in _SHARES.items():
         fig.add_bar(
             x=labels,
             y=table[column],
             name=name,
-            marker_color=paint,
+            marker_color=look[name][0],
             customdata=table[["blocks", "megabytes"]],
             hovertemplate="more than half of %{x}, at most %{x}: %{y:.1%} of the "
             + name

@@ -50,6 +50,8 @@ KNOWN = {
     "not replicated": ("#c0504d", "x"),
     "undecided": ("#b88a00", "square"),
     "void": ("#7d838c", "cross"),
+    "blocks": ("#2a7fc1", "circle"),
+    "bytes": ("#d55e00", "diamond"),
 }
 OTHERS = [
     ("#2a7fc1", "circle"),

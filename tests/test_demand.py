@@ -142,6 +142,15 @@ def test_the_answer_names_who_takes_least_time_and_least_memory():
     assert "(first of 3 processes only)" in demand.answers(TIME, MEMORY, "system", processes=3)[1]["text"]
 
 
+def test_blocks_and_bytes_look_alike_in_every_picture(path):
+    table = demand.blocks(path)
+    bars = figures.block_sizes(demand.sizes(table))
+    curves = figures.curves(demand.lifetimes(table), "age", "share", "of", x_title="", y_title="", title="")
+    paint = {bar.name: bar.marker.color for bar in bars.data}
+    assert paint == {curve.name: curve.line.color for curve in curves.data} and len(set(paint.values())) == 2
+    assert "highest of the blocks ends at 64 B, the highest of the bytes at 512 B" in bars.layout.meta["alt"]
+
+
 def test_the_picture_says_whose_peak_is_not_known():
     figure = figures.trade(TIME, MEMORY, "system")
     look = {trace.name: trace for trace in figure.data}
