@@ -199,7 +199,7 @@ def spent(replayed, runs, seen):
 def answers(time, memory, baseline, processes=1):
     """Who takes least CPU time, and who has the lowest peak, as headlines.
 
-    time, memory: `ab.judge` of the same runs, by time and by peaks; one without a ratio gives no headline.
+    time, memory: `ab.judge` of the same runs, by time and by peaks; one without an interval gives none.
     processes: of the program; a peak is the first one's.
     """
     from .estimates import bracketed  # scipy takes a second to load, which not all who read a trace need
@@ -207,7 +207,7 @@ def answers(time, memory, baseline, processes=1):
     found = []
     peak = "peak memory" if processes == 1 else f"peak memory (first of {processes} processes only)"
     for table, what in (time, "CPU time"), (memory, peak):
-        for _, row in table.dropna(subset="ratio").nsmallest(1, "ratio").iterrows():
+        for _, row in table[table["high"].astype(float) < np.inf].nsmallest(1, "ratio").iterrows():
             lead = f"least {what}" if row["ratio"] < 1 else f"{baseline} takes the least {what}; next"
             interval = bracketed(row["ratio"], row["low"], row["high"])
             text = f"{lead}: {row['allocator']}, {interval} times that of {baseline}"

@@ -9,7 +9,7 @@ KIB, MIB = 1 << 10, 1 << 20
 _SHARES = {"block_share": "blocks", "byte_share": "bytes"}
 
 
-def block_sizes(table, title="Blocks by size"):
+def block_sizes(table):
     """Two bars for each doubling of the size: share of the blocks, of the bytes. table: `demand.sizes`."""
     labels, fig = [_bytes(size) for size in table["at_most"]], go.Figure()
     look = looks(_SHARES.values())
@@ -29,7 +29,7 @@ def block_sizes(table, title="Blocks by size"):
     alt += f"the highest of the bytes at {most[1]}."
     across = {"type": "category", "title_text": "size, at most"}
     up = {"tickformat": ".0%", "rangemode": "tozero"}
-    return finish(fig, alt, title, 340, barmode="group", xaxis=across, yaxis=up)
+    return finish(fig, alt, "Blocks by size", 340, barmode="group", xaxis=across, yaxis=up)
 
 
 def _bytes(size):
@@ -38,7 +38,7 @@ def _bytes(size):
     return f"{size // KIB} KiB" if size >= KIB else f"{size} B"
 
 
-def trade(time, memory, baseline, title=None):
+def trade(time, memory, baseline):
     """CPU time across, peak memory up, both over the baseline's, with their intervals: one mark a side.
 
     time, memory: `ab.judge` of the same runs. A side whose peak is not known lies on the line of the
@@ -55,11 +55,8 @@ def trade(time, memory, baseline, title=None):
         x=[1], y=[1], name=baseline, mode="markers", marker=marker(look[baseline], 11), hovertemplate=baseline
     )
     for name in in_order(known.index):
-        one, peak = known.loc[[name]], peaks.loc[[name]]
-        (paint, symbol), said = (
-            look[name],
-            "unknown" if name in unseen else "%{y:.3f}× [%{customdata[2]:.3f}, ",
-        )
+        one, peak, (paint, symbol) = known.loc[[name]], peaks.loc[[name]], look[name]
+        said = "unknown" if name in unseen else "%{y:.3f}× [%{customdata[2]:.3f}, %{customdata[3]:.3f}]"
         fig.add_scatter(
             x=one["ratio"],
             y=peak["ratio"],
@@ -71,8 +68,7 @@ def trade(time, memory, baseline, title=None):
             customdata=np.column_stack([one[["low", "high"]], peak[["low", "high"]]]).astype(float),
             hovertemplate=f"{name}: time "
             + "%{x:.3f}× [%{customdata[0]:.3f}, %{customdata[1]:.3f}]<br>memory "
-            + (said if name in unseen else said + "%{customdata[3]:.3f}]")
-            + "<extra></extra>",
+            + f"{said}<extra></extra>",
         )
     fig.add_vline(x=1)
     fig.add_hline(y=1)
@@ -84,7 +80,7 @@ def trade(time, memory, baseline, title=None):
     return finish(
         fig,
         alt,
-        title or f"Left and below: less than {baseline}",
+        f"Left and below: less than {baseline}",
         420,
         xaxis=across | {"title_text": f"CPU time ÷ that of {baseline}"},
         yaxis=up | {"title_text": f"peak memory ÷ that of {baseline}"},

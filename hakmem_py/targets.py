@@ -73,7 +73,7 @@ def record(target, chosen, env=(), timeout_s=TIMEOUT_S):
     takes some of the program's CPU time, the same under every side that learns or looks on.
     """
     with tempfile.TemporaryDirectory(prefix="hakmem-ab-") as folder:
-        asked = {**chosen.env, **dict(env), "HAKMEM_ACE_EVENTS": f"{folder}/%p.csv"}
+        asked = {**dict(env), **chosen.env, "HAKMEM_ACE_EVENTS": f"{folder}/%p.csv"}
         asked = {name: str(value) for name, value in asked.items()}
         row = (run_bench if target.bench else _program)(target.arguments, chosen.allocator, asked, timeout_s)
         if row["error"].startswith(worker.NO_HISTORY):

@@ -65,6 +65,9 @@ def test_a_program_gets_the_settings_of_its_side_alone(monkeypatch):
     monkeypatch.setenv("HAKMEM_CANARIES", "1")
     code = "import os, sys; sys.exit('HAKMEM_CANARIES' in os.environ)"
     assert ab.record(ab.program(sys.executable, "-c", code), ab.side("hakmem"))[0]["status"] == "ok"
+    code = "import os, sys; sys.exit(os.environ['HAKMEM_PURGE_DELAY_MS'] != '7')"
+    target, env = ab.program(sys.executable, "-c", code), {"HAKMEM_PURGE_DELAY_MS": "0"}  # the program's own
+    assert ab.record(target, ab.side("PURGE_DELAY_MS=7"), env)[0]["status"] == "ok"
 
 
 def test_a_setting_that_the_library_refuses_is_no_result():

@@ -139,6 +139,7 @@ def test_the_answer_names_who_takes_least_time_and_least_memory():
     assert second["text"].startswith("system takes the least peak memory; next: hakmem, 1.20")
     assert second["verdict"] == "NO-GO"
     assert len(demand.answers(TIME, MEMORY[1:], "system")) == 1  # no peak is known
+    assert len(demand.answers(TIME, MEMORY.assign(low=0.0, high=np.inf), "system")) == 1  # too few are
     assert "(first of 3 processes only)" in demand.answers(TIME, MEMORY, "system", processes=3)[1]["text"]
 
 
