@@ -19,6 +19,7 @@ from . import trace
 from .spec import TRACE_SUFFIX
 
 CALLS = 2_000_000  # recorded at most, unless the user says another number
+REPLAYED_MB = 4000  # taken in one run of the replay, a second or two, which touches all pages
 POINTS = 400  # of the curve of live bytes
 SMALLEST = 16  # bytes of the first bin of sizes
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\$`])*"|\\.""")  # what a shell hands on as it is
@@ -181,6 +182,15 @@ def looked(traces):
     told, records = table.attrs, sum(one.records + one.lost for one in traces)
     told |= {"processes": len(traces), "all_calls": round(records * told["calls"] / told["records"])}
     return [form(table) for form in (facts, sizes, live, lifetimes)]
+
+
+def passes(sizes, facts):
+    """Options of a replay: fewer passes than the usual five, or a million calls, for huge blocks.
+
+    sizes, facts: of `looked`.
+    """
+    usual, most = max(5, 1e6 / facts.attrs["calls"]), REPLAYED_MB / sizes["megabytes"].sum()
+    return () if most >= usual else ("--chunks", 1, "--iterations", max(1, int(most)))
 
 
 def spent(replayed, runs, seen):
