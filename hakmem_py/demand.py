@@ -69,7 +69,7 @@ def recorded(text, calls=CALLS):
 
 
 def blocks(path):
-    """One row a block: size (bytes), taken and given (number of the call; -1: never), lifetime (bytes taken
+    """One row a block: size (bytes), taken and given (numbers of records; -1: never), lifetime (bytes taken
     meanwhile; infinite where it was never given), elsewhere (given by another thread than took it).
 
     attrs: program, threads; records, of which a realloc has two, and calls, of which it is one; lost (calls

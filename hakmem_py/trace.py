@@ -95,7 +95,8 @@ def find_program(name):
     if found is None and Path(name).is_file():
         raise ValueError(f"{name} cannot be executed: chmod +x {name}, or name its interpreter first")
     if found is None:
-        raise ValueError(f"there is no program {name!r}: give a path, or a name that the shell finds")
+        where = f" in {Path.cwd()}" if "/" in name and not Path(name).is_absolute() else ""
+        raise ValueError(f"there is no program {name!r}{where}: give a path, or a name that the shell finds")
     return found
 
 

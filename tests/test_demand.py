@@ -94,7 +94,8 @@ def test_a_program_is_recorded_in_its_own_environment(capfd):
     [
         (f'"{sys.executable}" -c "raise SystemExit(3)"', "ended with status 3 in /"),
         (f'"{sys.executable}" -c "0 / 0"', "ended with status 1 in /.*: ZeroDivisionError"),
-        ("no-such-program", "there is no program 'no-such-program'"),
+        ("no-such-program", "there is no program 'no-such-program':"),
+        ("./no-such-program", "there is no program './no-such-program' in /.*: give a path"),
     ],
 )
 def test_a_program_that_cannot_be_recorded_is_named(text, says):
