@@ -73,8 +73,7 @@ def blocks(path):
     meanwhile; infinite where it was never given), elsewhere (given by another thread than took it).
 
     attrs: program, threads; records, of which a realloc has two, and calls, of which it is one; lost (calls
-    that were made, but not recorded). Raises ValueError for a file
-    that is no trace or is damaged.
+    that were made, but not recorded). Raises ValueError for a file that is no trace or is damaged.
     """
     head = trace.read_header(path)
     words = np.fromfile(path, "<u8", 2 * head.records, offset=_HEADER_BYTES)
