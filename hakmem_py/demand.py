@@ -22,8 +22,9 @@ CALLS = 2_000_000  # recorded at most, unless the user says another number
 REPLAYED_MB = 4000  # taken in one run of the replay, a second or two, which touches all pages
 POINTS = 400  # of the curve of live bytes
 SMALLEST = 16  # bytes of the first bin of sizes
-_QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\$`])*"|\\.""")  # what a shell hands on as it is
-_SHELL = re.compile(r"[|&;<>()$`*?]")
+_SHELL = re.compile(  # groups: what a shell does not hand on as it is, within "..." and unquoted
+    r"""'[^']*'|\\.|"(?:\\.|[^"\\$`])*(?:"|([$`]))|([|&;<>()$`*?])""", re.DOTALL
+)
 _TAKES, _LEAVES = (1, 2, 3, 5), 4  # enum record_kind of native/bench/trace.h; a realloc is 4, then 5
 _CHECK = np.uint64(49)  # CHECK_SHIFT of trace.h
 _HEADER_BYTES = 64
@@ -42,8 +43,8 @@ def command(text):
         name, _, env[name] = words.pop(0).partition("=")
     if not words:
         raise ValueError(f"the command line {text!r} names no program")
-    if asked := _SHELL.search(_QUOTED.sub("", text)):
-        raise ValueError(f"{asked[0]} in {text!r} is for a shell: put it into '...', or write sh -c '...'")
+    if asked := next((found[found.lastindex] for found in _SHELL.finditer(text) if found.lastindex), None):
+        raise ValueError(f"{asked} in {text!r} is for a shell: put it into '...', or write sh -c '...'")
     return env, words
 
 

@@ -72,6 +72,7 @@ def test_a_command_line_is_read_as_a_shell_reads_it():
         ("prog 'a|b'; next", "; in"),
         ("prog *.txt", r"\* in"),
         ('prog "$HOME/a"', r"\$ in"),
+        ("""prog "it's $HOME" 'a'""", r"\$ in"),
     ],
 )
 def test_what_is_no_command_line_is_refused(text, says):
