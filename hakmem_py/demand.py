@@ -185,11 +185,13 @@ def looked(traces):
 
 
 def passes(sizes, facts):
-    """Options of a replay: fewer passes than the usual five, or a million calls, for huge blocks.
+    """Options of a replay: for huge blocks fewer passes than `choose` of native/bench/main.c would make.
 
     sizes, facts: of `looked`.
     """
-    usual, most = max(5, 1e6 / facts.attrs["calls"]), REPLAYED_MB / sizes["megabytes"].sum()
+    together = facts.attrs["threads"] > 1
+    usual = max(5, (1e5 if together else 1e6) / facts.attrs["calls"])
+    most = REPLAYED_MB / sizes["megabytes"].sum()
     return () if most >= usual else ("--chunks", 1, "--iterations", max(1, int(most)))
 
 

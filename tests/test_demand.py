@@ -187,8 +187,10 @@ def test_a_peer_that_is_not_here_is_left_out_and_named(monkeypatch, capsys):
 
 def test_huge_blocks_are_replayed_in_fewer_passes():
     facts = pd.DataFrame()
-    facts.attrs = {"calls": 1000}  # a thousand passes, were it not for the pages
+    facts.attrs = {"calls": 1000, "threads": 1}  # a thousand passes, were it not for the pages
     huge, small = (pd.DataFrame({"megabytes": [mb, 0.0]}) for mb in (300.0, 1.0))
     assert demand.passes(huge, facts) == ("--chunks", 1, "--iterations", 13)
     assert demand.passes(small, facts) == ()
     assert demand.passes(huge * 100, facts)[-1] == 1
+    facts.attrs["threads"] = 2  # a hundred passes
+    assert demand.passes(small * 20, facts) == () and demand.passes(huge, facts)[-1] == 13
