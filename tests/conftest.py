@@ -73,12 +73,11 @@ def tree(tmp_path):
 @pytest.fixture(scope="module")
 def browser():
     """The machine's chromium, which cannot reach any network."""
-    from playwright.sync_api import sync_playwright
-
+    playwright = pytest.importorskip("playwright.sync_api")
     found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if found is None:
         pytest.skip("chromium is not installed: sudo apt install chromium")
-    with sync_playwright() as driver:
+    with playwright.sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=found, args=ALONE)
         yield chromium
         chromium.close()

@@ -76,7 +76,7 @@ def inlined():
     return "-include", header, library(), "-Dmalloc=hak_malloc_inline", "-Dfree=hak_free_inline"
 
 
-def run(command, timeout=60, preload=True, stdin=None, cwd=None, **environment):
+def run(command, timeout=120, preload=True, stdin=None, cwd=None, **environment):
     """The finished process of a command under the library; output as text. Fails the test when time is up."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
     env.update(environment)

@@ -36,7 +36,7 @@ LONG_MODULES = "subprocess io threading queue asyncio"
 
 def outcome(command, folder, preload):
     """(status, stdout, stderr); PYTHONMALLOC: Python's objects come from malloc too."""
-    done = run(command, timeout=120, preload=preload, cwd=folder, PYTHONMALLOC="malloc", PERL_HASH_SEED="0")
+    done = run(command, preload=preload, cwd=folder, PYTHONMALLOC="malloc", PERL_HASH_SEED="0")
     return done.returncode, done.stdout, done.stderr.replace(str(folder), "")
 
 
