@@ -80,14 +80,10 @@ def blocks(path):
     words = np.fromfile(path, "<u8", 2 * head.records, offset=_HEADER_BYTES)
     first, second = words[0::2], words[1::2]
     kind, size = second >> np.uint64(46) & np.uint64(7), (second & np.uint64((1 << 40) - 1)).astype(float)
-    if (
-        len(words) != 2 * head.records
-        or (kind == 0).any()
-        or (_check(first, second) != second >> _CHECK).any()
-    ):
-        raise ValueError(
-            f"{path} is damaged or was never finished: record it again with hakmem trace -- PROGRAM"
-        )
+    cut = len(words) != 2 * head.records or (kind == 0).any()
+    if cut or (_check(first, second) != second >> _CHECK).any():
+        again = "record it again with hakmem trace -- PROGRAM"
+        raise ValueError(f"{path} is damaged or was never finished: {again}")
     takes = np.isin(kind, _TAKES)
     address, thread = first & np.uint64((1 << 48) - 1), first >> np.uint64(48)
     order = np.argsort(address, kind="stable")
