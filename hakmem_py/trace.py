@@ -41,7 +41,7 @@ class Trace:
 
 def record(command, folder, records=RECORDS, env=(), **streams):
     """Runs a program under the recorder: (its exit status, as a shell gives it; [Trace] of those that it and
-    its children wrote, the longest first).
+    its children wrote, the longest first, among full ones that of the most calls).
 
     `records` limits each trace (16 bytes a record); what comes after is counted as lost. The allocator
     underneath is the C library's, whatever was preloaded. env: further variables of the program; streams:
@@ -76,7 +76,7 @@ def record(command, folder, records=RECORDS, env=(), **streams):
     if new and not traces:
         raise ValueError(f"nothing was recorded in {folder}: {NO_SPACE}")
     status = status if status >= 0 else 128 - status  # killed by a signal
-    return status, sorted(traces, key=lambda trace: trace.records, reverse=True)
+    return status, sorted(traces, key=lambda trace: (trace.records, trace.lost), reverse=True)
 
 
 def _await_its_end(child, name):

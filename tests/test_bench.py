@@ -405,7 +405,7 @@ def test_a_thread_that_takes_only_what_is_taken_disturbs_no_other_ones_calls(ben
     path = tmp_path / "twice.haktrace"
     write_trace(path, [(TAKE, thread, 4096, 100) for thread in (1, 2, 3, 1)])
     assert "already taken" in call(bench, "--replay", path).stderr
-    row, _ = replay(bench, path, "--partial", "--iterations", 20)  # else a million operations, 8 at a time
+    row, _ = replay(bench, path, "--partial", "--iterations", 20)  # else 100000 operations, 8 at a time
     assert (row["trace_events"], row["trace_unreadable"]) == (8, 3)
 
 

@@ -119,6 +119,13 @@ def test_the_process_with_the_most_calls_is_shown_and_the_others_are_counted():
     assert "python" in said and "of 2 processes it made 9" in said
 
 
+def test_where_several_processes_fill_their_traces_that_with_the_most_calls_is_shown():
+    few, many = (f'"{sys.executable}" -c "[bytes(700) for _ in range({n})]"' for n in (1, 9999))
+    with demand.recorded(f"PYTHONMALLOC=malloc sh -c '{few}; {many}; {few}; {few}'", calls=1000) as traces:
+        full = [one.lost for one in traces if one.records == 1000]
+    assert len(full) >= 4 and full[0] == max(full) > 9999
+
+
 # ---------------------------------------------------------------- what is said of it
 
 
