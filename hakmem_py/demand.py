@@ -27,7 +27,6 @@ _SHELL = re.compile(  # groups: what a shell does not hand on as it is, within "
 )
 _TAKES, _LEAVES = (1, 2, 3, 5), 4  # enum record_kind of native/bench/trace.h; a realloc is 4, then 5
 _CHECK = np.uint64(49)  # CHECK_SHIFT of trace.h
-_HEADER_BYTES = 64
 
 
 def command(text):
@@ -43,6 +42,8 @@ def command(text):
         name, _, env[name] = words.pop(0).partition("=")
     if not words:
         raise ValueError(f"the command line {text!r} names no program")
+    if "LD_PRELOAD" in env:
+        raise ValueError(f"LD_PRELOAD in {text!r} is what a side sets: leave it out, and name the side")
     if asked := next((found[found.lastindex] for found in _SHELL.finditer(text) if found.lastindex), None):
         raise ValueError(f"{asked} in {text!r} is for a shell: put it into '...', or write sh -c '...'")
     return env, words
@@ -58,7 +59,7 @@ def recorded(text, calls=CALLS):
     env, words = command(text)
     with tempfile.TemporaryDirectory(prefix="hakmem-demand-") as folder, tempfile.TemporaryFile() as said:
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": said}
-        status, traces = trace.record(words, Path(folder), calls, env, **quiet)
+        status, traces = trace.record(words, Path(folder), calls, env, patient=False, **quiet)
         if status:
             said.seek(0)
             last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
@@ -77,7 +78,7 @@ def blocks(path):
     that were made, but not recorded). Raises ValueError for a file that is no trace or is damaged.
     """
     head = trace.read_header(path)
-    words = np.fromfile(path, "<u8", 2 * head.records, offset=_HEADER_BYTES)
+    words = np.fromfile(path, "<u8", 2 * head.records, offset=trace.HEADER_BYTES)
     first, second = words[0::2], words[1::2]
     kind, size = second >> np.uint64(46) & np.uint64(7), (second & np.uint64((1 << 40) - 1)).astype(float)
     cut = len(words) != 2 * head.records or (kind == 0).any()

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -25,6 +26,7 @@ SHOWN = 10  # of the traces of one recording, the longest
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-builtin", "-pthread")
 _SOURCES = ("trace.c", "trace.h", "bench.h")
 _HEADER = struct.Struct("<8sIIQQQII16s")  # struct trace_header of native/bench/trace.h
+HEADER_BYTES = _HEADER.size
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,14 @@ class Trace:
     limit: int
 
 
-def record(command, folder, records=RECORDS, env=(), **streams):
+def record(command, folder, records=RECORDS, env=(), patient=True, **streams):
     """Runs a program under the recorder: (its exit status, as a shell gives it; [Trace] of those that it and
     its children wrote, the longest first, among full ones that of the most calls).
 
     `records` limits each trace (16 bytes a record); what comes after is counted as lost. The allocator
     underneath is the C library's, whatever was preloaded. env: further variables of the program; streams:
-    its stdin, stdout, stderr, as for `subprocess.Popen`.
+    its stdin, stdout, stderr, as for `subprocess.Popen`. patient: where the user stops it, the program is
+    waited for and what it did is told; else it and its children are ended, and KeyboardInterrupt goes on.
     """
     if records < 1:
         raise ValueError(f"records must be at least 1, not {records}")
@@ -59,10 +62,13 @@ def record(command, folder, records=RECORDS, env=(), **streams):
     child = None
     try:
         with held_back():
-            child = subprocess.Popen(command, env=env, **streams)
+            child = subprocess.Popen(command, env=env, start_new_session=not patient, **streams)
         await_end(child.pid)
     except KeyboardInterrupt as stop:  # Ctrl-C reaches a program that runs, too: servers are ended by it
-        if child is None:
+        if child and not patient:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        if child is None or not patient:
             raise
         for which in stop.args:  # SIGTERM or SIGHUP, which may have been sent to us alone
             child.send_signal(which)

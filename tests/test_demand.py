@@ -1,9 +1,13 @@
 """What a program asks of an allocator, as its trace tells it."""
 
+import os
+import signal
 import sys
+import time
 
 import numpy as np
 import pandas as pd
+import processes
 import pytest
 from traces import GIVE, MOVE_FROM, MOVE_TO, TAKE, write_trace
 
@@ -65,6 +69,7 @@ def test_a_command_line_is_read_as_a_shell_reads_it():
         ("", "names no program"),
         ("A=1", "names no program"),
         ("prog 'x", "No closing quotation"),
+        ("LD_PRELOAD=x.so prog", "is what a side sets"),
         ("prog < in | tee", "< in .* is for a shell: put it into '...', or write sh -c"),
         ("prog a.txt>out", "> in"),
         ("prog 'a|b'; next", "; in"),
@@ -124,6 +129,20 @@ def test_where_several_processes_fill_their_traces_that_with_the_most_calls_is_s
     with demand.recorded(f"PYTHONMALLOC=malloc sh -c '{few}; {many}; {few}; {few}'", calls=1000) as traces:
         full = [one.lost for one in traces if one.records == 1000]
     assert len(full) >= 4 and full[0] == max(full) > 9999
+
+
+def test_stopping_the_page_stops_the_program_that_is_recorded_and_its_children():
+    seconds = f"61.4{os.getpid()}"
+    line = f"sh -c 'trap \"\" INT; sleep {seconds}; true'"  # which hears no Ctrl-C itself
+    code = f"from hakmem_py import demand\nwith demand.recorded({line!r}): pass"
+    child = processes.start("-c", code, hears=signal.SIGINT)
+    while not processes.running(f"sleep\0{seconds}\0"):
+        assert child.poll() is None
+        time.sleep(0.05)
+    time.sleep(1)  # while the program is being started nobody could end it yet
+    child.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in child.communicate(timeout=30)[1]
+    assert not processes.running(f"sleep\0{seconds}\0")
 
 
 # ---------------------------------------------------------------- what is said of it
