@@ -78,6 +78,8 @@ def blocks(path):
     that were made, but not recorded). Raises ValueError for a file that is no trace or is damaged.
     """
     head = trace.read_header(path)
+    if not head.records:
+        raise ValueError(f"{path} holds no call: record a program that allocates")
     words = np.fromfile(path, "<u8", 2 * head.records, offset=trace.HEADER_BYTES)
     first, second = words[0::2], words[1::2]
     kind, size = second >> np.uint64(46) & np.uint64(7), (second & np.uint64((1 << 40) - 1)).astype(float)

@@ -12,15 +12,19 @@ _SHARES = {"block_share": "blocks", "byte_share": "bytes"}
 def block_sizes(table):
     """Two bars for each doubling of the size: share of the blocks, of the bytes. table: `demand.sizes`."""
     labels, fig = [_bytes(size) for size in table["at_most"]], go.Figure()
-    look = looks(_SHARES.values())
+    look, above = looks(_SHARES.values()), table["at_most"].shift(fill_value=0)
+    spans = [
+        f"{low + 1 if low else 0:,} to {high:,} bytes"
+        for low, high in zip(above, table["at_most"], strict=True)
+    ]
     for column, name in _SHARES.items():
         fig.add_bar(
             x=labels,
             y=table[column],
             name=name,
             marker_color=look[name][0],
-            customdata=table[["blocks", "megabytes"]],
-            hovertemplate="more than half of %{x}, at most %{x}: %{y:.1%} of the "
+            customdata=table[["blocks", "megabytes"]].assign(span=spans),
+            hovertemplate="%{customdata[2]}: %{y:.1%} of the "
             + name
             + "<br>%{customdata[0]:,} blocks, %{customdata[1]:,.2f} MB<extra></extra>",
         )

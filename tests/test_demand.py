@@ -56,6 +56,12 @@ def test_a_damaged_trace_shows_nothing(path):
         demand.blocks(path)
 
 
+def test_a_trace_without_a_call_shows_nothing(tmp_path):
+    write_trace(tmp_path / "none.haktrace", [])
+    with pytest.raises(ValueError, match="holds no call"):
+        demand.blocks(tmp_path / "none.haktrace")
+
+
 def test_a_command_line_is_read_as_a_shell_reads_it():
     env, words = demand.command("A=1 B='x y' prog -c 'a=1; b' C=2")
     assert env == {"A": "1", "B": "x y"} and words == ["prog", "-c", "a=1; b", "C=2"]
@@ -175,6 +181,7 @@ def test_blocks_and_bytes_look_alike_in_every_picture(path):
     curves = figures.curves(demand.lifetimes(table), "age", "share", "of", x_title="", y_title="", title="")
     paint = {bar.name: bar.marker.color for bar in bars.data}
     assert paint == {curve.name: curve.line.color for curve in curves.data} and len(set(paint.values())) == 2
+    assert [span for *_, span in bars.data[0].customdata[:2]] == ["0 to 64 bytes", "65 to 128 bytes"]
     assert "highest of the blocks ends at 64 B, the highest of the bytes at 512 B" in bars.layout.meta["alt"]
 
 
