@@ -18,7 +18,6 @@ import pandas as pd
 from . import trace
 from .spec import TRACE_SUFFIX
 
-CALLS = 2_000_000  # recorded at most, unless the user says another number
 REPLAYED_MB = 4000  # taken in one run of the replay, a second or two, which touches all pages
 POINTS = 400  # of the curve of live bytes
 SMALLEST = 16  # bytes of the first bin of sizes
@@ -50,7 +49,7 @@ def command(text):
 
 
 @contextlib.contextmanager
-def recorded(text, calls=CALLS):
+def recorded(text, calls=trace.RECORDS):
     """[Trace] of the processes that a command line runs, that with the most calls first.
 
     calls: the most that are recorded of each. The files are gone afterwards. Raises ValueError where the
@@ -205,6 +204,12 @@ def spent(replayed, runs, seen):
     share = call * seen.attrs["all_calls"] / whole
     found = pd.DataFrame({"ns_per_call": call, "share": share, "program_ms": whole / 1e6})
     return found.dropna().sort_values("ns_per_call").rename_axis("allocator").reset_index()
+
+
+def fastest(time, baseline):
+    """The side that takes least CPU time, which may be the baseline. time: `ab.judge`."""
+    ahead = time[time["ratio"] < 1].nsmallest(1, "ratio")
+    return next(iter(ahead["allocator"]), baseline)
 
 
 def answers(time, memory, baseline, processes=1):

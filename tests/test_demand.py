@@ -175,6 +175,11 @@ def test_the_answer_names_who_takes_least_time_and_least_memory():
     assert "(first of 3 processes only)" in demand.answers(TIME, MEMORY, "system", processes=3)[1]["text"]
 
 
+def test_the_fastest_may_be_the_first_side():
+    assert demand.fastest(TIME, "system") == "hakmem"
+    assert demand.fastest(TIME.assign(ratio=[1.1, np.nan]), "system") == "system"
+
+
 def test_blocks_and_bytes_look_alike_in_every_picture(path):
     table = demand.blocks(path)
     bars = figures.block_sizes(demand.sizes(table))
