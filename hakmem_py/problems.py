@@ -13,7 +13,8 @@ import numpy as np
 REWARDS = ("exact", "bernoulli", "gaussian:SD")
 MOST_ARMS = 16  # HAK_BANDIT_ARMS of hakmem.h
 
-# What ACE meets: six capacities whose rewards differ by 1 to 10 %, seen through windows with a noise of 2 %.
+# Made up, in the manner of what ACE meets: six capacities whose rewards differ by 1 to 10 %, seen through
+# windows with a noise of 2 %.
 ACE_CAPACITIES = (16, 32, 64, 128, 256, 512)  # blocks a magazine holds (loop.c)
 ACE_MEANS = (0.90, 0.95, 0.97, 0.98, 0.99, 1.00)
 ACE_REWARDS = "gaussian:0.02"
