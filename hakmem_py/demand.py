@@ -22,7 +22,7 @@ REPLAYED_MB = 4000  # taken in one run of the replay, a second or two, which tou
 POINTS = 400  # of the curve of live bytes
 SMALLEST = 16  # bytes of the first bin of sizes
 _SHELL = re.compile(  # groups: what a shell does not hand on as it is, within "..." and unquoted
-    r"""'[^']*'|\\.|"(?:\\.|[^"\\$`])*(?:"|([$`]))|([|&;<>()$`*?])""", re.DOTALL
+    r"""'[^']*'|\\.|"(?:\\.|[^"\\$`])*(?:"|([$`]))|((?<![^\s=])~|[|&;<>()$`*?[])""", re.DOTALL
 )
 _TAKES, _LEAVES = (1, 2, 3, 5), 4  # enum record_kind of native/bench/trace.h; a realloc is 4, then 5
 _CHECK = np.uint64(49)  # CHECK_SHIFT of trace.h

@@ -67,6 +67,7 @@ def test_a_command_line_is_read_as_a_shell_reads_it():
     assert env == {"A": "1", "B": "x y"} and words == ["prog", "-c", "a=1; b", "C=2"]
     quoted = """find -name '*' -exec cat {} ';' "a|b's" 'say "$x"' """ + r"\("
     assert demand.command(quoted)[1][2:] == ["*", "-exec", "cat", "{}", ";", "a|b's", 'say "$x"', "("]
+    assert demand.command("prog '~' a~")[1] == ["prog", "~", "a~"]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,9 @@ def test_a_command_line_is_read_as_a_shell_reads_it():
         ("prog 'x", "No closing quotation"),
         ("LD_PRELOAD=x.so prog", "is what a side sets"),
         ("prog < in | tee", "< in .* is for a shell: put it into '...', or write sh -c"),
+        ("A=~/x prog", "~ in"),
+        ("prog ~", "~ in"),
+        ("prog x[0-9]", r"\[ in"),
         ("prog a.txt>out", "> in"),
         ("prog 'a|b'; next", "; in"),
         ("prog *.txt", r"\* in"),
