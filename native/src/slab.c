@@ -258,9 +258,11 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t size = classes[slab->class].size, left = classes[slab->class].slab_blocks - slab->carved;
     uint32_t n = wanted < left ? wanted : left;
+    size_t ahead = CARVE_AHEAD * size_max(size, CACHE_LINE);
     uintptr_t block = slab->address + (size_t)(slab->carved + n) * size;
     for (uint32_t i = 0; i < n; i++) {
         block -= size;
+        __builtin_prefetch((void *)(block - ahead), 1); /* no core foretells all the lines of such stores */
         slot_fill(&slots[i], block);
     }
     POKE(slab->carved, slab->carved + n);

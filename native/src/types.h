@@ -37,6 +37,7 @@
 #define L2_SMALL_MAX 8192u                       /* bytes; for blocks up to here ... */
 #define L2_SMALL_SLAB_BYTES ((size_t)65536)      /* ... a slab is 64 KiB */
 #define L2_SLAB_BYTES ((size_t)131072)           /* 128 KiB for longer ones: an offset times L2_MAX fits 32 bits */
+#define CARVE_AHEAD 4u                           /* blocks, or lines if longer, to fetch ahead of a fresh one */
 #define SLAB_QUIET 2u                            /* rounds of tidying until the parts of a quiet slab are looked at */
 #define SLAB_STRIPPED (SLAB_QUIET + 1)           /* in place of that number: they were */
 #define SLABS_INLINE 64u                         /* most slabs that a thread strips when it tidies inline */
