@@ -87,6 +87,16 @@ def markdown(source):
     return MarkdownWithMath(renderer=renderer).render(source), renderer.outline
 
 
+def linked(text, names):
+    """HTML with links to the pages of these names, wherever its text names them."""
+
+    def link(found):
+        name = found["name"]
+        return f'<a href="{name}.html">{name}</a>' if name in names else found[0]
+
+    return re.sub(r"<(code|pre|a)\b.*?</\1>|<[^>]+>|\b(?P<name>\d\d_\w+)", link, text, flags=re.DOTALL)
+
+
 def figure(spec):
     """A plotly figure (its JSON) with its alt text; page.js draws it. Raises ValueError without the text."""
     alt = (spec["layout"].get("meta") or {}).get("alt")
@@ -128,7 +138,7 @@ class PageExporter(HTMLExporter):
 
     @pass_context
     def markdown2html(self, context, source):
-        return markdown(source)[0]
+        return linked(markdown(source)[0], context["resources"]["page"]["beside"])
 
 
 def outputs(notebook, form):
@@ -188,8 +198,11 @@ def results(notebook, page=""):
 
 
 def page(executed, self_contained=False):
-    """HTML of one executed notebook (path). Its record, put there by the batch, ends the page."""
+    """HTML of one executed notebook (path): its record, put there by the batch, ends the page, which links to
+    those beside it unless it is to be mailed."""
     notebook = nbformat.read(executed, as_version=4)
+    there = [path.stem for path in sorted(executed.parent.glob("*.ipynb"))]
+    beside = [] if self_contained else [name for name in there if not name.endswith(".failed")]
     record = notebook.metadata.get("hakmem", {}).get("record", {})
     template = TEMPLATES / "hakmem"
     resources = {
@@ -202,7 +215,8 @@ def page(executed, self_contained=False):
             "code": any(cell.cell_type == "code" for cell in notebook.cells),
             "reference": record.get("parameters", {}).get("reference", False),
             "calibration": record.get("calibration", ""),
-            "ruler": (executed.parent / "01_ruler.ipynb").exists(),
+            "beside": beside,
+            "next": next((name for name in beside if name > executed.stem), ""),
             "command": record.get("command", ""),
             "made": made(record),
             "css": (template / "page.css").read_text(encoding="utf-8"),

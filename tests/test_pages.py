@@ -244,6 +244,7 @@ def test_the_page_of_every_notebook(site, browser, name, scheme, width):
     assert [aim for aim in aims if page.locator(f"[id='{aim}']").count() != 1] == []
     links = page.eval_on_selector_all("a[href]", "links => links.map(a => a.href.split('#')[0])")
     assert all(link.startswith(f"{site[1].as_uri()}/") for link in links), "a link leaves the reports' folder"
+    assert all(Path(link.removeprefix("file://")).exists() for link in links), "a link leads nowhere"
     assert "Reference samples" in page.inner_text(".note")
     assert path.stat().st_size < 1_000_000
 
@@ -252,6 +253,16 @@ def test_the_front_page_of_all(site, browser):
     open_page = visit(browser, site[1] / "index.html")
     assert open_page.page.locator(".card h3 a").count() == len(NOTEBOOKS)
     assert open_page.complaints == [] and open_page.left_the_disk() == []
+
+
+def test_a_page_leads_to_those_that_it_names_and_to_the_next(site, browser):
+    page = visit(browser, site[1] / "html" / f"{NOTEBOOKS[0]}.html").page
+    assert page.locator("li strong a").all_inner_texts() == NOTEBOOKS[1:]
+    for name in NOTEBOOKS[1:]:
+        page.click("#again a")
+        assert page.inner_text(".bar span") == name
+    assert page.locator("#again a").count() == 0
+    assert pages.linked("<code>07_pgo</code> 07_pgo", ["07_pgo"]).count("<a ") == 1
 
 
 def test_a_drawing_script_that_was_cut_short_is_written_again(specimen, tmp_path):
