@@ -35,6 +35,7 @@ env: $(ENV)
 need = $(1) || { echo "hakmem: $(2) is missing. Install it by: sudo apt install $(3)" >&2; exit 1; }
 
 $(STAMPS)/env: pyproject.toml uv.lock requirements.lock
+	@test ! -L .venv || { echo "hakmem: .venv is a link, and what it leads to would be cleared: remove the link" >&2; exit 1; }
 	@mkdir -p $(STAMPS)
 	@$(call need,command -v gcc >/dev/null,a C compiler (gcc),gcc libc6-dev)
 ifeq ($(UV),)

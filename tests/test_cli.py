@@ -174,3 +174,15 @@ def test_what_a_fresh_machine_lacks_is_named_with_its_package(tmp_path, lacking,
     done = subprocess.run(["make", "env"], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode != 0
     assert f"sudo apt install {package}\n" in done.stderr
+
+
+def test_make_clears_no_environment_that_a_link_leads_to(tmp_path):
+    shared, clone = tmp_path / "shared", tmp_path / "clone"
+    shared.mkdir(), clone.mkdir()
+    (shared / "pyvenv.cfg").touch()
+    for name in ("Makefile", "pyproject.toml", "uv.lock", "requirements.lock"):
+        (clone / name).write_bytes((ROOT / name).read_bytes())
+    (clone / ".venv").symlink_to(shared)
+    done = subprocess.run(["make", "env"], cwd=clone, capture_output=True, text=True)
+    assert done.returncode != 0 and ".venv is a link" in done.stderr
+    assert (shared / "pyvenv.cfg").exists()
