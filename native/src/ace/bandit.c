@@ -34,7 +34,7 @@ enum parameter {
     P_LEAST,
     P_COUNT
 };
-_Static_assert((int)P_COUNT <= (int)HAK_BANDIT_PARAMETERS, "hak_bandit_t has room for every parameter");
+_Static_assert((int)P_COUNT <= (int)HAK_BANDIT_PARAMETERS, "hak_bandit_t has room for every parameter (hakmem.h)");
 _Static_assert(HAK_BANDIT_ARMS <= 256, "window_arm is a byte");
 
 static const struct {

@@ -110,7 +110,7 @@ static void ace_complain_policy(const char *variable, size_t length, const char 
     line_text(&line, " is not a policy; allowed:");
     for (int i = 0; i < POLICIES; i++) {
         line_text(&line, " ");
-        line_text(&line, policies[i].row.name);
+        line_text(&line, policies[i].name);
     }
     line_end(&line);
 }

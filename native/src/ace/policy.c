@@ -6,17 +6,20 @@
  * to the lowest index. An arm without weight has an infinite index, so a policy that plays the highest index first
  * plays each arm once. */
 
+struct takes {
+    enum parameter id;
+    double preset;
+};
+
 struct policy {
-    hak_policy_t row;
+    const char *name, *what;
     int (*pick)(hak_bandit_t *b);
     double (*index)(const hak_bandit_t *b, int arm);
     void (*learn)(hak_bandit_t *b, int arm, double reward, double busy); /* NULL: bandit.c remembers enough for it */
     double root_factor;                                                  /* UCB: of xi ln t / N_i under the root */
     bool has_bonus;                                                      /* index = mean + bonus */
-    struct {
-        enum parameter id;
-        double preset;
-    } takes[7]; /* row.parameters of them */
+    int parameters;
+    struct takes takes[7];
 };
 
 /* --- epsilon-greedy ----------------------------------------------------------------------------------------------- */
@@ -193,52 +196,54 @@ static void doubling_learn(hak_bandit_t *b, int arm, double reward, double busy)
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
 /* clang-format off */
+#define TAKES(...) COUNT(((struct takes[]){__VA_ARGS__})), {__VA_ARGS__} /* the parameters, counted */
 #define RESTART(threshold) {P_RESTART, threshold}, {P_SLACK, 0.5}
 
 static const struct policy policies[] = {
-    {{"ucb1", "mean + sqrt(2 ln t / n) (Auer, Cesa-Bianchi, Fischer 2002)", 2},
-     ucb_pick, ucb_index, NULL, 1.0, true, {RESTART(0)}},
-    {{"ucb1-tuned", "UCB1 with the variance's upper bound for the 2, at most 1/4 (the same paper, section 4)", 2},
-     tuned_pick, tuned_index, NULL, 0.0, true, {RESTART(0)}},
-    {{"ucb-scaled", "mean + s sqrt(2 ln t / n), s the noise of the rewards", 4},
-     ucb_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0)}},
-    {{"ucb-restart", "ucb-scaled that forgets all when a change is detected", 4},
-     ucb_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(8)}},
-    {{"ucb-recall", "ucb-restart that returns to what it knew of an earlier phase when its rewards come back", 5},
-     ucb_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(4), {P_RECALL, 4}}},
+    {"ucb1", "mean + sqrt(2 ln t / n) (Auer, Cesa-Bianchi, Fischer 2002)",
+     ucb_pick, ucb_index, NULL, 1.0, true, TAKES(RESTART(0))},
+    {"ucb1-tuned", "UCB1 with the variance's upper bound for the 2, at most 1/4 (the same paper, section 4)",
+     tuned_pick, tuned_index, NULL, 0.0, true, TAKES(RESTART(0))},
+    {"ucb-scaled", "mean + s sqrt(2 ln t / n), s the noise of the rewards",
+     ucb_pick, ucb_index, NULL, 1.0, true, TAKES({P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0))},
+    {"ucb-restart", "ucb-scaled that forgets all when a change is detected",
+     ucb_pick, ucb_index, NULL, 1.0, true, TAKES({P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(8))},
+    {"ucb-recall", "ucb-restart that returns to what it knew of an earlier phase when its rewards come back",
+     ucb_pick, ucb_index, NULL, 1.0, true, TAKES({P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(4), {P_RECALL, 4})},
     /* tau = 4 sqrt(T ln T) and gamma = 1 - 1 / (4 sqrt T) of the paper for T = 1e4 */
-    {{"sw-ucb", "window mean + B sqrt(xi ln min(t, tau) / N), B = scale (Garivier, Moulines 2011)", 3},
-     ucb_pick, ucb_index, NULL, 1.0, true, {{P_TAU, 1214}, {P_XI, 0.5}, {P_SCALE, 1.0}}},
-    {{"d-ucb", "discounted mean + 2 B sqrt(xi ln n / N), B = scale (Garivier, Moulines 2011)", 3},
-     ucb_pick, ucb_index, NULL, 4.0, true, {{P_GAMMA, 0.9975}, {P_XI, 0.5}, {P_SCALE, 1.0}}},
-    {{"kl-ucb", "largest q with n kl(mean, q) <= ln t + c ln ln t (Garivier, Cappe 2011)", 3},
-     kl_pick, kl_index, NULL, 0.0, true, {{P_C, 0.0}, RESTART(0)}},
-    {{"epsilon-greedy", "the best mean, a random arm with probability epsilon", 3},
-     epsilon_pick, mean_index, NULL, 0.0, false, {{P_EPSILON, 0.1}, RESTART(0)}},
-    {{"epsilon-ema", "the best moving average, a random arm with probability epsilon", 2},
-     average_pick, state_index, average_learn, 0.0, false, {{P_EPSILON, 0.1}, {P_ALPHA, 0.1}}},
-    {{"thompson", "the best of one draw an arm from Beta(1 + wins, 1 + losses) (Thompson 1933)", 3},
-     beta_pick, state_index, NULL, 0.0, false, {{P_GAMMA, 1.0}, RESTART(0)}},
-    {{"thompson-gaussian", "the best of one draw an arm from N(mean, s^2 / n), s the noise of the rewards", 4},
-     gauss_pick, state_index, NULL, 0.0, false, {{P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0)}},
-    {{"exp3", "exponential weights on rewards over probabilities (Auer et al. 2002, adversarial)", 1},
-     exp3_pick, exp3_index, exp3_learn, 0.0, false, {{P_MIX, 0.1}}},
-    {{"elo", "matches of two random arms rated by Elo for `budget` plays, then the highest rated", 4},
-     elo_pick, elo_index, elo_learn, 0.0, false, {{P_BUDGET, 600}, {P_K, 32}, RESTART(0)}},
-    {{"halving", "successive halving over `budget` plays, then the winner (Karnin et al. 2013)", 3},
-     halving_pick, mean_index, NULL, 0.0, false, {{P_BUDGET, 600}, RESTART(0)}},
-    {{"doubling", "one arm further in the same direction, turning round when the reward fell", 1},
-     current_pick, mean_index, doubling_learn, 0.0, false, {{P_ARM, 0}}},
-    {{"bonwick", "one arm larger when the depot was busy, never smaller (Bonwick, Adams 2001)", 2},
-     current_pick, mean_index, busy_learn, 0.0, false, {{P_BUSY, 0.01}, {P_ARM, 0}}},
-    {{"fixed", "always the same arm", 1},
-     current_pick, mean_index, NULL, 0.0, false, {{P_ARM, 0}}},
-    {{"random", "every arm with the same probability", 0},
-     random_pick, mean_index, NULL, 0.0, false, {{0}}},
-    {{"round-robin", "the arms in turn", 0},
-     robin_pick, mean_index, NULL, 0.0, false, {{0}}},
-    {{"ucb-near", "ucb-scaled among the best arm and its neighbours (after Combes, Proutiere 2014)", 6},
-     near_pick, ucb_index, NULL, 1.0, true, {{P_SCALE, 0.0}, {P_GAMMA, 0.98}, RESTART(0), {P_ARM, 0}, {P_LEAST, 0.005}}},
+    {"sw-ucb", "window mean + B sqrt(xi ln min(t, tau) / N), B = scale (Garivier, Moulines 2011)",
+     ucb_pick, ucb_index, NULL, 1.0, true, TAKES({P_TAU, 1214}, {P_XI, 0.5}, {P_SCALE, 1.0})},
+    {"d-ucb", "discounted mean + 2 B sqrt(xi ln n / N), B = scale (Garivier, Moulines 2011)",
+     ucb_pick, ucb_index, NULL, 4.0, true, TAKES({P_GAMMA, 0.9975}, {P_XI, 0.5}, {P_SCALE, 1.0})},
+    {"kl-ucb", "largest q with n kl(mean, q) <= ln t + c ln ln t (Garivier, Cappe 2011)",
+     kl_pick, kl_index, NULL, 0.0, true, TAKES({P_C, 0.0}, RESTART(0))},
+    {"epsilon-greedy", "the best mean, a random arm with probability epsilon",
+     epsilon_pick, mean_index, NULL, 0.0, false, TAKES({P_EPSILON, 0.1}, RESTART(0))},
+    {"epsilon-ema", "the best moving average, a random arm with probability epsilon",
+     average_pick, state_index, average_learn, 0.0, false, TAKES({P_EPSILON, 0.1}, {P_ALPHA, 0.1})},
+    {"thompson", "the best of one draw an arm from Beta(1 + wins, 1 + losses) (Thompson 1933)",
+     beta_pick, state_index, NULL, 0.0, false, TAKES({P_GAMMA, 1.0}, RESTART(0))},
+    {"thompson-gaussian", "the best of one draw an arm from N(mean, s^2 / n), s the noise of the rewards",
+     gauss_pick, state_index, NULL, 0.0, false, TAKES({P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0))},
+    {"exp3", "exponential weights on rewards over probabilities (Auer et al. 2002, adversarial)",
+     exp3_pick, exp3_index, exp3_learn, 0.0, false, TAKES({P_MIX, 0.1})},
+    {"elo", "matches of two random arms rated by Elo for `budget` plays, then the highest rated",
+     elo_pick, elo_index, elo_learn, 0.0, false, TAKES({P_BUDGET, 600}, {P_K, 32}, RESTART(0))},
+    {"halving", "successive halving over `budget` plays, then the winner (Karnin et al. 2013)",
+     halving_pick, mean_index, NULL, 0.0, false, TAKES({P_BUDGET, 600}, RESTART(0))},
+    {"doubling", "one arm further in the same direction, turning round when the reward fell",
+     current_pick, mean_index, doubling_learn, 0.0, false, TAKES({P_ARM, 0})},
+    {"bonwick", "one arm larger when the depot was busy, never smaller (Bonwick, Adams 2001)",
+     current_pick, mean_index, busy_learn, 0.0, false, TAKES({P_BUSY, 0.01}, {P_ARM, 0})},
+    {"fixed", "always the same arm",
+     current_pick, mean_index, NULL, 0.0, false, TAKES({P_ARM, 0})},
+    {"random", "every arm with the same probability",
+     random_pick, mean_index, NULL, 0.0, false, 0, {{0}}},
+    {"round-robin", "the arms in turn",
+     robin_pick, mean_index, NULL, 0.0, false, 0, {{0}}},
+    [POLICY_DEFAULT] = {"ucb-near", "ucb-scaled among the best arm and its neighbours (after Combes, Proutiere 2014)",
+     near_pick, ucb_index, NULL, 1.0, true,
+     TAKES({P_SCALE, 0.0}, {P_GAMMA, 0.98}, RESTART(0), {P_ARM, 0}, {P_LEAST, 0.005})},
 };
 /* clang-format on */
 #define POLICIES COUNT(policies)
@@ -251,20 +256,20 @@ int hak_policy_count(void) { return POLICIES; }
 int hak_policy_read(int policy, hak_policy_t *row)
 {
     if (policy < 0 || policy >= POLICIES) return -1;
-    *row = policies[policy].row;
+    *row = (hak_policy_t){policies[policy].name, policies[policy].what, policies[policy].parameters};
     return 0;
 }
 
 int hak_policy_find(const char *name)
 {
     for (int i = 0; i < POLICIES; i++)
-        if (strcmp(policies[i].row.name, name) == 0) return i;
+        if (strcmp(policies[i].name, name) == 0) return i;
     return -1;
 }
 
 int hak_policy_parameter(int policy, int number, hak_parameter_t *parameter)
 {
-    if (policy < 0 || policy >= POLICIES || number < 0 || number >= policies[policy].row.parameters) return -1;
+    if (policy < 0 || policy >= POLICIES || number < 0 || number >= policies[policy].parameters) return -1;
     enum parameter id = policies[policy].takes[number].id;
     *parameter =
         (hak_parameter_t){bandit_parameters[id].name, bandit_parameters[id].what, policies[policy].takes[number].preset,
@@ -278,7 +283,7 @@ int hak_bandit_init(hak_bandit_t *b, int policy, int arms, uint64_t seed)
     const struct policy *p = &policies[policy];
     *b = (hak_bandit_t){.policy = policy, .arms = arms, .random = seed, .root_factor = p->root_factor};
     for (int id = 0; id < P_COUNT; id++) b->parameter[id] = bandit_parameters[id].unused;
-    for (int n = 0; n < p->row.parameters; n++) b->parameter[p->takes[n].id] = p->takes[n].preset;
+    for (int n = 0; n < p->parameters; n++) b->parameter[p->takes[n].id] = p->takes[n].preset;
     for (int arm = 0; arm < HAK_BANDIT_ARMS; arm++) b->price[arm] = -1.0;
     bandit_forget(b);
     return 0;
@@ -288,7 +293,7 @@ int hak_bandit_init(hak_bandit_t *b, int policy, int arms, uint64_t seed)
 int hak_bandit_set(hak_bandit_t *b, const char *name, double value)
 {
     const struct policy *p = &policies[b->policy];
-    for (int n = 0; n < p->row.parameters; n++) {
+    for (int n = 0; n < p->parameters; n++) {
         enum parameter id = p->takes[n].id;
         if (strcmp(bandit_parameters[id].name, name) != 0) continue;
         if (!(value >= bandit_parameters[id].minimum && value <= bandit_parameters[id].maximum)) return -2;
