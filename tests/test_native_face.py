@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from hakmem_py import native
+from hakmem_py import ROOT, native, showcase
 
 
 @pytest.fixture
@@ -44,6 +44,11 @@ def test_knobs_are_read_and_set(knob):
     assert native.knobs().at["purge_delay_ms", "value"] == 750
 
 
+def test_the_readme_has_the_table_of_knobs():
+    text = (ROOT / "README.md").read_text()
+    assert text == showcase.with_table(text, showcase.knob_table()), "run: python -m hakmem_py readme"
+
+
 def test_a_wrong_knob_is_refused_with_what_is_allowed():
     with pytest.raises(native.NativeError, match="magazine_blocks"):
         native.set_knob("magazin_blocks", 64)
@@ -52,8 +57,9 @@ def test_a_wrong_knob_is_refused_with_what_is_allowed():
     for value in ("abc", "64K", "a\0b", None, 2**70, -(2**70), 32.9):
         with pytest.raises(native.NativeError, match=r"a whole number from 0 to 1073741824 \(unit: bytes\)"):
             native.set_knob("depot_bytes", value)
+    last = native.knobs().at["ace_policy", "maximum"]
     with pytest.raises(
-        native.NativeError, match=r"a whole number from 0 to 20 \(unit: policy\): row of the policy"
+        native.NativeError, match=rf"a whole number from 0 to {last} \(unit: policy\): row of the policy"
     ):
         native.set_knob("ace_policy", "ucb1")
     with pytest.raises(native.NativeError, match="one that this process may use"):
