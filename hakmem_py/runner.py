@@ -78,7 +78,8 @@ def _reference(experiment, blocks):
     folder = store.REFERENCE / experiment.name
     samples = store.load(folder)
     if samples.empty:
-        raise SpecError(f"there are no reference samples in {folder}: measure with reference = False")
+        more = f"measure with reference = False, or keep some: python -m hakmem_py freeze {experiment.name}"
+        raise SpecError(f"there are no reference samples in {folder}: {more}")
     chosen = samples["allocator"].isin([a.label for a in experiment.allocators])
     if blocks:
         chosen &= samples["block"] < blocks
