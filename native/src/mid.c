@@ -4,16 +4,16 @@
  *
  * A run's descriptor lies outside the run: neither allocation nor free touches the block itself. */
 
-/* Units that a block of this size needs, its colour included. Large blocks have no colour: with one they would need one
- * more huge page. */
+/* Units that a block of this size needs, its colour included. */
 static ALWAYS_INLINE size_t run_units(size_t size)
 {
-    return (size + (size < LARGE_MIN ? RUN_SLACK : 0) + UNIT_BYTES - 1) >> UNIT_SHIFT;
+    return (size + (size <= RUN_COLOURED ? RUN_SLACK : 0) + UNIT_BYTES - 1) >> UNIT_SHIFT;
 }
 
 /* Blocks that all began on a unit would share a few sets of every cache, so each run has a colour: the cache line of
  * its first page on which the block begins (Bonwick, USENIX 1994, section 4.2). Steps of 5, modulo 63, spread any few
- * of them; the first line is left out. */
+ * of them; the first line is left out. A block of many pages that is used as a whole reaches all sets anyway, and with
+ * a colour would need another unit, or huge page: so longer ones have none. */
 static void run_colour(struct heap *heap, struct span *run)
 {
     heap->colour = (heap->colour + 5) % (RUN_COLOURS - 1);
@@ -55,10 +55,12 @@ static ALWAYS_INLINE size_t run_length(size_t units)
 
 /* Says to which bin the run goes when it is freed. Short runs need no accounts (all of such a run counts as touched) if
  * they lie in the first arena, where the block's address alone leads to the descriptor, and if no site is known, which
- * would have to be forgotten. A run of 5 or 7 units, made elsewhere, serves the length below. */
+ * would have to be forgotten. One that grew in place, so that its colour takes room which its new length needs, goes
+ * elsewhere. A run of 5 or 7 units, made elsewhere, serves the length below. */
 static ALWAYS_INLINE void run_sort(struct span *run)
 {
-    bool brief = run->units <= RUN_SHORT && run->address - arenas[0].base < PEEK(arenas[0].bytes) && run->site == 0;
+    bool fits = run->units <= (run->start == 0 ? RUN_SHORT : size_min(RUN_SHORT, RUN_COLOURED >> UNIT_SHIFT));
+    bool brief = fits && run->address - arenas[0].base < PEEK(arenas[0].bytes) && run->site == 0;
     run->bin = brief ? short_bins[run_length(run->units) > run->units ? run->units - 1 : run->units] : 0;
     if (brief) POKE(run->touched, run->units);
 }
@@ -69,8 +71,8 @@ static ALWAYS_INLINE bool run_is_out(const struct span *run) { return PEEK(run->
 /* The run goes to a caller. */
 static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
-    MUST(run->kind == SPAN_RUN && units <= run->units, run->address);
-    if (UNLIKELY(size >= LARGE_MIN)) run->start = 0;
+    if (units > RUN_COLOURED >> UNIT_SHIFT) run->start = 0;
+    MUST(run->kind == SPAN_RUN && run->start + size <= span_bytes(run), run->address);
     POKE(run->size, size);
     POKE(run->life, run_mark(run_block(run)));
     run->site = 0;
@@ -111,7 +113,7 @@ static ALWAYS_INLINE uintptr_t short_pop(struct bin *bin)
 static ALWAYS_INLINE void *short_begin(const struct bins *bins, uintptr_t block, size_t size)
 {
     struct span *run = short_of(block);
-    MUST(run->kind == SPAN_RUN && run_units(size) <= run->units, block);
+    MUST(run->kind == SPAN_RUN && run->start + size <= span_bytes(run), block);
     run_expect(bins->kept, run);
     POKE(run->size, size);
     POKE(run->life, run_mark(block));

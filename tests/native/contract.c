@@ -402,6 +402,25 @@ PROMISE(realloc_grows_step_by_step) {
     free(block);
 }
 
+PROMISE(what_grew_where_it_lies_serves_others_in_full) {
+    enum { BLOCKS = 8, BESIDE = 100 };
+    unsigned char *blocks[BLOCKS];
+    void *behind[BLOCKS], *beside[BESIDE];
+    for (size_t size = 128 * KIB; size <= 1 * MIB; size += 64 * KIB) {
+        for (int i = 0; i < BLOCKS; i++) blocks[i] = malloc(size / 2 + 10 * KIB), behind[i] = malloc(size);
+        for (int i = 0; i < BLOCKS; i++) free(behind[i]);
+        malloc_trim(0);
+        for (int i = 0; i < BLOCKS; i++) blocks[i] = realloc(blocks[i], size - 5 * KIB);
+        for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
+        for (int i = 0; i < BLOCKS; i++) blocks[i] = malloc(size);
+        for (int i = 0; i < BESIDE; i++) fill(beside[i] = malloc(40 * KIB), 40 * KIB, i);
+        for (int i = 0; i < BLOCKS; i++) memset(blocks[i], 0x5a, size);
+        for (int i = 0; i < BESIDE; i++) HOLDS(is_filled(beside[i], 40 * KIB, i));
+        for (int i = 0; i < BESIDE; i++) free(beside[i]);
+        for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
+    }
+}
+
 PROMISE(realloc_shrinks_and_keeps_the_rest) {
     size_t size = 16 * MIB;
     unsigned char *block = malloc(size);
