@@ -169,7 +169,9 @@ static void check_zero(const struct block *block) {
 
 /* ---- calls ---- */
 
+/* Takes what a call gave. Its alignment is at least the one that an object of its size may need. */
 static void adopt(struct block *block, unsigned char *start, size_t size, size_t alignment) {
+    while (alignment < 16 && alignment * 2 <= size) alignment *= 2;
     *block = (struct block){start, size, malloc_usable_size(start), atomic_fetch_add(&numbers, 1)};
     if (block->usable < size) VIOLATION("usable size %zu of %p below the size %zu", block->usable, (void *)start, size);
     if ((uintptr_t)start % alignment) VIOLATION("%p is not aligned to %zu", (void *)start, alignment);
@@ -203,7 +205,6 @@ static void fuzz_malloc(struct worker *worker, struct block *block) {
         if (posix_memalign(&start, alignment, size) != 0) start = NULL;
     } else {
         start = kind <= 2 ? calloc(1, size) : malloc(size);
-        while (alignment < 16 && alignment * 2 <= size) alignment *= 2;
     }
     if (start == NULL && refused != 0 && (kind == 0 || errno == ENOMEM)) return;
     if (start == NULL) VIOLATION("no block of %zu bytes, errno %d", size, errno);
