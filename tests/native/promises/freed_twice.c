@@ -26,6 +26,14 @@ static void expect_one_owner(pid_t child) {
     HOLDS(WIFSIGNALED(status) ? WTERMSIG(status) == SIGABRT : WEXITSTATUS(status) == 0);
 }
 
+/* Is one of these handed out twice? They are sorted. */
+static int two_are_one(char **taken, size_t count) {
+    qsort(taken, count, sizeof *taken, by_address);
+    for (size_t i = 1; i < count; i++)
+        if (taken[i - 1] == taken[i]) return 1;
+    return 0;
+}
+
 enum crime { FREE_AGAIN, RESIZE };
 
 /* 0: every block has one owner. `apart` other blocks are freed between the free and the crime. */
@@ -38,10 +46,7 @@ static int commit(enum crime crime, size_t size, int apart) {
     if (crime == FREE_AGAIN) free(block);
     else taken[0] = realloc(block, size - 1); /* its length serves */
     for (int i = crime; i < TAKEN; i++) taken[i] = malloc(size);
-    qsort(taken, TAKEN, sizeof *taken, by_address);
-    for (int i = 1; i < TAKEN; i++)
-        if (taken[i - 1] == taken[i]) return 1;
-    return 0;
+    return two_are_one(taken, TAKEN);
 }
 
 /* The first copy in a slot below, in the spare magazine, and at every depth of one in the depot. */
@@ -75,10 +80,7 @@ static int free_nobodys(size_t size, int fresh) {
     free(fresh ? block + step * (4 * KIB / step + 1) : victim);
     if (fresh) return 1;
     for (int i = 10; i < TAKEN; i++) memset(taken[i] = malloc(size), 0, size);
-    qsort(taken, TAKEN, sizeof *taken, by_address);
-    for (int i = 1; i < TAKEN; i++)
-        if (taken[i - 1] == taken[i]) return 1;
-    return 0;
+    return two_are_one(taken, TAKEN);
 }
 
 PROMISE(a_free_of_nobodys_block_makes_no_two_owners) {
@@ -88,6 +90,29 @@ PROMISE(a_free_of_nobodys_block_makes_no_two_owners) {
             if (child == 0) _exit(free_nobodys(size, fresh));
             expect_one_owner(child);
         }
+}
+
+/* Freed again when its pages are gone, in a slab of which other blocks stay. 0: every block has one owner. */
+static int free_without_pages(size_t size) {
+    enum { COUNT = 20000, STAYS = 60 };
+    static char *taken[COUNT];
+    for (int i = 0; i < COUNT; i++) memset(taken[i] = malloc(size), 1, size);
+    for (int i = 0; i < COUNT; i++)
+        if (i % STAYS != 0) free(taken[i]);
+    malloc_trim(0);
+    free(taken[COUNT / 2 + STAYS / 2]);
+    for (int i = 0; i < COUNT; i++)
+        if (i % STAYS != 0) memset(taken[i] = malloc(size), i % 2, size);
+    return two_are_one(taken, COUNT);
+}
+
+PROMISE(a_block_freed_when_its_pages_are_gone_has_one_owner) {
+    static const size_t sizes[] = {1000, 5 * KIB, 12 * KIB};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        pid_t child = child_begins();
+        if (child == 0) _exit(free_without_pages(sizes[s]));
+        expect_one_owner(child);
+    }
 }
 
 /* Two threads free one block, once each, at the same time; both have done so before either allocates. */

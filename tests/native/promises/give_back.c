@@ -526,38 +526,6 @@ PROMISE(a_peak_of_many_threads_that_rest_goes_back) {
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
 }
 
-static int address_order(const void *a, const void *b) { return *(char *const *)a < *(char *const *)b ? -1 : 1; }
-
-/* Freed when its pages are gone, in slabs of which other blocks stay: that ends the program, or does nothing. */
-static void free_twice_when_pages_are_gone(size_t size) {
-    enum { COUNT = 20000, STAYS = 60 };
-    for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = malloc(size), 1, size);
-    for (size_t i = 0; i < COUNT; i++)
-        if (i % STAYS != 0) free(blocks[i]);
-    malloc_trim(0);
-    free(blocks[COUNT / 2 + STAYS / 2]);
-    for (size_t i = 0; i < COUNT; i++)
-        if (i % STAYS != 0) memset(blocks[i] = malloc(size), (int)i % 2, size);
-    qsort(blocks, COUNT, sizeof *blocks, address_order);
-    for (size_t i = 1; i < COUNT; i++) HOLDS(blocks[i - 1] != blocks[i]);
-}
-
-static void no_block_is_two(size_t size) {
-    pid_t child = fork();
-    if (child == 0) {
-        fclose(stderr);
-        free_twice_when_pages_are_gone(size);
-        _exit(0);
-    }
-    int status;
-    HOLDS(waitpid(child, &status, 0) == child);
-    HOLDS(WIFSIGNALED(status) ? WTERMSIG(status) == SIGABRT : WEXITSTATUS(status) == 0);
-}
-
-PROMISE(a_small_block_freed_when_its_pages_are_gone_is_not_two) { no_block_is_two(1000); }
-PROMISE(a_medium_block_freed_when_its_pages_are_gone_is_not_two) { no_block_is_two(5 * KIB); }
-PROMISE(a_wide_block_freed_when_its_pages_are_gone_is_not_two) { no_block_is_two(12 * KIB); }
-
 static void *peak_in_thread(void *size) {
     for (size_t i = 0; i < PEAK / 4 / (size_t)size; i++) {
         void *block = malloc((size_t)size);
