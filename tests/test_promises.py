@@ -140,6 +140,29 @@ def test_a_value_that_cannot_be_taken_is_reported_in_one_line(value):
 
 
 @not_of_libc
+@pytest.mark.parametrize(
+    ("value", "is_worth"),
+    [("5000", 5000), ("64K", 64 * KIB), ("64k", 64 * KIB), ("3M", 3 * MIB), ("1G", 1 << 30)],
+)
+def test_a_value_may_be_said_in_powers_of_1024(value, is_worth):
+    assert in_force(HAKMEM_DEPOT_BYTES=value)[1]["depot_bytes"] == is_worth
+
+
+@not_of_libc
+def test_an_unknown_profile_is_reported_in_one_line():
+    done = run([program("promises/told.c"), "it_says_what_is_in_force"], HAKMEM_PROFILE="leen")
+    assert done.stdout.startswith("default\n")
+    said, allowed = done.stderr.removesuffix("\n").split("; allowed: ")
+    assert said == "hakmem: HAKMEM_PROFILE=leen is not known" and set(allowed.split(", ")) == set(PROFILES)
+
+
+@not_of_libc
+def test_a_name_that_may_belong_to_another_version_is_left_alone():
+    done = run([program("promises/told.c"), "it_says_what_is_in_force"], HAKMEM_DEPOT="so much")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("default\n")
+
+
+@not_of_libc
 def test_system_calls_are_printed_when_the_program_ends():
     said = run([program("contract.c"), "free_of_null_does_nothing"], HAKMEM_SS_OS_STATS="1").stderr
     kinds = r"mmap=[1-9]\d* munmap=\d+ madvise=[1-9]\d* mprotect=\d+ mincore=\d+ mbind=0"

@@ -35,13 +35,27 @@ static inline void serve_in_threads(void) {
     for (int i = 0; i < 4; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
 }
 
-/* Resident bytes of this process, read without stdio or the allocator. */
-static inline long resident_bytes(void) {
-    char text[128] = "";
+/* The n-th number of /proc/self/statm, in bytes, read without stdio or the allocator. */
+static inline long statm_bytes(int n) {
+    char text[128] = "", *at = text;
     int statm = open("/proc/self/statm", O_RDONLY);
     HOLDS(statm >= 0 && read(statm, text, sizeof text - 1) > 0);
     close(statm);
-    return strtol(strchr(text, ' '), NULL, 10) * sysconf(_SC_PAGESIZE);
+    while (n-- > 0) at = strchr(at, ' ') + 1;
+    return strtol(at, NULL, 10) * sysconf(_SC_PAGESIZE);
+}
+
+static inline long mapped_bytes(void) { return statm_bytes(0); }
+static inline long resident_bytes(void) { return statm_bytes(1); }
+
+/* Mappings of this process, of which the kernel allows 65530. */
+static inline int mappings(void) {
+    static char text[64 * KIB];
+    int lines = 0, maps = open("/proc/self/maps", O_RDONLY);
+    for (ssize_t length; (length = read(maps, text, sizeof text)) > 0;)
+        for (ssize_t i = 0; i < length; i++) lines += text[i] == '\n';
+    close(maps);
+    return lines;
 }
 
 static inline void wait_for(pid_t child) {

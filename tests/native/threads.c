@@ -1,17 +1,16 @@
 /* What the allocator owes to threads, forks and signals. Every promise ends by itself: a deadlock is found by the
  * alarm that each of them sets, in the parent and in the children alike. */
-#include "promise.h"
+#include "serve.h"
 #include "../../native/include/hakmem.h"
 #include <dlfcn.h>
 #include <limits.h>
-#include <pthread.h>
+#include <malloc.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/time.h>
-#include <sys/wait.h>
 
-enum { KIB = 1 << 10, MIB = 1 << 20, DEADLOCK_S = 40, WORKERS = 4 };
+enum { DEADLOCK_S = 40, WORKERS = 4 };
 
 typedef void *(*thread_main)(void *);
 
@@ -47,29 +46,6 @@ static void *churn(void *seed) {
     return NULL;
 }
 
-/* The n-th number in /proc/self/statm: 0 size, 1 resident, in pages. */
-static long pages(int field) {
-    long values[2];
-    FILE *statm = fopen("/proc/self/statm", "r");
-    HOLDS(statm && fscanf(statm, "%ld %ld", &values[0], &values[1]) == 2);
-    fclose(statm);
-    return values[field];
-}
-
-static int mappings(void) {
-    int lines = 0;
-    FILE *maps = fopen("/proc/self/maps", "r");
-    for (int c; (c = getc(maps)) != EOF;) lines += c == '\n';
-    fclose(maps);
-    return lines;
-}
-
-static void wait_for(pid_t child) {
-    int status;
-    HOLDS(waitpid(child, &status, 0) == child);
-    HOLDS(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
 /* A full process: every pool, a thread of its own, blocks of its parent, stdio and exit handlers. */
 static void live_as_child(void *inherited) {
     alarm(DEADLOCK_S / 2);
@@ -94,12 +70,11 @@ static void come_and_go(int count) {
 PROMISE(ten_thousand_threads_leave_nothing_behind) {
     alarm(2 * DEADLOCK_S);
     come_and_go(500);
-    long size = pages(0), resident = pages(1);
+    long mapped = mapped_bytes(), resident = resident_bytes();
     int maps = mappings();
     come_and_go(10000);
-    long page = sysconf(_SC_PAGESIZE);
-    HOLDS((pages(1) - resident) * page < 32L * MIB);
-    HOLDS((pages(0) - size) * page < 512L * MIB);
+    HOLDS(resident_bytes() - resident < 32 * MIB);
+    HOLDS(mapped_bytes() - mapped < 512 * MIB);
     HOLDS(mappings() - maps < 200);
 }
 
@@ -127,7 +102,28 @@ PROMISE(a_crowd_of_threads_is_served_and_forgotten) {
             HOLDS(pthread_create(&threads[i], &small_stacks, hold_and_leave, NULL) == 0);
         for (int i = 0; i < CROWD; i++) pthread_join(threads[i], NULL);
     }
-    HOLDS(pages(1) * sysconf(_SC_PAGESIZE) < 256L * MIB);
+    HOLDS(resident_bytes() < 256 * MIB);
+}
+
+/* ---- a thread with hardly a stack ---- */
+
+static void *serve_all(void *unused) {
+    serve_every_size(NULL);
+    free(aligned_alloc(64 * KIB, 1 * MIB));
+    malloc_trim(0);
+    return unused;
+}
+
+PROMISE(the_least_stack_is_enough) {
+    pthread_t thread;
+    pthread_attr_t least;
+    pthread_attr_init(&least);
+    HOLDS(pthread_attr_setstacksize(&least, PTHREAD_STACK_MIN) == 0);
+    alarm(DEADLOCK_S);
+    for (int i = 0; i < 20; i++) {
+        HOLDS(pthread_create(&thread, &least, serve_all, NULL) == 0);
+        HOLDS(pthread_join(thread, NULL) == 0);
+    }
 }
 
 /* ---- blocks cross threads ---- */
@@ -164,7 +160,7 @@ PROMISE(blocks_are_freed_by_other_threads) {
         free(pipes[i]);
     }
     HOLDS(produced == consumed);
-    HOLDS(pages(1) * sysconf(_SC_PAGESIZE) < 200L * MIB);
+    HOLDS(resident_bytes() < 200 * MIB);
 }
 
 enum { LEGACY = 5000 };
@@ -188,9 +184,9 @@ PROMISE(blocks_of_dead_threads_live_on_and_are_used_again) {
                 HOLDS(legacy[i][j][0] == 0x20 + (char)i && legacy[i][j][15] == 0x20 + (char)i);
                 if (j % 500 || round % 2) free(legacy[i][j]); /* a few outlive every round */
             }
-        if (round == 5) resident = pages(1);
+        if (round == 5) resident = resident_bytes();
     }
-    HOLDS((pages(1) - resident) * sysconf(_SC_PAGESIZE) < 64L * MIB);
+    HOLDS(resident_bytes() - resident < 64 * MIB);
 }
 
 /* One thread only allocates, another only frees: memory must circulate. */
@@ -212,7 +208,7 @@ PROMISE(memory_circulates_from_consumer_to_producer) {
         while (!atomic_compare_exchange_weak(&pipes[i % PIPES], &empty, block)) empty = NULL, sched_yield();
     }
     pthread_join(consumer, NULL);
-    HOLDS(pages(1) * sysconf(_SC_PAGESIZE) < 64L * MIB);
+    HOLDS(resident_bytes() < 64 * MIB);
 }
 
 /* ---- thread exit ---- */
@@ -241,9 +237,9 @@ PROMISE(tls_destructors_may_allocate_in_every_round) {
         pthread_t threads[WORKERS];
         start_all(threads, exit_with_destructors);
         join_all(threads);
-        if (i == 600) resident = pages(1);
+        if (i == 600) resident = resident_bytes();
     }
-    HOLDS((pages(1) - resident) * sysconf(_SC_PAGESIZE) < 16L * MIB);
+    HOLDS(resident_bytes() - resident < 16 * MIB);
 }
 
 enum { CROWD = 64 };
@@ -294,9 +290,9 @@ PROMISE(threads_that_allocate_first_in_their_last_round_of_destructors_leave_not
         pthread_t thread;
         HOLDS(pthread_create(&thread, NULL, end_alone, NULL) == 0);
         pthread_join(thread, NULL);
-        if (i == 600) resident = pages(1);
+        if (i == 600) resident = resident_bytes();
     }
-    HOLDS((pages(1) - resident) * sysconf(_SC_PAGESIZE) < 16L * MIB);
+    HOLDS(resident_bytes() - resident < 16 * MIB);
 }
 
 static void *churn_forever(void *seed) {
@@ -432,7 +428,27 @@ PROMISE(late_atfork_handlers_may_allocate) {
 PROMISE(vfork_and_system_work_beside_allocating_threads) {
     alarm(DEADLOCK_S);
     start(churn_forever, (void *)11);
-    for (int i = 0; i < 20; i++) HOLDS(system("exit 0") == 0);
+    for (int i = 0; i < 20; i++) {
+        HOLDS(system("exit 0") == 0);
+        pid_t child = vfork();
+        if (child == 0) _exit(execl("/bin/sh", "sh", "-c", "exit 0", NULL));
+        wait_for(child);
+    }
+}
+
+/* No hook of fork is called. The parent has one thread: so little has been taken that there is no helper. */
+PROMISE(a_child_made_past_the_hooks_of_fork_is_served) {
+    pid_t (*past_hooks)(void) = (pid_t(*)(void))dlsym(RTLD_DEFAULT, "_Fork"); /* since glibc 2.34 */
+    if (past_hooks == NULL) UNTRIED("this libc has no _Fork");
+    char *inherited = memset(malloc(100), 1, 100);
+    pid_t child = past_hooks();
+    HOLDS(child >= 0);
+    if (child == 0) {
+        HOLDS(inherited[99] == 1);
+        live_as_child(inherited);
+    }
+    wait_for(child);
+    churn((void *)2);
 }
 
 /* ---- signals and cancellation ---- */

@@ -273,15 +273,6 @@ PROMISE(a_program_starts_with_little_data) {
     keep_in_new_process("limited_data_starts", limit_data_to_64_mib, environ);
 }
 
-static int mappings(void) {
-    static char text[64 * KIB];
-    int lines = 0, maps = open("/proc/self/maps", O_RDONLY);
-    for (ssize_t length; (length = read(maps, text, sizeof text)) > 0;)
-        for (ssize_t i = 0; i < length; i++) lines += text[i] == '\n';
-    close(maps);
-    return lines;
-}
-
 PROMISE(few_mappings_are_needed) {
     enum { BLOCKS = 12000 };
     static void *blocks[BLOCKS];

@@ -123,15 +123,6 @@ static bool huge_pages_come(void) {
     return few;
 }
 
-static int mappings(void) {
-    FILE *maps = fopen("/proc/self/maps", "r");
-    int count = 0;
-    for (int c; (c = getc(maps)) != EOF;) count += c == '\n';
-    fclose(maps);
-    return count;
-}
-
-/* The kernel allows 65530. */
 PROMISE(few_mappings_are_needed_where_large_blocks_were) {
     enum { SIZE = 60000, COUNT = PEAK / SIZE };
     memset(blocks, 0, sizeof blocks);
