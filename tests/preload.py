@@ -71,9 +71,18 @@ def program(source, *flags):
 
 
 def inlined():
-    """Flags with which a program inlines malloc and free, as hakmem.h has them."""
+    """Flags with which a program inlines malloc and free, as hakmem.h has them.
+
+    The header includes libc's before the program can ask for what is GNU's."""
     header = build.NATIVE / "include" / "hakmem.h"
-    return "-include", header, library(), "-Dmalloc=hak_malloc_inline", "-Dfree=hak_free_inline"
+    return (
+        "-D_GNU_SOURCE=",
+        "-include",
+        header,
+        library(),
+        "-Dmalloc=hak_malloc_inline",
+        "-Dfree=hak_free_inline",
+    )
 
 
 def run(command, timeout=120, preload=True, stdin=None, cwd=None, **environment):

@@ -1,5 +1,7 @@
 """The malloc family's contract, C++'s operators, and threads, forks and signals: one process a promise."""
 
+import re
+
 import pytest
 from preload import (
     FUZZ_SETTINGS,
@@ -14,27 +16,39 @@ from preload import (
     run,
 )
 
-SOURCES = ("contract.c", "contract.cc", "replaced.cc", "threads.c")
+CONTRACT = ("contract.c", "contract.cc", "replaced.cc")
 FUZZ_SECONDS = round(60 * MINUTES) or 2
 
 
-@pytest.mark.parametrize(
-    ("source", "promise"), [(source, promise) for source in SOURCES for promise in promises(source)]
-)
+def each_promise(*sources):
+    """Parametrizes a test by source and promise."""
+    return pytest.mark.parametrize(
+        ("source", "promise"), [(source, promise) for source in sources for promise in promises(source)]
+    )
+
+
+@each_promise(*CONTRACT, "threads.c")
 def test_promise_is_kept(source, promise):
     keep(source, promise)
 
 
 @pytest.mark.parametrize("profile", ["hardened", "lean"])
-@pytest.mark.parametrize("promise", promises("contract.c"))
-def test_profiles_keep_the_contract(promise, profile):
-    keep("contract.c", promise, HAKMEM_PROFILE=profile)
+@each_promise(*CONTRACT)
+def test_profiles_keep_the_contract(source, promise, profile):
+    keep(source, promise, HAKMEM_PROFILE=profile)
 
 
 @not_of_libc
-@pytest.mark.parametrize("promise", promises("contract.c"))
-def test_libcs_allocator_keeps_the_contract_behind_the_same_entry_points(promise):
-    keep("contract.c", promise, HAKMEM_FORCE_LIBC_ALLOC="1")
+@each_promise(*CONTRACT)
+def test_libcs_allocator_keeps_the_contract_behind_the_same_entry_points(source, promise):
+    keep(source, promise, HAKMEM_FORCE_LIBC_ALLOC="1")
+
+
+@pytest.mark.parametrize(
+    "promise", [name for name in promises("threads.c") if re.search("fork|child|process|stack|cancel", name)]
+)
+def test_hardened_processes_fork_and_end_as_others_do(promise):
+    keep("threads.c", promise, HAKMEM_PROFILE="hardened")
 
 
 def test_new_throws_in_a_plugin_of_a_program_without_the_cxx_library():

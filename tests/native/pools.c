@@ -1,11 +1,8 @@
 /* What a stack pool promises: addresses that never move, statistics that add up, misuse that is told by its code. */
-#include "promise.h"
+#include "serve.h"
 #include "hakmem.h"
-#include <pthread.h>
 #include <linux/mempolicy.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 enum { MANY = 100000, THREADS = 4, ROUNDS = 200, BURST = 150 };
 
@@ -62,8 +59,7 @@ PROMISE(a_fork_while_pools_are_made_leaves_a_child_that_makes_some) {
             hak_pool_destroy(hak_pool_new(32, 8));
             _exit(0);
         }
-        int status;
-        HOLDS(waitpid(child, &status, 0) == child && status == 0);
+        wait_for(child);
     }
 }
 
@@ -352,7 +348,6 @@ PROMISE(more_threads_than_lanes_share_a_pool) {
 
 PROMISE(a_child_may_use_pools_made_before_the_fork) {
     hak_pool_t *pool = hak_pool_new(64, 16), *shared = hak_pool_new_shared(64, 16);
-    int status;
     hak_pool_allocate(shared);
     pid_t child = fork();
     if (child == 0) {
@@ -360,7 +355,7 @@ PROMISE(a_child_may_use_pools_made_before_the_fork) {
         HOLDS(hak_pool_new_shared(64, 16) != NULL);
         _exit(0);
     }
-    HOLDS(waitpid(child, &status, 0) == child && status == 0);
+    wait_for(child);
 }
 
 static void *keep_at_hand(void *pool) {
@@ -377,7 +372,6 @@ PROMISE(a_child_shrinks_what_its_parents_threads_kept_at_hand) {
 #endif
     hak_pool_t *pool = hak_pool_new_shared(64, 16);
     pthread_t thread;
-    int status;
     pthread_barrier_init(&barrier, NULL, 2);
     HOLDS(pthread_create(&thread, NULL, keep_at_hand, pool) == 0);
     pthread_barrier_wait(&barrier);
@@ -386,7 +380,7 @@ PROMISE(a_child_shrinks_what_its_parents_threads_kept_at_hand) {
         HOLDS(hak_pool_shrink(pool) == HAK_POOL_OK && stats_of(pool).capacity == 0);
         _exit(0);
     }
-    HOLDS(waitpid(child, &status, 0) == child && status == 0);
+    wait_for(child);
 }
 
 enum { HEIRS = 40, TAKEN = 600 };
@@ -405,11 +399,6 @@ static void *inherit(void *place) {
     for (int i = 0; i < TAKEN; i++) ((void **)place)[i] = hak_pool_allocate(common);
     pthread_barrier_wait(&barrier); /* each is a thread of its own */
     return NULL;
-}
-
-static int by_address(const void *a, const void *b) {
-    const char *x = *(char *const *)a, *y = *(char *const *)b;
-    return (x > y) - (x < y);
 }
 
 /* What other threads did when a process forked was half done: their objects may be lost to the child. */
@@ -432,8 +421,7 @@ PROMISE(a_child_gets_no_object_twice) {
             for (int j = 1; j < HEIRS * TAKEN; j++) HOLDS(all[j] != all[j - 1]);
             _exit(0);
         }
-        int status;
-        HOLDS(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        wait_for(child);
     }
 }
 

@@ -15,6 +15,12 @@ static inline size_t next_random(void) {
     return (state = state * UINT64_C(6364136223846793005) + 1442695040888963407u) >> 33;
 }
 
+/* The order of what pointers lead to, for qsort. */
+static inline int by_address(const void *one, const void *two) {
+    const char *a = *(char *const *)one, *b = *(char *const *)two;
+    return (a > b) - (a < b);
+}
+
 /* One block of every size up to 2 MiB, touched, grown, and freed; a little of everything an allocator does. */
 static inline void *serve_every_size(void *unused) {
     (void)unused;

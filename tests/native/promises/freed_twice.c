@@ -7,11 +7,6 @@
 
 enum { TAKEN = 12000 };
 
-static int by_address(const void *one, const void *two) {
-    const char *a = *(char *const *)one, *b = *(char *const *)two;
-    return a < b ? -1 : a > b;
-}
-
 /* 0 in a silent child, that tries; there every block has one owner, or the program is ended. */
 static pid_t child_begins(void) {
     pid_t child = fork();
