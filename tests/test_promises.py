@@ -363,6 +363,13 @@ def test_library_needs_libc_alone():
 
 
 @not_of_libc
+def test_names_that_not_every_allocator_has_are_exported_too():
+    """Libc's of the same name would free blocks that are none of its, or give nothing back."""
+    defined = re.findall(r" GLOBAL +DEFAULT +\d+ (\w+)$", readelf("--dyn-syms"), re.MULTILINE)
+    assert {"cfree", "free_sized", "free_aligned_sized", "malloc_trim"} <= set(defined)
+
+
+@not_of_libc
 def test_static_tls_leaves_room_for_others():
     """The loader keeps about 1.7 KB of static TLS for everything that is loaded late."""
     sizes = re.findall(r"^  TLS +0x\w+ 0x\w+ 0x\w+ 0x\w+ (0x\w+)", readelf("-l"), re.MULTILINE)

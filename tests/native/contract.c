@@ -56,12 +56,13 @@ static const size_t hopeless[] = {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 15, SIZE_MA
 PROMISE(the_whole_family_comes_from_one_library) {
     static const char *const family[] = {"malloc",        "free",         "calloc", "realloc", "reallocarray",
                                          "aligned_alloc", "memalign",     "valloc", "pvalloc", "posix_memalign",
-                                         "malloc_usable_size", "cfree"};
+                                         "malloc_usable_size", "cfree", "free_sized", "free_aligned_sized"};
+    enum { EACH = sizeof family / sizeof *family, NOT_EVERYWHERE = EACH - 3 };
     Dl_info malloc_info, info;
     HOLDS(dladdr(dlsym(RTLD_DEFAULT, "malloc"), &malloc_info));
-    for (size_t i = 0; i < sizeof family / sizeof *family; i++) {
+    for (int i = 0; i < EACH; i++) {
         void *symbol = dlsym(RTLD_DEFAULT, family[i]);
-        if (symbol == NULL && strcmp(family[i], "cfree") == 0) continue; /* gone since glibc 2.26 */
+        if (symbol == NULL && i >= NOT_EVERYWHERE) continue; /* gone since glibc 2.26, or new in C23 */
         HOLDS(symbol != NULL && dladdr(symbol, &info));
         HOLDS(strcmp(info.dli_fname, malloc_info.dli_fname) == 0);
     }
