@@ -459,7 +459,7 @@ PROMISE(realloc_to_zero_frees_or_gives_a_block) {
     for EACH_EDGE_SIZE (size) free(realloc(malloc(size), opaque(0))); /* either is allowed; leaks are not */
     for (size_t size = 1 * KIB; size <= 1 * MIB; size *= 32) {
         long before = resident_bytes();
-        for (size_t bytes = 0; bytes < 512 * MIB; bytes += size) free(realloc(memset(malloc(size), 1, size), opaque(0)));
+        for (size_t i = 0; i < 512 * MIB / size; i++) free(realloc(memset(malloc(size), 1, size), opaque(0)));
         HOLDS(resident_bytes() - before < 128 * MIB);
     }
 }
