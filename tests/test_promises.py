@@ -203,7 +203,20 @@ int main(void) { void *block = malloc(1); free(block); return puts("") < 0 || bl
 """
 BOUND_CXX = """
 #include <cstdio>
-int main() { int *one = new int(1), *some = new int[9]; delete one; delete[] some; return std::puts("") < 0; }
+#include <new>
+struct Ends { ~Ends() {} };
+int main() {
+    int *one = new int(1), *some = new int[9];
+    delete one;
+    delete[] some;
+    delete[] new Ends[9];
+    ::operator delete(::operator new(10));
+    return std::puts("") < 0;
+}
+"""
+REPLACED_CXX = """
+#include <cstdlib>
+void operator delete[](void *block) noexcept { std::free(block); }
 """
 FIRST = """
 #define _GNU_SOURCE
@@ -236,6 +249,14 @@ def test_operators_of_cxx_are_bound_before_the_program_begins(tmp_path):
     if shutil.which("g++") is None:
         pytest.skip("no compiler: apt install g++")
     assert asked_for(tmp_path, compiler="g++", text=BOUND_CXX) == {"puts": "libc.so.6"}
+
+
+@not_of_libc
+def test_where_a_program_replaces_one_operator_all_stay_as_they_are(tmp_path):
+    if shutil.which("g++") is None:
+        pytest.skip("no compiler: apt install g++")
+    names = asked_for(tmp_path, compiler="g++", text=BOUND_CXX + REPLACED_CXX)
+    assert {names[name] for name in ("_Znwm", "_Znam", "_ZdlPv")} == {"libstdc++.so.6"}
 
 
 @not_of_libc
