@@ -29,6 +29,7 @@ static const char *promise_name;
 #define PROMISE(title)                                                                                       \
     static void title(void);                                                                                 \
     __attribute__((constructor)) static void title##_listed(void) {                                          \
+        if (promise_count == PROMISES_MAX) abort();                                                          \
         promises[promise_count].name = #title;                                                               \
         promises[promise_count++].try_it = title;                                                            \
     }                                                                                                        \

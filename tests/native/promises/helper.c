@@ -1,7 +1,7 @@
 /* Promise 8: a background thread, if there is one, is nobody's concern. Each promise first does what may start one. */
+#include "../library.h"
 #include "../serve.h"
 #include <dirent.h>
-#include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -330,10 +330,8 @@ PROMISE(exit_does_not_wait_for_the_helper) {
 }
 
 PROMISE(the_helper_rests_where_nothing_is_free_whatever_the_batch) {
-    int (*set)(const char *, int64_t) = (int (*)(const char *, int64_t))dlsym(RTLD_DEFAULT, "hak_knob_set");
-    if (set == NULL) UNTRIED("this allocator has no knobs");
-    set("purge_batch_bytes", 0);
-    set("purge_delay_ms", 0);
+    set_knob("purge_batch_bytes", 0);
+    set_knob("purge_delay_ms", 0);
     wake_helper();
     sleep(1);
     unsigned long before = of_other_threads(switches);

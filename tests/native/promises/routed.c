@@ -3,12 +3,18 @@
 #include "../serve.h"
 #include <stdbool.h>
 
+static int rule_set(uint64_t address, int rule) {
+    return ((int (*)(uint64_t, int))library("hak_site_set"))(address, rule);
+}
+
+static size_t sites_read(hak_site_t *rows, size_t room) {
+    return ((size_t(*)(hak_site_t *, size_t))library("hak_site_read"))(rows, room);
+}
+
 /* All that were seen get the rule. */
 static void rule_all(int rule) {
-    int (*set)(uint64_t, int) = (int (*)(uint64_t, int))library("hak_site_set");
-    size_t (*read)(hak_site_t *, size_t) = (size_t (*)(hak_site_t *, size_t))library("hak_site_read");
     static hak_site_t rows[1024];
-    for (size_t i = read(rows, 1024); i-- > 0;) HOLDS(set(rows[i].address, rule) == 0);
+    for (size_t i = sites_read(rows, 1024); i-- > 0;) HOLDS(rule_set(rows[i].address, rule) == 0);
 }
 
 PROMISE(alignment_is_honoured_under_every_rule) {
@@ -33,16 +39,14 @@ static __attribute__((noinline)) char *ask(size_t size) {
 
 /* The site's row, NULL while it has none. */
 static hak_site_t *site_of(char *(*asks)(size_t)) {
-    size_t (*read)(hak_site_t *, size_t) = (size_t (*)(hak_site_t *, size_t))library("hak_site_read");
     static hak_site_t rows[1024];
-    for (size_t i = read(rows, 1024); i-- > 0;)
+    for (size_t i = sites_read(rows, 1024); i-- > 0;)
         if (rows[i].address - (uintptr_t)asks < 64) return &rows[i];
     return NULL;
 }
 
 static void rule_ask(int rule) {
-    int (*set)(uint64_t, int) = (int (*)(uint64_t, int))library("hak_site_set");
-    HOLDS(set(site_of(ask)->address, rule) == 0);
+    HOLDS(rule_set(site_of(ask)->address, rule) == 0);
     HOLDS(site_of(ask)->rule == rule && site_of(ask)->by_hand == (rule != HAK_SITE_NONE));
 }
 
@@ -110,20 +114,19 @@ PROMISE(a_rule_set_by_hand_is_not_unlearnt) {
  * by hand. */
 PROMISE(sites_give_way_to_others_but_not_rules_set_by_hand) {
     enum { ADDRESSES = 20000, ROWS = 1024 };
-    int (*set)(uint64_t, int) = (int (*)(uint64_t, int))library("hak_site_set");
-    size_t (*read)(hak_site_t *, size_t) = (size_t (*)(hak_site_t *, size_t))library("hak_site_read");
     static hak_site_t rows[ROWS];
     static bool taken[ADDRESSES];
     set_knob("site_rules", 1);
     for (int i = 0; i < 10; i++) free(realloc(ask(100 * KIB), 1 * MIB));
     HOLDS(site_of(ask)->growths > 0);
-    HOLDS(set(1, HAK_SITE_GROWTH + 1) == -1 && set(1, HAK_SITE_NONE - 1) == -1 && set(0, HAK_SITE_RUN) == -1);
-    for (uint64_t address = 1; site_of(ask) != NULL; address++) HOLDS(set(address, HAK_SITE_NONE) == 0);
-    for (size_t i = read(rows, ROWS); i-- > 0;) HOLDS(rows[i].growths == 0);
+    HOLDS(rule_set(1, HAK_SITE_GROWTH + 1) == -1 && rule_set(1, HAK_SITE_NONE - 1) == -1);
+    HOLDS(rule_set(0, HAK_SITE_RUN) == -1);
+    for (uint64_t address = 1; site_of(ask) != NULL; address++) HOLDS(rule_set(address, HAK_SITE_NONE) == 0);
+    for (size_t i = sites_read(rows, ROWS); i-- > 0;) HOLDS(rows[i].growths == 0);
     size_t set_by_hand = 0, seen = 0;
     for (uint64_t address = 1; address < ADDRESSES; address++)
-        set_by_hand += taken[address] = set(address, HAK_SITE_FRESH) == 0;
-    for (size_t i = read(rows, ROWS); i-- > 0;) seen += rows[i].by_hand && taken[rows[i].address];
+        set_by_hand += taken[address] = rule_set(address, HAK_SITE_FRESH) == 0;
+    for (size_t i = sites_read(rows, ROWS); i-- > 0;) seen += rows[i].by_hand && taken[rows[i].address];
     HOLDS(seen == set_by_hand && seen > ROWS / 2);
 }
 
@@ -138,12 +141,11 @@ PROMISE(zeroed_blocks_are_routed_and_zero_under_every_rule) {
     enum { HELD = 8 };
     char *held[HELD];
     static const size_t sizes[] = {5000, 20 * KIB, 100 * KIB, 600 * KIB, 3 * MIB, 40 * MIB};
-    int (*set)(uint64_t, int) = (int (*)(uint64_t, int))library("hak_site_set");
     set_knob("site_rules", 1);
     free(ask_for_zeros(100 * KIB));
     HOLDS(site_of(ask_for_zeros)->allocations == 1);
     for (int rule = HAK_SITE_NONE; rule <= HAK_SITE_GROWTH; rule++) {
-        HOLDS(set(site_of(ask_for_zeros)->address, rule) == 0);
+        HOLDS(rule_set(site_of(ask_for_zeros)->address, rule) == 0);
         for (int again = 0; again < 40; again++)
             for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i += again < 4 ? 1 : 3) {
                 int count = again < 4 && sizes[i] < 4 * MIB ? HELD : 1;
@@ -161,12 +163,11 @@ PROMISE(zeroed_blocks_are_routed_and_zero_under_every_rule) {
 }
 
 PROMISE(a_zeroed_giant_is_touched_by_its_caller_alone_under_every_rule) {
-    int (*set)(uint64_t, int) = (int (*)(uint64_t, int))library("hak_site_set");
     set_knob("site_rules", 1);
     long before = resident_bytes();
     for (int rule = HAK_SITE_NONE; rule <= HAK_SITE_GROWTH; rule++) {
         HOLDS(ask_for_zeros(60 * MIB) != NULL); /* kept: the next one is new, too */
-        HOLDS(set(site_of(ask_for_zeros)->address, rule) == 0);
+        HOLDS(rule_set(site_of(ask_for_zeros)->address, rule) == 0);
     }
     HOLDS(resident_bytes() - before < 8 * MIB);
 }
