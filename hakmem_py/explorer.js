@@ -67,8 +67,8 @@ const ucb = (b, i) =>
   b.mean[i] + b.rule.explore * (b.scale * Math.sqrt(b.rule.factor * b.rule.xi * naturalLog(b.remembered) / b.weight[i]));
 
 function tuned(b, i) {
-  const n = b.weight[i], t = naturalLog(b.steps), variance = b.square[i] / n - b.mean[i] * b.mean[i] + Math.sqrt(2 * t / n);
-  return b.mean[i] + b.rule.explore * Math.sqrt(t / n * Math.min(variance, 0.25));
+  const n = b.weight[i], t = naturalLog(b.steps), variance = b.state[i] / n - b.mean[i] * b.mean[i] + Math.sqrt(2 * t / n);
+  return b.mean[i] + b.rule.explore * Math.sqrt(t / n * Math.min(Math.max(variance, 0), 0.25));
 }
 
 /* The largest q with n kl(mean, q) <= ln t, by Newton's steps from the right. */
@@ -185,7 +185,7 @@ function halving(b) {
  * not of the mean's kind, presets. */
 const RULES = {
   "ucb1": { index: ucb, scale: 1 },
-  "ucb1-tuned": { index: tuned },
+  "ucb1-tuned": { index: tuned, learn: (b, arm, reward) => { b.state[arm] += reward * reward; } },
   "ucb-scaled": { index: ucb, scale: 0 },
   "ucb-near": { index: ucb, among: nearest, scale: 0, gamma: 0.98, least: 0.005 },
   "ucb-restart": { index: ucb, scale: 0, restart: 8 },
@@ -203,7 +203,7 @@ const UNUSED = { among: everyArm, pick: highest, factor: 1, xi: 2, gamma: 1, arm
 
 // ---------------------------------------------------------------- bandit.c
 
-const MEMORY = ["weight", "sum", "square", "mean"];
+const MEMORY = ["weight", "sum", "mean"];
 
 export class Bandit {
   /* parameters: those of the C policy, and explore: a factor of every bonus (of epsilon, mix or budget where
@@ -298,10 +298,9 @@ export class Bandit {
       if (this.probation !== null) return;
     }
     if (this.rule.gamma !== 1)
-      for (let i = 0; i < this.arms; i++) for (const row of [this.weight, this.sum, this.square]) row[i] *= this.rule.gamma;
+      for (let i = 0; i < this.arms; i++) for (const row of [this.weight, this.sum]) row[i] *= this.rule.gamma;
     this.weight[arm]++;
     this.sum[arm] += reward;
-    this.square[arm] += reward * reward;
     this.mean[arm] = this.sum[arm] / this.weight[arm];
     this.steps++;
     this.rule.learn?.(this, arm, reward);

@@ -241,7 +241,7 @@ typedef struct hak_parameter_t {
 
 typedef struct hak_regime_t { /* what was known of the arms while rewards stayed the same; fields as in hak_bandit_t */
     uint64_t steps;
-    double weight[HAK_BANDIT_ARMS], sum[HAK_BANDIT_ARMS], square[HAK_BANDIT_ARMS], mean[HAK_BANDIT_ARMS];
+    double weight[HAK_BANDIT_ARMS], sum[HAK_BANDIT_ARMS], mean[HAK_BANDIT_ARMS];
 } hak_regime_t;
 
 typedef struct hak_bandit_t {
@@ -257,11 +257,10 @@ typedef struct hak_bandit_t {
     double log_ahead;
     double weight[HAK_BANDIT_ARMS]; /* N_i: pulls of the arm remembered (windowed, discounted) */
     double sum[HAK_BANDIT_ARMS];    /* of their rewards, weighted alike */
-    double square[HAK_BANDIT_ARMS]; /* of their squared rewards */
     double carry[HAK_BANDIT_ARMS];  /* rounding left over from sum, kept with a window */
     double mean[HAK_BANDIT_ARMS];   /* sum / weight */
     double width[HAK_BANDIT_ARMS];  /* 1 / sqrt(weight), kept where nothing is forgotten */
-    double state[HAK_BANDIT_ARMS];  /* the policy's own: EMA, rating - 1500, log weight, sample, 1 if dropped */
+    double state[HAK_BANDIT_ARMS];  /* the policy's own: EMA, rating - 1500, sum of squares, ... (policy.c) */
     double rise[HAK_BANDIT_ARMS];   /* CUSUM of rewards above the mean, in noise units */
     double fall[HAK_BANDIT_ARMS];   /* and below */
     double last[HAK_BANDIT_ARMS];   /* latest reward of the arm */

@@ -139,6 +139,18 @@ PROMISE(kl_ucb_solves_its_equation)
     }
 }
 
+PROMISE(ucb1_tuned_learns_where_rounding_drowns_the_variance)
+{
+    hak_bandit_t b = bandit("ucb1-tuned", 3);
+    uint64_t random = 12;
+    for (int t = 0; t < 300; t++) {
+        int arm = hak_bandit_select(&b);
+        hak_bandit_update(&b, arm, 1e9 + 50 * arm + random_normal(&random));
+        HOLDS(t < 3 || isfinite(hak_bandit_index(&b, arm)));
+    }
+    HOLDS(b.pulls[2] > 290);
+}
+
 PROMISE(noise_is_estimated_and_scales_the_bonus)
 {
     hak_bandit_t b = bandit("ucb-scaled", 2);

@@ -120,7 +120,6 @@ static void window_remember(hak_bandit_t *b, int arm, double reward)
         int leaving = b->window_arm[slot];
         double old = b->window_reward[slot];
         b->weight[leaving] -= 1.0;
-        b->square[leaving] -= old * old;
         carried_add(&b->sum[leaving], &b->carry[leaving], -old);
         b->mean[leaving] = b->weight[leaving] > 0.0 ? (b->sum[leaving] + b->carry[leaving]) / b->weight[leaving] : 0.0;
     }
@@ -128,7 +127,6 @@ static void window_remember(hak_bandit_t *b, int arm, double reward)
     b->window_reward[slot] = reward;
     b->oldest = slot + 1 < size ? slot + 1 : 0;
     b->weight[arm] += 1.0;
-    b->square[arm] += reward * reward;
     carried_add(&b->sum[arm], &b->carry[arm], reward);
     b->mean[arm] = (b->sum[arm] + b->carry[arm]) / b->weight[arm];
 }
@@ -137,10 +135,9 @@ static ALWAYS_INLINE void plain_remember(hak_bandit_t *b, int arm, double reward
 {
     double gamma = b->parameter[P_GAMMA];
     if (gamma != 1.0)
-        for (int i = 0; i < b->arms; i++) b->weight[i] *= gamma, b->sum[i] *= gamma, b->square[i] *= gamma;
+        for (int i = 0; i < b->arms; i++) b->weight[i] *= gamma, b->sum[i] *= gamma;
     b->weight[arm] += 1.0;
     b->sum[arm] += reward;
-    b->square[arm] += reward * reward;
     b->mean[arm] = b->sum[arm] / b->weight[arm];
     b->width[arm] = 1.0 / square_root(b->weight[arm]);
 }
@@ -151,7 +148,6 @@ static void bandit_forget(hak_bandit_t *b) /* what is known of the arms; not par
     b->steps = 0;
     memset(b->weight, 0, row);
     memset(b->sum, 0, row);
-    memset(b->square, 0, row);
     memset(b->carry, 0, row);
     memset(b->mean, 0, row);
     memset(b->state, 0, row);
@@ -184,7 +180,6 @@ static void regime_keep(hak_bandit_t *b)
     shelf->steps = b->steps;
     memcpy(shelf->weight, b->weight, sizeof b->weight);
     memcpy(shelf->sum, b->sum, sizeof b->sum);
-    memcpy(shelf->square, b->square, sizeof b->square);
     memcpy(shelf->mean, b->mean, sizeof b->mean);
     if (b->regimes <= b->shelf) b->regimes = b->shelf + 1;
 }
@@ -196,7 +191,6 @@ static void regime_resume(hak_bandit_t *b, int shelf)
     b->steps = regime->steps;
     memcpy(b->weight, regime->weight, sizeof b->weight);
     memcpy(b->sum, regime->sum, sizeof b->sum);
-    memcpy(b->square, regime->square, sizeof b->square);
     memcpy(b->mean, regime->mean, sizeof b->mean);
     for (int i = 0; i < b->arms; i++)
         if (b->weight[i] > 0.0) b->width[i] = 1.0 / square_root(b->weight[i]);

@@ -203,7 +203,7 @@ static const struct policy policies[] = {
     {"ucb1", "mean + sqrt(2 ln t / n) (Auer, Cesa-Bianchi, Fischer 2002)",
      ucb_pick, ucb_index, NULL, 1.0, true, TAKES(RESTART(0))},
     {"ucb1-tuned", "UCB1 with the variance's upper bound for the 2, at most 1/4 (the same paper, section 4)",
-     tuned_pick, tuned_index, NULL, 0.0, true, TAKES(RESTART(0))},
+     tuned_pick, tuned_index, tuned_learn, 0.0, true, TAKES(RESTART(0))},
     {"ucb-scaled", "mean + s sqrt(2 ln t / n), s the noise of the rewards",
      ucb_pick, ucb_index, NULL, 1.0, true, TAKES({P_SCALE, 0.0}, {P_GAMMA, 1.0}, RESTART(0))},
     {"ucb-restart", "ucb-scaled that forgets all when a change is detected",

@@ -66,14 +66,16 @@ static int ucb_pick(hak_bandit_t *b)
     return choice;
 }
 
-/* UCB1-tuned: an upper bound of the arm's variance, at most 1/4, takes the place of the 2 under the root. */
+/* UCB1-tuned: an upper bound of the arm's variance, at most 1/4, takes the place of the 2 under the root. state holds
+ * the sums of squared rewards. Where these are large against the variance, rounding may make it negative. */
 static double tuned_index(const hak_bandit_t *b, int arm)
 {
     double n = b->weight[arm], mean = b->mean[arm];
     if (n <= 0.0) return INFINITE;
     double log_t = natural_log((double)b->steps);
-    double variance = b->square[arm] / n - mean * mean + square_root(2.0 * log_t / n);
-    return mean + square_root(log_t / n * (variance < 0.25 ? variance : 0.25));
+    double variance = b->state[arm] / n - mean * mean + square_root(2.0 * log_t / n);
+    variance = variance < 0.0 ? 0.0 : variance < 0.25 ? variance : 0.25;
+    return mean + square_root(log_t / n * variance);
 }
 
 /* KL-UCB: the largest q with n kl(mean, q) <= ln t + c ln ln t, kl the Bernoulli divergence. kl is convex right of the
@@ -136,4 +138,11 @@ static int near_pick(hak_bandit_t *b)
 }
 
 static int tuned_pick(hak_bandit_t *b) { return highest(b, tuned_index); }
+
+static void tuned_learn(hak_bandit_t *b, int arm, double reward, double busy)
+{
+    (void)busy;
+    b->state[arm] += reward * reward;
+}
+
 static int kl_pick(hak_bandit_t *b) { return highest(b, kl_index); }
