@@ -280,7 +280,7 @@ export class Bandit {
       this.steps = this.regimes[match].steps;
     }
     this.shelf = match >= 0 ? match : kept < this.rule.recall ? kept : (before + 1) % this.rule.recall;
-    this.restarts += this.shelf !== before;
+    this.restarts += match !== before;
   }
 
   update(arm, reward) {

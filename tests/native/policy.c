@@ -228,6 +228,18 @@ PROMISE(where_much_is_lost_the_next_arm_up_is_tried_at_once)
     HOLDS(top.pulls[5] == 6);
 }
 
+PROMISE(with_one_shelf_every_new_regime_is_counted)
+{
+    hak_bandit_t b = bandit("ucb-recall", 2);
+    HOLDS(hak_bandit_set(&b, "recall", 1) == 0);
+    uint64_t random = 11;
+    for (int t = 0; t < 300; t++) {
+        int arm = hak_bandit_select(&b);
+        hak_bandit_update(&b, arm, 1.0 - 0.2 * (t / 100) - 0.1 * arm + 0.01 * random_normal(&random));
+    }
+    HOLDS(b.restarts == 2);
+}
+
 PROMISE(a_single_odd_reward_is_no_new_phase)
 {
     hak_bandit_t b = bandit("ucb-recall", 2);

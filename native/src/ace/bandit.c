@@ -231,7 +231,7 @@ static void change_end(hak_bandit_t *b, int arm, double reward)
     b->probation = 0;
     if (match >= 0) regime_resume(b, match);
     else b->shelf = b->regimes < room ? b->regimes : (before + 1) % room;
-    b->restarts += b->shelf != before;
+    b->restarts += match != before;
 }
 
 /* Takes in one play: updates the noise, looks for a change, then updates the arm's memory. With recall, the reward that
