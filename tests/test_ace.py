@@ -526,6 +526,23 @@ assert ace.events().query("knob == 'large_threshold'")["setting"].iloc[-1] == 12
     holds(code)
 
 
+def test_a_child_has_lost_no_row_of_its_parents(tmp_path):
+    code = f"""
+import os
+learner = lib.hak_ace_learner_of(64)
+for _ in range(5000): lib.hak_ace_observe(learner, later(), window, reward)
+lib.hak_event_write(b"{tmp_path}/parent.csv")
+if not (child := os.fork()):
+    lib.hak_ace_observe(learner, later(), window, reward)
+    lib.hak_event_write(b"{tmp_path}/child.csv")
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    holds(BY_HAND + code)
+    lost = [ace.history(tmp_path / name).attrs["lost"] for name in ("parent.csv", "child.csv")]
+    assert lost[0] > 0 and lost[1] == 0
+
+
 def test_steps_by_hand_are_undone_by_stop():
     code = """
 for knob, value in {"ace_slow_interval_ms": 5, "ace_slow_policy": 18}.items(): native.set_knob(knob, value)

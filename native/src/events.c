@@ -65,6 +65,7 @@ static ACE_ONLY void event_skip(void)
 {
     lock_reset(&event_writing);
     event_written = atomic_load(&event_last);
+    event_unwritten = 0;
 }
 
 static int event_header(char *text, size_t room)
