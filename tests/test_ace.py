@@ -543,6 +543,17 @@ os.waitpid(child, 0)
     assert lost[0] > 0 and lost[1] == 0
 
 
+def test_a_clock_of_ones_own_may_be_behind_the_systems():
+    code = """
+learner, work = lib.hak_ace_learner_of(64), ace.bursts(64, blocks=3000)  # looks at the system's
+lib.hak_ace_observe(learner, later(), window, reward)
+for _ in range(100): work()
+lib.hak_ace_observe(learner, later(), window, reward)
+assert window.cpu_ns > 0 and reward[0] > 0.5, (window.cpu_ns, reward[0])
+"""
+    holds(BY_HAND + code)
+
+
 def test_steps_by_hand_are_undone_by_stop():
     code = """
 for knob, value in {"ace_slow_interval_ms": 5, "ace_slow_policy": 18}.items(): native.set_knob(knob, value)

@@ -13,15 +13,17 @@ static uint64_t cpu_then, cpu_told; /* when the kernel was last asked (0: not ye
 
 /* CPU time of the process until now, evened out: the kernel adds that of threads on other cores at their ticks, every 1
  * to 10 ms, so of two windows of 2 ms one would see next to nothing and the next one all. A step that looks at many
- * classes asks the kernel once. Under ACE's lock. */
+ * classes asks the kernel once. A time far behind the last one is of another clock, as that of steps by hand may be.
+ * Under ACE's lock. */
 static uint64_t cpu_flow(uint64_t now)
 {
     const double evened = 20e6, fresh = 0.2e6; /* ns; windows much longer than the former are as the kernel tells */
     static double rate, flow;
     double passed = now > cpu_then ? (double)(now - cpu_then) : 0;
-    if (cpu_then != 0 && passed < fresh) return (uint64_t)(flow + rate * passed);
+    bool anew = cpu_then == 0 || now + (uint64_t)evened < cpu_then;
+    if (!anew && passed < fresh) return (uint64_t)(flow + rate * passed);
     uint64_t cpu = os_cpu_ns();
-    if (cpu_then == 0) {
+    if (anew) {
         rate = 0;
         flow = (double)cpu;
     } else {
