@@ -554,6 +554,26 @@ assert window.cpu_ns > 0 and reward[0] > 0.5, (window.cpu_ns, reward[0])
     holds(BY_HAND + code)
 
 
+def test_a_window_in_which_magazines_only_changed_places_counts():
+    """Last in, first out, it ends with the blocks where they were, as if nobody had used the class."""
+    code = """
+def lifo():
+    for block in reversed([lib.hak_malloc(64) for _ in range(400)]): lib.hak_free(block)
+native.set_knob("ace_policy", lib.hak_policy_find(b"fixed"))
+native.set_knob("magazine_blocks", 256)
+lib.hak_ace_learner_of(64)
+step()
+lifo()
+step()
+for _ in range(4):
+    for _ in range(10): lifo()
+    step()
+rows = ace.events().query("block_size == 64").iloc[-4:]
+assert len(rows) == 4 and (rows["swaps"] > 10).all() and not rows["refills"].any(), rows
+"""
+    holds(BY_HAND + code)
+
+
 def test_steps_by_hand_are_undone_by_stop():
     code = """
 for knob, value in {"ace_slow_interval_ms": 5, "ace_slow_policy": 18}.items(): native.set_knob(knob, value)

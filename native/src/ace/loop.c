@@ -253,7 +253,7 @@ static void learner_decide(int number, const hak_window_t *window, int arm, uint
 static bool class_window(struct learner *learner, const struct class_counts *now, hak_window_t *window)
 {
     *window = window_between(&learner->before, &now->window);
-    bool used = window->refills + window->spills != 0 || now->state != learner->state;
+    bool used = window->refills + window->spills + window->swaps != 0 || now->state != learner->state;
     learner->before = now->window;
     learner->state = now->state;
     return used;
