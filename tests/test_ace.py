@@ -437,6 +437,20 @@ for _ in range(4): work(); step()
 work()
 assert capacity() == 16
 """,
+    "magazines while ACE only looks on": """
+native.set_knob("ace_policy", lib.hak_policy_find(b"fixed"))
+work = ace.bursts(64, blocks=3000)
+def capacity(): return native.magazines().query("block_size == 64")["capacity"].max()
+for _ in range(4): step(); work()
+native.set_knob("ace_frozen", 1)
+native.set_knob("magazine_blocks", 16)
+step()
+work()
+assert capacity() == 16
+native.set_knob("ace_frozen", 0)
+for _ in range(2): step(); work()
+assert capacity() == 512
+""",
     "the value that ACE chose": """
 native.set_knob("ace_slow_policy", lib.hak_policy_find(b"round-robin"))
 step()

@@ -60,17 +60,17 @@ static void learner_settle(struct learner *learner, int arm)
 }
 
 /* Is the knob somebody else's: chosen from outside, or set by the program since ACE began? While ACE is frozen it only
- * looks on, so the program may turn the knob and ACE does not lose it. A magazine's learner that yields to the program
- * leaves the capacity to the knob. */
+ * looks on, so the program may turn the knob and ACE does not lose it. Either way a magazine's learner then leaves the
+ * capacity to the knob. */
 static bool learner_yields(struct learner *learner)
 {
     uint32_t sets = PEEK(knob_sets[learner->knob]);
-    if (sets != learner->sets && knob(KNOB_ace_frozen)) {
+    bool set = sets != learner->sets;
+    if (set && knob(KNOB_ace_frozen)) {
         learner->sets = sets;
         learner->seen = learner->given = knob(learner->knob);
-    }
-    learner->taken |= sets != learner->sets;
-    if (learner->taken && !learner->outside && learner->knob == KNOB_magazine_blocks)
+    } else learner->taken |= set;
+    if ((set || learner->taken) && !learner->outside && learner->knob == KNOB_magazine_blocks)
         atomic_store_explicit(&class_capacity[learner->class], 0, memory_order_relaxed);
     return learner->outside || learner->taken;
 }
