@@ -588,6 +588,33 @@ assert len(rows) == 4 and (rows["swaps"] > 10).all() and not rows["refills"].any
     holds(BY_HAND + code)
 
 
+def test_a_pause_begins_a_window_of_the_setting_that_it_brings():
+    """While a program rests, idle_return is what it was before ACE; what went before is no window of that."""
+    code = """
+import time
+native.set_knob("ace_fast_interval_ms", 10)
+native.set_knob("ace_slow_interval_ms", 500)
+native.set_knob("ace_slow_policy", lib.hak_policy_find(b"round-robin"))
+work = ace.bursts(64, blocks=3000)
+def decided(): return ace.events().query("knob == 'idle_return'")
+ace.start()
+until = time.monotonic() + 60
+while time.monotonic() < until:
+    work()
+    if said("idle_return"): continue
+    seen, rested = len(decided()), time.monotonic_ns()
+    time.sleep(0.1)
+    if not said("idle_return"): continue
+    while len(decided()) == seen and time.monotonic() < until: work()
+    window = decided().iloc[seen]
+    assert window["setting"] == 1 and window["begin_ns"] > rested, (window["begin_ns"], rested)
+    break
+assert time.monotonic() < until
+ace.stop()
+"""
+    holds(BY_HAND + code)
+
+
 def test_steps_by_hand_are_undone_by_stop():
     code = """
 for knob, value in {"ace_slow_interval_ms": 5, "ace_slow_policy": 18}.items(): native.set_knob(knob, value)

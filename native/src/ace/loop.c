@@ -311,7 +311,11 @@ static bool ace_idle(uint64_t now)
     asked_cpu_ns = cpu;
     if (idle && learners != NULL && !knob(KNOB_ace_frozen)) {
         struct learner *learner = &learners[LEARNER_IDLE_RETURN];
-        if (!learner_yields(learner)) learner_settle(learner, learner_arm_of(learner, learner->given));
+        int arm = learner_arm_of(learner, learner->given);
+        if (!learner_yields(learner) && learner->arm != arm) {
+            learner_settle(learner, arm);
+            learner->before = whole_read(now); /* what the former arm did is no window of this one */
+        }
     }
     return idle;
 }
