@@ -36,9 +36,9 @@ def side(name, arm=None):
     """The Side of a name: PEER, off, on, shuffled, POLICY, slow:POLICY, fixed:BLOCKS, KNOB=VALUE[,...].
 
     PEER: system, mimalloc and so on in hakmem's place. off, hakmem: no learner. on: the default policy.
-    shuffled: the same, given rewards of other windows. POLICY: a row of the policy table, in the fast loop or
-    (slow:) the slow one, the fast one standing still. fixed: one capacity, with ACE looking on. arm: number
-    of the capacity that policies start from.
+    shuffled: the same, told rewards of its first windows at random. POLICY: a row of the policy table, in the
+    fast loop or (slow:) the slow one, the fast one standing still. fixed: one capacity, with ACE looking on.
+    arm: number of the capacity that policies start from.
     """
     if "=" in name:
         return _set(name)

@@ -615,6 +615,24 @@ ace.stop()
     holds(BY_HAND + code)
 
 
+def test_the_placebo_teaches_nothing():
+    """What it is told has nothing to do with the arm in force, nor with the arm before."""
+    code = """
+native.set_knob("ace_shuffled", 1)
+learner, work = lib.hak_ace_learner_of(64), ace.bursts(64, blocks=400)
+for arm in range(200):
+    lib.hak_ace_choose(learner, arm // 5 % 6)
+    work()
+    lib.hak_ace_observe(learner, later(), window, reward)
+rows = ace.events()
+told, first = rows["told"][64:], rows["reward"][:32]
+assert told.isin(first).all() and told.nunique() > 16
+own = {lag: (told == rows["reward"].shift(lag)[64:]).mean() for lag in range(8)}
+assert max(own.values()) < 0.2, own
+"""
+    holds(BY_HAND + code)
+
+
 def test_steps_by_hand_are_undone_by_stop():
     code = """
 for knob, value in {"ace_slow_interval_ms": 5, "ace_slow_policy": 18}.items(): native.set_knob(knob, value)

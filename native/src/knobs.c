@@ -39,7 +39,7 @@
     X(ace_slow_policy,      "policy", POLICY_DEFAULT,     0, POLICY_LAST, 0, 0, "row of the policy table for the slow loop (20 is ucb-near); HAKMEM_ACE_SLOW_POLICY takes a name") \
     X(ace_arm,              "arm",         5,       0,        5,   0, 0, "highest arm at which a magazine's learner begins (0 is 16 blocks, 5 is 512); it begins at the capacity in force, if that is lower") \
     X(ace_price_ppm,        "ppm",     10000,       0,  1000000,   0, 0, "what caching costs: this times cached bytes over resident bytes is taken off the reward") \
-    X(ace_shuffled,         "bool",        0,       0,        1,   0, 0, "placebo: the policy is told the reward of another window") \
+    X(ace_shuffled,         "bool",        0,       0,        1,   0, 0, "placebo: the policy is told the reward of one of the first windows, drawn at random") \
     X(ace_seed,             "number",      1,       0, INT32_MAX,  0, 0, "seed of the policies that draw at random") \
     X(ace_frozen,           "bool",        0,       0,        1,   0, 0, "windows are observed and logged, but no arm is changed") \
     X(ss_os_stats,          "bool",        0,       0,        1,   0, 1, "print the system calls by kind when the program ends") \

@@ -1,6 +1,8 @@
 /* loop.c: one step of the fast loop or of the slow one. Time is an argument and every decision is an event, so a
  * notebook can replay what happened: the same rewards into the same policy with the same seed choose the same arms. */
 
+enum { PLACEBO_WINDOWS = 32 }; /* from which the placebo draws what it tells: chance evens out the arms in so many */
+
 struct learner {
     enum knob knob, rule; /* the one it learns; the one that names its policy */
     uint8_t class;        /* fast: the size class */
@@ -13,7 +15,9 @@ struct learner {
     int64_t seen;  /* slow: its value as ACE last read or wrote it */
     uint64_t windows, seed;
     double reward, told, price; /* reward of the last window; reward and price as told to the policy */
-    double kept_reward, kept_price;
+    int kept;                   /* placebo: windows to draw from */
+    double kept_reward[PLACEBO_WINDOWS], kept_price[PLACEBO_WINDOWS];
+    uint64_t chance;     /* placebo: state of the generator that draws */
     hak_window_t before; /* counts when the window began */
     uint64_t state;      /* fast: state of the magazines then */
     hak_bandit_t bandit;
@@ -112,6 +116,7 @@ static int learner_add(enum knob row, unsigned class, const int64_t *settings, i
                                 .given = knob(row),
                                 .seen = knob(row),
                                 .seed = (uint64_t)knob(KNOB_ace_seed) + (uint64_t)number};
+    learner->chance = random_stream(learner->seed, 0);
     memcpy(learner->settings, settings, (size_t)arms * sizeof *settings);
     learner->arm = learner_arm_of(learner, fast ? magazine_capacity(class) : knob(row));
     if (!fast) learner->settings[learner->arm] = knob(row); /* the value in force becomes an arm, so it is not lost */
@@ -224,6 +229,20 @@ static void decision_record(int number, const hak_window_t *window, int arm, int
     line_end(&line);
 }
 
+/* The placebo: the policy is told of one of the first windows, drawn at random, whatever the arm. Not of one of the
+ * last: the arm that is preferred was in force in most of these, so they would teach nearly as well as the truth. */
+static void learner_mislead(struct learner *learner)
+{
+    double reward = learner->reward, price = learner->price;
+    if (learner->kept > 0) {
+        int any = random_below(&learner->chance, learner->kept);
+        learner->told = learner->kept_reward[any], learner->price = learner->kept_price[any];
+    }
+    if (learner->kept == PLACEBO_WINDOWS) return;
+    learner->kept_reward[learner->kept] = reward;
+    learner->kept_price[learner->kept++] = price;
+}
+
 /* Ends a window: the arm that was in force is rewarded, and the next one chosen. */
 static void learner_decide(int number, const hak_window_t *window, int arm, uint64_t rss)
 {
@@ -233,12 +252,9 @@ static void learner_decide(int number, const hak_window_t *window, int arm, uint
     uint64_t visits = window->refills + window->spills, restarts = learner->bandit.restarts;
     learner->reward = window_reward(window, rss);
     learner->windows++;
-    double price = learner->price = window_price(window, rss);
+    learner->price = window_price(window, rss);
     learner->told = learner->reward;
-    if (knob(KNOB_ace_shuffled)) { /* of an earlier window: nothing is left to learn, all else is the same */
-        if (learner->windows > 1) learner->told = learner->kept_reward, learner->price = learner->kept_price;
-        if (learner->windows % 7 != 0) learner->kept_reward = learner->reward, learner->kept_price = price;
-    }
+    if (knob(KNOB_ace_shuffled)) learner_mislead(learner);
     double busy = visits != 0 ? (double)window->contended / (double)visits : 0.0;
     hak_bandit_price(&learner->bandit, arm, learner->price);
     hak_bandit_update_busy(&learner->bandit, arm, learner->told, busy);
