@@ -414,12 +414,13 @@ uint64_t hak_ace_firings(int slow); /* steps of the fast (0) or slow (1) loop so
 hak_ace_costs_t hak_ace_costs(void);
 int hak_ace_learner_count(void);
 int hak_ace_learner_read(int learner, hak_learner_t *out); /* 0, or -1: no such learner */
-int hak_ace_observe(int learner, uint64_t now_ns, hak_window_t *window,
-                    double *reward); /* ends a window from outside: 0, or -1 */
+/* Ends a window from outside; the reward is that of the arm chosen last. 0, or -1: no such learner. Each window of a
+ * learner is told by the same clock. */
+int hak_ace_observe(int learner, uint64_t now_ns, hak_window_t *window, double *reward);
 /* Puts an arm into force; from then on whoever chooses also ends the windows, until arm -1 gives the learner back to
  * its own policy. 0, or -1: no such learner or arm. */
 int hak_ace_choose(int learner, int arm);
-int hak_ace_learner_of(uint32_t block_size); /* of its class, made if need be; -1: no class, or only one arm */
+int hak_ace_learner_of(uint32_t block_size); /* of its class, made if need be; -1: no such class, or no memory */
 /* Sets a policy's parameter in every learner, now and later. How many have taken it, or -1: no such parameter or
  * value. */
 int hak_ace_parameter(const char *name, double value);

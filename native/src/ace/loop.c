@@ -26,6 +26,7 @@ struct learner {
 /* magazine_bytes bounds the magazines of a class without a learner. Where visits to the depot are seen to cost, a
  * learner may go up to this. */
 #define LEARNT_BYTES (1 * MIB)
+_Static_assert(LEARNT_BYTES / L2_MAX > MAGAZINE_MIN, "every class has two capacities to choose from");
 
 enum { IDLE_SHARE = 32, IDLE_DOUBLINGS = 4 }; /* idle: less than 1/32 of a core used; then 16 fast intervals at most */
 enum {
@@ -140,8 +141,9 @@ static bool learners_ready(uint64_t now)
     return true;
 }
 
-/* Fills in the capacities to choose from. Result: how many. Those that the bound in bytes makes equal are one arm. The
- * capacity in force takes the place of the nearest arm, so that to get a learner changes nothing by itself. */
+/* Fills in the capacities to choose from. Result: how many, two or more. Those that the bound in bytes makes equal are
+ * one arm. The capacity in force takes the place of the nearest arm, so that to get a learner changes nothing by
+ * itself; only what a thread holds beyond it for its bursts (heap_capacity) has to be learned again. */
 static int capacity_arms(unsigned class, int64_t *settings)
 {
     int64_t bytes = (int64_t)size_max(LEARNT_BYTES, (size_t)knob(KNOB_magazine_bytes));
@@ -154,15 +156,12 @@ static int capacity_arms(unsigned class, int64_t *settings)
     return arms;
 }
 
-/* The learner of a class, made if need be; its first window begins with `counts`. 0: the class has no choice of
- * arms. */
+/* The learner of a class, made if need be; its first window begins with `counts`. */
 static int learner_for_class(unsigned class, const struct class_counts *counts)
 {
     int64_t settings[COUNT(arms_magazine)];
     if (learner_of_class[class] != 0) return learner_of_class[class];
-    int arms = capacity_arms(class, settings);
-    if (arms < 2) return 0;
-    int number = learner_add(KNOB_magazine_blocks, class, settings, arms, KNOB_ace_policy);
+    int number = learner_add(KNOB_magazine_blocks, class, settings, capacity_arms(class, settings), KNOB_ace_policy);
     learner_of_class[class] = (int8_t)number;
     learners[number].before = counts->window;
     learners[number].state = counts->state;
@@ -284,8 +283,7 @@ static bool class_step(unsigned class, uint64_t now, uint64_t *rss)
     if (!known && counts.window.refills + counts.window.spills + counts.window.swaps < TRAFFIC_MIN) return false;
     int number = learner_for_class(class, &counts);
     hak_window_t window;
-    if (number == 0 || learner_yields(&learners[number]) || !class_window(&learners[number], &counts, &window))
-        return false;
+    if (learner_yields(&learners[number]) || !class_window(&learners[number], &counts, &window)) return false;
     if (*rss == 0) *rss = os_rss();
     learner_decide(number, &window, learner_arm_of(&learners[number], counts.capacity), *rss);
     return true;
@@ -438,7 +436,7 @@ int hak_ace_learner_of(uint32_t block_size)
     struct class_counts counts = class_read(small_class(block_size), now);
     if (learners_ready(now)) number = learner_for_class(small_class(block_size), &counts);
     lock_drop(&ace_lock);
-    return number > 0 ? number : -1;
+    return number;
 }
 
 int hak_ace_choose(int number, int arm)

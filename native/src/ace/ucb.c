@@ -1,7 +1,4 @@
-/* ucb.c: optimism in the face of uncertainty: an arm's index is its mean plus a bonus for what is not yet known of it.
- *
- * An arm without weight has an infinite index, so a policy that plays the highest index first plays each arm once. Ties
- * go to the lowest arm. */
+/* ucb.c: optimism in the face of uncertainty: an arm's index is its mean plus a bonus for what is unknown of it. */
 
 static ALWAYS_INLINE double ucb_bonus(double scale, double log_term, double weight)
 {
