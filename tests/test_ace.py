@@ -602,8 +602,9 @@ until = time.monotonic() + 60
 while time.monotonic() < until:
     work()
     if said("idle_return"): continue
-    seen, rested = len(decided()), time.monotonic_ns()
+    rested = time.monotonic_ns()
     time.sleep(0.1)
+    seen = len(decided())
     if not said("idle_return"): continue
     while len(decided()) == seen and time.monotonic() < until: work()
     window = decided().iloc[seen]
