@@ -68,7 +68,7 @@ const ucb = (b, i) =>
 
 function tuned(b, i) {
   const n = b.weight[i], t = naturalLog(b.steps), variance = b.state[i] / n - b.mean[i] * b.mean[i] + Math.sqrt(2 * t / n);
-  return b.mean[i] + b.rule.explore * Math.sqrt(t / n * Math.min(Math.max(variance, 0), 0.25));
+  return b.mean[i] + b.rule.explore * Math.sqrt(t / n * (variance < 0 ? 0 : variance < 0.25 ? variance : 0.25));
 }
 
 /* The largest q with n kl(mean, q) <= ln t, by Newton's steps from the right. */

@@ -210,7 +210,7 @@ def test_default_policies_are_those_that_are_meant():
 
 
 def test_a_history_can_be_replayed_decision_by_decision():
-    """The same rewards into the same policy choose the same arms; the placebo's are of other windows."""
+    """The same rewards into the same policy choose the same arms; the placebo's are of its first windows."""
     target = ab.workload("phases", "--phase-ms", "25", "--iterations", "24", "--chunks", "1")
     for side, policy in (("on", "ucb-near"), ("shuffled", "ucb-near"), ("bonwick", "bonwick")):
         row, table = ab.record(target, ab.side(side), FAST)
@@ -448,8 +448,10 @@ step()
 work()
 assert capacity() == 16
 native.set_knob("ace_frozen", 0)
-for _ in range(2): step(); work()
+later_class = ace.bursts(96, blocks=3000)
+for _ in range(3): step(); work(); later_class()
 assert capacity() == 512
+assert len(ace.events().query("block_size == 96"))
 """,
     "the value that ACE chose": """
 native.set_knob("ace_slow_policy", lib.hak_policy_find(b"round-robin"))

@@ -4,7 +4,8 @@
  *
  * A run's descriptor lies outside the run: neither allocation nor free touches the block itself. */
 
-/* Units that a block of this size needs, its colour included. */
+/* Units that a block of this size needs, its colour included. One whose colour takes it beyond RUN_COLOURED has that
+ * unit, but no colour: shorter runs have one. */
 static ALWAYS_INLINE size_t run_units(size_t size)
 {
     return (size + (size <= RUN_COLOURED ? RUN_SLACK : 0) + UNIT_BYTES - 1) >> UNIT_SHIFT;
@@ -72,7 +73,7 @@ static ALWAYS_INLINE bool run_is_out(const struct span *run) { return PEEK(run->
 static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
     if (units > RUN_COLOURED >> UNIT_SHIFT) run->start = 0;
-    MUST(run->kind == SPAN_RUN && run->start + size <= span_bytes(run), run->address);
+    MUST(run->kind == SPAN_RUN && units <= run->units && run->start + size <= span_bytes(run), run->address);
     POKE(run->size, size);
     POKE(run->life, run_mark(run_block(run)));
     run->site = 0;
@@ -113,7 +114,7 @@ static ALWAYS_INLINE uintptr_t short_pop(struct bin *bin)
 static ALWAYS_INLINE void *short_begin(const struct bins *bins, uintptr_t block, size_t size)
 {
     struct span *run = short_of(block);
-    MUST(run->kind == SPAN_RUN && run->start + size <= span_bytes(run), block);
+    MUST(run->kind == SPAN_RUN && run_units(size) <= run->units && run->start + size <= span_bytes(run), block);
     run_expect(bins->kept, run);
     POKE(run->size, size);
     POKE(run->life, run_mark(block));

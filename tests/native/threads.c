@@ -441,6 +441,7 @@ PROMISE(a_child_made_past_the_hooks_of_fork_is_served) {
     pid_t (*past_hooks)(void) = (pid_t(*)(void))dlsym(RTLD_DEFAULT, "_Fork"); /* since glibc 2.34 */
     if (past_hooks == NULL) UNTRIED("this libc has no _Fork");
     char *inherited = memset(malloc(100), 1, 100);
+    alarm(DEADLOCK_S);
     pid_t child = past_hooks();
     HOLDS(child >= 0);
     if (child == 0) {

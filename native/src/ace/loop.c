@@ -1,7 +1,7 @@
 /* loop.c: one step of the fast loop or of the slow one. Time is an argument and every decision is an event, so a
  * notebook can replay what happened: the same rewards into the same policy with the same seed choose the same arms. */
 
-enum { PLACEBO_WINDOWS = 32 }; /* from which the placebo draws what it tells: chance evens out the arms in so many */
+enum { PLACEBO_WINDOWS = 32 }; /* that the placebo draws from: so many that chance evens out which arms were in force */
 
 struct learner {
     enum knob knob, rule; /* the one it learns; the one that names its policy */
@@ -48,7 +48,7 @@ static struct learner *learners; /* LEARNERS_MAX of them, mapped when ACE first 
 static _Atomic int learner_count;
 static int8_t learner_of_class[CLASSES];  /* number; 0: none */
 static uint64_t ace_fired[2], ace_due[2]; /* fast, slow */
-static uint32_t magazine_sets;            /* knob_sets of magazine_blocks when ACE began */
+static uint32_t magazine_sets, sets_seen; /* knob_sets of magazine_blocks when ACE began, and at its last step */
 static bool ace_steers;                   /* knobs hold what learners chose: from start or step until stop */
 static _Atomic uint32_t ace_phase;
 static struct {
@@ -229,7 +229,8 @@ static void decision_record(int number, const hak_window_t *window, int arm, int
 }
 
 /* The placebo: the policy is told of one of the first windows, drawn at random, whatever the arm. Not of one of the
- * last: the arm that is preferred was in force in most of these, so they would teach nearly as well as the truth. */
+ * last: the arm that is preferred was in force in most of these, so they would teach nearly as well as the truth. Of
+ * the first window itself it is told the truth. */
 static void learner_mislead(struct learner *learner)
 {
     double reward = learner->reward, price = learner->price;
@@ -356,6 +357,9 @@ static int ace_step(uint64_t now, int doublings)
     const uint64_t interval[] = {(uint64_t)knob(KNOB_ace_fast_interval_ms) * 1000000u << doublings,
                                  (uint64_t)knob(KNOB_ace_slow_interval_ms) * 1000000u};
     int decisions = 0;
+    uint32_t sets = PEEK(knob_sets[KNOB_magazine_blocks]);
+    if (knob(KNOB_ace_frozen)) magazine_sets += sets - sets_seen; /* they do not count, for learners to come either */
+    sets_seen = sets;
     bool ready = learners_ready(now);
     for (int slow = 0; slow < 2; slow++) {
         if (now < ace_due[slow]) continue;
@@ -373,7 +377,7 @@ static int ace_step(uint64_t now, int doublings)
  * program has set meanwhile, nor learners driven from outside. Under ACE's lock. */
 static void learners_apply(bool on)
 {
-    if (on && !ace_steers) magazine_sets = PEEK(knob_sets[KNOB_magazine_blocks]);
+    if (on && !ace_steers) magazine_sets = sets_seen = PEEK(knob_sets[KNOB_magazine_blocks]);
     for (int number = 0; number < atomic_load(&learner_count); number++) {
         struct learner *learner = &learners[number];
         if (learner->outside) continue;
