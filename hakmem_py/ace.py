@@ -46,9 +46,9 @@ def events(since=0):
     Columns: number, time_ns (CLOCK_MONOTONIC), learner, knob, block_size (bytes, 0: the whole allocator),
     threads, phase, policy, reason, arm and its setting (in force in the window), next_arm, pulls, reward (at
     most 1), told (the reward that the policy learned from) and price (the part of it that memory cost; for
-    the placebo, both are of one of the first), mean, bonus, index_0 ... of every arm, the window's counts
-    (begin_ns, end_ns, cpu_ns, refills, spills, swaps, contended, faults, syscalls, purged_bytes) and levels
-    (cached_bytes, live_bytes), rss_bytes, seed.
+    the placebo, both are of one of its first windows), mean, bonus, index_0 ... of every arm, the window's
+    counts (begin_ns, end_ns, cpu_ns, refills, spills, swaps, contended, faults, syscalls, purged_bytes) and
+    levels (cached_bytes, live_bytes), rss_bytes, seed.
     """
     library = load()
     cursor, lost = library.ffi.new("uint64_t *", since), library.ffi.new("uint64_t *")

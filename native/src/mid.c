@@ -8,7 +8,7 @@
  * unit, but no colour: shorter runs have one. */
 static ALWAYS_INLINE size_t run_units(size_t size)
 {
-    return (size + (size <= RUN_COLOURED ? RUN_SLACK : 0) + UNIT_BYTES - 1) >> UNIT_SHIFT;
+    return (size + (size <= RUN_COLOURED * UNIT_BYTES ? RUN_SLACK : 0) + UNIT_BYTES - 1) >> UNIT_SHIFT;
 }
 
 /* Blocks that all began on a unit would share a few sets of every cache, so each run has a colour: the cache line of
@@ -60,7 +60,7 @@ static ALWAYS_INLINE size_t run_length(size_t units)
  * elsewhere. A run of 5 or 7 units, made elsewhere, serves the length below. */
 static ALWAYS_INLINE void run_sort(struct span *run)
 {
-    bool fits = run->units <= (run->start == 0 ? RUN_SHORT : size_min(RUN_SHORT, RUN_COLOURED >> UNIT_SHIFT));
+    bool fits = run->units <= (run->start == 0 ? RUN_SHORT : size_min(RUN_SHORT, RUN_COLOURED));
     bool brief = fits && run->address - arenas[0].base < PEEK(arenas[0].bytes) && run->site == 0;
     run->bin = brief ? short_bins[run_length(run->units) > run->units ? run->units - 1 : run->units] : 0;
     if (brief) POKE(run->touched, run->units);
@@ -72,7 +72,7 @@ static ALWAYS_INLINE bool run_is_out(const struct span *run) { return PEEK(run->
 /* The run goes to a caller. */
 static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
-    if (units > RUN_COLOURED >> UNIT_SHIFT) run->start = 0;
+    if (units > RUN_COLOURED) run->start = 0;
     MUST(run->kind == SPAN_RUN && units <= run->units && run->start + size <= span_bytes(run), run->address);
     POKE(run->size, size);
     POKE(run->life, run_mark(run_block(run)));

@@ -80,10 +80,10 @@
 #define LARGE_TRUST ((size_t)256 << 20) /* bytes of blocks with huge pages, or two blocks, until one goes without */
 #define RUN_ROUND 1024u                 /* runs freed with accounts, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u                 /* cache lines over which runs' blocks are staggered: a page */
-#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE) /* bytes that a run must have to spare for that */
-#define RUN_COLOURED ((size_t)192 << 10)           /* bytes of the longest run whose block is staggered */
+#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)      /* bytes that a run must have to spare for that */
+#define RUN_COLOURED (((size_t)192 << 10) / UNIT_BYTES) /* units of the longest run whose block is staggered */
 /* Bytes of the longest block that a short run serves. */
-#define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - (RUN_SHORT * UNIT_BYTES <= RUN_COLOURED ? RUN_SLACK : 0))
+#define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - (RUN_SHORT <= RUN_COLOURED ? RUN_SLACK : 0))
 #define LARGE_MIN ((size_t)1 << 20)                    /* 1 MiB: blocks from here on are large */
 #define LARGE_THRESHOLD_MAX ((size_t)32 << 20)         /* bytes: the knob's maximum */
 #define GIANT_UNITS (LARGE_THRESHOLD_MAX / UNIT_BYTES) /* blocks from here on keep pages if they come again soon */
