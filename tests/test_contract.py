@@ -61,8 +61,9 @@ def test_code_inlined_into_programs_keeps_the_contract():
 
 
 @not_of_libc
-def test_code_inlined_into_programs_tells_blocks_from_all_else():
-    keep("bounds.c", "every_place_in_a_slab_is_told_apart", *inlined())
+@pytest.mark.parametrize("promise", promises("bounds.c"))
+def test_code_inlined_into_programs_tells_blocks_from_all_else(promise):
+    keep("bounds.c", promise, *inlined())
 
 
 @pytest.mark.parametrize("promise", promises("threads.c"))

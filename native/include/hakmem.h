@@ -95,7 +95,7 @@ typedef struct hak_span_t {
     uint32_t kind;       /* enum hak_span_kind */
     uint32_t block_size; /* slab: bytes a block; run: bytes asked for, 4 GiB - 1 where it is more */
     uint32_t blocks;     /* slab: blocks it can hold */
-    uint32_t used;   /* slab: blocks handed out of it, cached ones included; run: 1 with a caller, 0 kept by a thread */
+    uint32_t used;   /* slab: blocks handed out of it, cached ones included; run: 1 with a caller or in hand, else 0 */
     uint32_t carved; /* slab: blocks carved so far */
     uint32_t heap;   /* number of the heap that carves it, 0 none */
 } hak_span_t;
@@ -358,7 +358,7 @@ typedef struct hak_window_t {
     uint64_t contended;        /* visits to the depot that found it busy */
     uint64_t faults, syscalls; /* minor faults of the process; system calls of the allocator. Fast learners: 0 */
     uint64_t purged_bytes;     /* given back to the kernel, which clears them before they serve again. Fast: 0 */
-    uint64_t cached_bytes;     /* in magazines and depot; slow: also kept runs not in hand, and free dirty memory */
+    uint64_t cached_bytes;     /* in magazines and depot; slow: also kept runs, and free dirty memory */
     uint64_t live_bytes;       /* with callers; slow: also cached blocks */
 } hak_window_t;
 
@@ -443,7 +443,7 @@ int hak_event_write(const char *path); /* appends what is new as CSV; number of 
 #endif
 #define HAK_INLINE_MAX 1024u
 #define HAK_INLINE_MASK (((size_t)1 << 22) - 1)
-#define HAK_INLINE_BINS 105
+#define HAK_INLINE_ROWS 114
 
 struct hak_bin_t {
     uintptr_t *top;
@@ -455,8 +455,8 @@ struct hak_layout_t {
 };
 
 struct hak_owners_t {
-    struct hak_layout_t layout[HAK_INLINE_BINS];
-    uint32_t bound[HAK_INLINE_MASK + 1]; /* lowest byte: twice the class */
+    struct hak_layout_t layout[HAK_INLINE_ROWS];
+    uint32_t bound[HAK_INLINE_MASK + 1]; /* lowest byte: twice the row */
 };
 
 struct hak_front_t {
@@ -466,7 +466,7 @@ struct hak_front_t {
 /* The symbol's name carries the number of this layout and the shift, so a program compiled for others does not start at
  * all, instead of going wrong. */
 #define HAK_PASTE(a, b) a##b
-#define HAK_FRONT(shift) HAK_PASTE(hak_front4_, shift)
+#define HAK_FRONT(shift) HAK_PASTE(hak_front5_, shift)
 #define hak_front HAK_FRONT(HAK_SLAB_SHIFT)
 
 extern __thread struct hak_front_t hak_front __attribute__((tls_model("initial-exec")));
@@ -486,7 +486,7 @@ static inline void *hak_malloc_inline(size_t size)
 static inline void hak_free_inline(void *block)
 {
     uint32_t bound = hak_owners->bound[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
-    uintptr_t row = bound & 255; /* twice the class: scales to an offset in both tables */
+    uintptr_t row = bound & 255; /* twice the number of the row: scales to an offset in both tables */
     const struct hak_layout_t *layout = (const struct hak_layout_t *)((const char *)hak_owners->layout + row * 4);
     uint32_t product = ((uint32_t)(uintptr_t)block & layout->within) * layout->start;
     struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + row * 8);

@@ -149,6 +149,7 @@ static NOINLINE struct span *run_by_site(struct heap *heap, size_t size, uintptr
     helper_offer();
     if (run == NULL) return NULL;
     run->site = site_number(site);
+    POKE(run->size, size);
     run_sort(run);
     stat_add(heap, STAT_site_routed, rule != HAK_SITE_NONE);
     return run;
@@ -161,26 +162,22 @@ static NOINLINE void *allocate_run(struct heap *heap, size_t size)
     return LIKELY(run != NULL) ? (void *)run_block(run) : allocate_slow(size);
 }
 
-/* A short run, where none of its length is in hand: the next length if that is near enough, else as above. */
-static NOINLINE void *allocate_near(struct heap *heap, size_t size)
+/* A size for which its bin had nothing. A short run: the next length if that is near enough, else as above. */
+static NOINLINE void *allocate_near(size_t size)
 {
-    if (UNLIKELY(heap == NULL)) return allocate_slow(size);
-    uintptr_t block = short_take_near(heap, size);
-    return LIKELY(block != 0) ? short_begin(&heap->bins, block, size) : allocate_run(heap, size);
+    struct heap *heap = front.heap;
+    if (size <= L2_MAX || UNLIKELY(heap == NULL)) return allocate_slow(size);
+    uintptr_t block = size <= RUN_SHORT_MAX ? short_take_near(heap, size) : 0;
+    return LIKELY(block != 0) ? (void *)block : allocate_run(heap, size);
 }
 
 /* The hit for sizes above 1 KiB, and every call of a thread without a heap: a block or a run that the thread has in
  * hand. Everything else is a tail call, so that no register is saved. */
 static ALWAYS_INLINE void *allocate_by_size(size_t size)
 {
-    if (LIKELY(size - (L2_MAX + 1) <= RUN_SHORT_MAX - (L2_MAX + 1))) {
-        uintptr_t block = short_take(front.bins->shorts, size);
-        if (LIKELY(block != 0)) return short_begin(front.bins, block, size);
-        return allocate_near(front.heap, size);
-    }
-    if (size > L2_MAX) return front.heap != NULL ? allocate_run(front.heap, size) : allocate_slow(size);
+    if (UNLIKELY(size > RUN_SHORT_MAX)) return allocate_near(size);
     uintptr_t block;
-    return LIKELY(bin_pop(bin_at(front.bins->small, l2_bin(size)), &block)) ? (void *)block : allocate_slow(size);
+    return LIKELY(bin_pop(bin_at(front.bins->small, big_bin(size)), &block)) ? (void *)block : allocate_near(size);
 }
 
 static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)
@@ -212,8 +209,8 @@ static ALWAYS_INLINE void *allocate(size_t size)
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------- */
 
-/* The span of the block that starts here; ends the program where none does. A run's block is live, a slab's was
- * carved. */
+/* The span of the block that starts here; ends the program where none does. A run's block is live, if it is not in
+ * another thread's hand; a slab's was carved. */
 static ALWAYS_INLINE struct span *span_of_block(void *p, const char *crime)
 {
     uintptr_t block = (uintptr_t)p;
@@ -221,7 +218,7 @@ static ALWAYS_INLINE struct span *span_of_block(void *p, const char *crime)
     bool good = span != NULL &&
                 (span->kind == SPAN_SLAB ? slab_has(span, block)
                                          : span->kind == SPAN_RUN && run_is_out(span) && run_block(span) == block);
-    if (UNLIKELY(!good)) fatal(crime, block);
+    if (UNLIKELY(!good || (front.heap != NULL && short_is_in_hand(front.heap, span)))) fatal(crime, block);
     return span;
 }
 
@@ -324,7 +321,10 @@ static NOINLINE void free_rest(void *p)
         if (span->kind == SPAN_SLAB && slab_has(span, block) && magazine_keep_apart(heap, span->class, block)) return;
         uint32_t round = PEEK(heap->run_round);
         size_t told = PEEK(heap->kept.told);
-        if (run_is_live(span, block) && !large_goes(span->size) && mid_free(heap, span)) {
+        bool stays = run_is_live(span, block) && !large_goes(span->size);
+        if (stays) span = short_trade(heap, span);
+        block = stays ? run_block(span) : block;
+        if (stays && mid_free(heap, span)) {
             if (UNLIKELY(PEEK(heap->run_round) < round || PEEK(heap->kept.told) > told))
                 helper_consider(); /* idle runs have gone to the arena, or the thread keeps much */
             return;
@@ -339,21 +339,9 @@ static NOINLINE void free_rest(void *p)
     free_slow(heap, span, block);
 }
 
-/* The hit for short runs. A run's block begins in its first unit, so that unit's descriptor is the run's, and is found
- * without a step back. */
-static ALWAYS_INLINE void free_big(void *p)
-{
-    uintptr_t block = (uintptr_t)p, offset = block - arenas[0].base;
-    if (LIKELY(offset < PEEK(arenas[0].bytes))) {
-        struct span *unit = &arenas[0].spans[offset >> UNIT_SHIFT];
-        if (LIKELY(run_is_live(unit, block)) && LIKELY(short_free(front.bins, unit, block))) return;
-    }
-    free_rest(p);
-}
-
 static ALWAYS_INLINE void release(void *p)
 {
-    if (UNLIKELY(!front_free((uintptr_t)p))) free_big(p);
+    if (UNLIKELY(!front_free((uintptr_t)p))) free_rest(p);
 }
 
 /* --- the rest of the family --------------------------------------------------------------------------------------- */
@@ -403,6 +391,9 @@ static ALWAYS_INLINE void *allocate_zeroed(size_t size)
     }
     struct heap *heap = heap_here();
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_zeroed_otherwise(size);
+    uintptr_t block;
+    if (size <= RUN_SHORT_MAX && !knob(KNOB_site_rules) && bin_pop(bin_at(front.bins->small, big_bin(size)), &block))
+        return memset((void *)block, 0, size);
     struct span *run = NULL;
     bool cached = false; /* then what `zeroed` says is out of date */
     if (heap != NULL && size <= SIZE_LIMIT) {
@@ -537,7 +528,7 @@ static void *allocate_aligned(size_t alignment, size_t size)
         void *p = allocate(rounded);
         if (LIKELY((uintptr_t)p % alignment == 0)) return p;
         struct span *routed = span_of((uintptr_t)p); /* a run, by a call-site rule; a window begins on a unit */
-        if (!large_is_window(routed)) run_level(routed);
+        if (!large_is_window(routed)) run_level(routed, rounded);
         return (void *)run_block(routed);
     }
     size = size_max(size, L2_MAX + 1);
@@ -545,7 +536,7 @@ static void *allocate_aligned(size_t alignment, size_t size)
     if (run == NULL) run = run_fetch(heap, size, (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
     helper_offer();
     if (run == NULL) return refuse();
-    run_level(run);
+    run_level(run, size);
     if (heap != NULL) stat_add(heap, STAT_aligned, 1);
     return (void *)run_block(run);
 }

@@ -148,7 +148,7 @@ static struct heap *heap_begin(void)
             heap = heap_find_free();
         }
         heap->bins = no_bins;
-        heap->bins.kept = heap->number * RUN_KEPT;
+        heap->kept.life = heap->number * RUN_KEPT;
         heap_occupy(heap);
         if (fresh) atomic_store(&heaps, heap);
         if (fresh) atomic_store(&parts_used, size_min(heap->number, PARTS));

@@ -23,6 +23,17 @@ static size_t runs_bytes(void)
 }
 
 static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->address + run->start; }
+
+/* The word of life of a run that a caller has: the lower half of its block's address, plus one. It is odd, so no other
+ * span has it in this place: a slab has 0 there, a free span an even number. */
+static ALWAYS_INLINE uint32_t run_mark(uintptr_t block) { return (uint32_t)block + 1; }
+
+/* Does a block that a caller has, or a short run in hand, start here? The span may be of any kind. */
+static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
+{
+    return PEEK(span->life) == run_mark(block);
+}
+
 static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(run->touched) << UNIT_SHIFT; }
 
 /* Ends the program where a run's word of life is not what it must be: two threads freed the block at the same time, and
@@ -38,6 +49,7 @@ static void run_give(struct span *run, uint32_t life, uint64_t now)
     lock_take(&arena_lock);
     run_expect(life, run);
     POKE(run->life, RUN_FREE);
+    POKE(owners.bound[map_index(run->address)], 0);
     atomic_fetch_sub_explicit(&run_units_out, run->units, memory_order_relaxed);
     arena_give(run, run->touched != 0 ? run->units : 0, now); /* whole: split, it would not serve such a size again */
     lock_drop(&arena_lock);
@@ -101,7 +113,7 @@ static ALWAYS_INLINE struct span *kept_pop(struct heap *heap, unsigned bin)
 {
     struct kept *kept = &heap->kept;
     struct span *run = kept->runs[bin];
-    run_expect(heap->bins.kept, run);
+    run_expect(heap->kept.life, run);
     kept->runs[bin] = run->next;
     if (run->next == NULL) kept->bits &= ~(UINT64_C(1) << bin);
     POKE(kept->bytes, kept->bytes - run_touched_bytes(run));

@@ -342,9 +342,10 @@ static void run_trim(struct heap *heap, struct span *run, size_t units)
 static void run_resize(struct heap *heap, struct span *run, size_t size, size_t units)
 {
     POKE(run->size, size);
-    if (run->touched >= units) return;
-    heap->run_held += (units - run->touched) << UNIT_SHIFT;
-    POKE(run->touched, (uint32_t)units);
+    if (run->touched < units) {
+        heap->run_held += (units - run->touched) << UNIT_SHIFT;
+        POKE(run->touched, (uint32_t)units);
+    }
     run_sort(run);
 }
 

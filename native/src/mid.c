@@ -1,36 +1,11 @@
 /* mid.c: blocks above 32 KiB: runs of units. A thread keeps some of the runs it frees, pages and all, by length. A few
- * short ones are in hand, without accounts. For the others, one word shows which lengths there are, so the nearest
- * longer one is found without a search. All other runs go to the arena.
+ * short ones are in hand, in bins like those of slabs' blocks: the hits of malloc and free (tiny.c) take both alike.
+ * For the others, one word shows which lengths there are, so the nearest longer one is found without a search. All
+ * other runs go to the arena.
  *
- * A run's descriptor lies outside the run: neither allocation nor free touches the block itself. */
+ * A run's descriptor lies outside the run. Only of a short one that is freed is the block's first word written. */
 
-/* Units that a block of this size needs, its colour included. One whose colour takes it beyond RUN_COLOURED has that
- * unit, but no colour: shorter runs have one. */
-static ALWAYS_INLINE size_t run_units(size_t size)
-{
-    return (size + (size <= RUN_COLOURED * UNIT_BYTES ? RUN_SLACK : 0) + UNIT_BYTES - 1) >> UNIT_SHIFT;
-}
-
-/* Blocks that all began on a unit would share a few sets of every cache, so each run has a colour: the cache line of
- * its first page on which the block begins (Bonwick, USENIX 1994, section 4.2). Steps of 5, modulo 63, spread any few
- * of them; the first line is left out. A block of many pages that is used as a whole reaches all sets anyway, and with
- * a colour would need another unit, or huge page: so longer ones have none. */
-static void run_colour(struct heap *heap, struct span *run)
-{
-    heap->colour = (heap->colour + 5) % (RUN_COLOURS - 1);
-    run->start = (1 + heap->colour) * CACHE_LINE;
-}
 static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
-
-/* The word of life of a run that a caller has: the lower half of its block's address, plus one. It is odd, so no other
- * span has it in this place: a slab has 0 there, a free span an even number. */
-static ALWAYS_INLINE uint32_t run_mark(uintptr_t block) { return (uint32_t)block + 1; }
-
-/* Does a block that a caller has start here? The span may be of any kind. */
-static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
-{
-    return PEEK(span->life) == run_mark(block);
-}
 
 /* Is a run of this length near enough to be used for so many units? Longer by half and a unit will do: its pages are
  * there already. One unit, the most frequent length, takes no other. From nine to sixteen, where each length has a bin,
@@ -40,30 +15,36 @@ static ALWAYS_INLINE bool run_is_near(size_t length, size_t units)
     return length <= units + units / (units > RUN_SHORT && units <= RUN_EXACT ? 4 : 2) + (units > 1);
 }
 
-/* By the units that a block needs: the bin of the short runs that serve it, as an offset in the row of bins.
- * Descriptors have it like that, so nothing is multiplied on the way. There are no runs of 5 or 7 units: with fewer
- * lengths, one of the right length is in hand more often, and a call that finds none takes a branch that no core
- * foretells. What a longer run has to spare is never touched. The last bin is always empty. */
-#define SHORT_BIN(length) ((length) * sizeof(struct bin))
-static const uint8_t short_bins[RUN_SHORT + 2] = {SHORT_BIN(0), SHORT_BIN(1), SHORT_BIN(2), SHORT_BIN(3), SHORT_BIN(4),
-                                                  SHORT_BIN(6), SHORT_BIN(6), SHORT_BIN(8), SHORT_BIN(8), SHORT_BIN(9)};
-
-/* The length of the run that serves so many units. */
-static ALWAYS_INLINE size_t run_length(size_t units)
+/* The row of bins to which free puts the run's block; 0: it is not short. */
+static unsigned run_row(const struct span *run)
 {
-    return units <= RUN_SHORT ? short_bins[units] / sizeof(struct bin) : units;
+    return (PEEK(owners.bound[map_index(run->address)]) & BOUND_ROW) / 2;
 }
 
-/* Says to which bin the run goes when it is freed. Short runs need no accounts (all of such a run counts as touched) if
- * they lie in the first arena, where the block's address alone leads to the descriptor, and if no site is known, which
- * would have to be forgotten. One that grew in place, so that its colour takes room which its new length needs, goes
- * elsewhere. A run of 5 or 7 units, made elsewhere, serves the length below. */
+/* Says whether a live run is short: then free takes its block as one of a slab. Short runs need no accounts (all of
+ * such a run counts as touched), and what malloc asked for is not known: all serve the longest block of their length.
+ * No site may be known, which would have to be forgotten; and one that is aligned, or grew in place, lacks its colour.
+ * A run of 5 or 7 units, made elsewhere, serves the length below. */
 static ALWAYS_INLINE void run_sort(struct span *run)
 {
-    bool fits = run->units <= (run->start == 0 ? RUN_SHORT : size_min(RUN_SHORT, RUN_COLOURED));
-    bool brief = fits && run->address - arenas[0].base < PEEK(arenas[0].bytes) && run->site == 0;
-    run->bin = brief ? short_bins[run_length(run->units) > run->units ? run->units - 1 : run->units] : 0;
-    if (brief) POKE(run->touched, run->units);
+    size_t index = map_index(run->address); /* NULL is at index 0 */
+    size_t length = run_length(run->units) > run->units ? run->units - 1 : run->units;
+    bool brief = length <= RUN_SHORT && run->size <= short_size(length) && run->site == 0 && index != 0 &&
+                 run->start == run_colour(run);
+    if (brief) {
+        POKE(run->touched, run->units);
+        POKE(run->size, short_size(length));
+    }
+    POKE(owners.bound[index], brief ? short_bound(length, run_block(run)) : 0);
+}
+
+/* The run is free, and not in hand: no hit takes its block any more. One that was freed twice, and is in hand as well,
+ * is noticed when it is taken from there. */
+static ALWAYS_INLINE void run_unsort(struct span *run)
+{
+    if (run_row(run) == 0) return;
+    POKE(owners.bound[map_index(run->address)], 0);
+    block_words(run_block(run))[0] = 0;
 }
 
 /* Does a caller have its block? */
@@ -72,12 +53,18 @@ static ALWAYS_INLINE bool run_is_out(const struct span *run) { return PEEK(run->
 /* The run goes to a caller. */
 static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
-    if (units > RUN_COLOURED) run->start = 0;
     MUST(run->kind == SPAN_RUN && units <= run->units && run->start + size <= span_bytes(run), run->address);
     POKE(run->size, size);
     POKE(run->life, run_mark(run_block(run)));
     run->site = 0;
     if (run->touched < units) POKE(run->touched, (uint32_t)units);
+}
+
+/* The run goes to a caller of a thread with a heap, staggered, and short if it can be. */
+static ALWAYS_INLINE void run_serve(struct span *run, size_t size, size_t units)
+{
+    run->start = run_colour(run);
+    run_begin(run, size, units);
     run_sort(run);
 }
 
@@ -85,73 +72,75 @@ static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 static bool run_end(struct span *run, uintptr_t block)
 {
     uint32_t live = run_mark(block);
-    return __atomic_compare_exchange_n(&run->life, &live, RUN_FREE, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    if (UNLIKELY(!__atomic_compare_exchange_n(&run->life, &live, RUN_FREE, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)))
+        return false;
+    run_unsort(run);
+    return true;
 }
 
 /* Lets a live run's block begin where the run does, without a colour. */
-static void run_level(struct span *run)
+static void run_level(struct span *run, size_t size)
 {
     run->start = 0;
-    POKE(run->life, run_mark(run->address));
-}
-
-static ALWAYS_INLINE struct span *short_of(uintptr_t block)
-{
-    return &arenas[0].spans[(block - arenas[0].base) >> UNIT_SHIFT];
-}
-
-/* Takes out the run that was kept last. Result: its block; 0 where there is none. */
-static ALWAYS_INLINE uintptr_t short_pop(struct bin *bin)
-{
-    uintptr_t *top = bin->top, block = top[-1];
-    if (LIKELY(block != 0)) bin->top = top - 1;
-    return block;
-}
-
-/* Hands a short run out. Here and in short_free are as few stores as can be: they wait behind those of the program to
- * large blocks, each of which misses a cache. All lengths take the same way, since which one comes next cannot be
- * foretold. */
-static ALWAYS_INLINE void *short_begin(const struct bins *bins, uintptr_t block, size_t size)
-{
-    struct span *run = short_of(block);
-    MUST(run->kind == SPAN_RUN && run_units(size) <= run->units && run->start + size <= span_bytes(run), block);
-    run_expect(bins->kept, run);
     POKE(run->size, size);
-    POKE(run->life, run_mark(block));
-    return (void *)block;
-}
-
-/* Takes out a short run of the length for the size, without accounts. Result: its block; 0 where there is none. The
- * size is above L2_MAX and at most RUN_SHORT_MAX. */
-static ALWAYS_INLINE uintptr_t short_take(struct bin *shorts, size_t size)
-{
-    return short_pop(bin_at(shorts, short_bins[run_units(size)]));
-}
-
-/* Where none of that length is in hand: one of the next length, if that is near enough and none of the first length is
- * kept with accounts. */
-static ALWAYS_INLINE uintptr_t short_take_near(struct heap *heap, size_t size)
-{
-    size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
-    if (!run_is_near(next, units) || PEEK(heap->kept.runs[length - 1]) != NULL) return 0;
-    return short_pop(&heap->bins.shorts[next]);
-}
-
-/* Keeps a live short run in hand; false, and nothing is done, where the run is not short or there is no room. */
-static ALWAYS_INLINE bool short_free(struct bins *bins, struct span *run, uintptr_t block)
-{
-    struct bin *bin = bin_at(bins->shorts, run->bin);
-    uintptr_t *top = bin->top;
-    if (UNLIKELY(top >= bin->limit)) return false;
-    *top = block;
-    bin->top = top + 1;
-    POKE(run->life, bins->kept);
-    return true;
+    POKE(run->life, run_mark(run->address));
+    run_sort(run);
 }
 
 /* Short runs of a length that a thread has in hand at most, and the slots for them. */
 static size_t shorts_most(unsigned length) { return run_length(length) == length ? RUN_SHORT_MOST / length : 0; }
 static uintptr_t *shorts_slots(struct heap *heap, unsigned length) { return heap->short_slots[length] + 1; }
+
+/* Runs of the length in hand; to an observer, any number up to the most there can be. */
+static size_t shorts_count(const struct heap *heap, unsigned length)
+{
+    size_t runs = (size_t)(PEEK(heap->bins.shorts[length].top) - (heap->short_slots[length] + 1));
+    return runs <= RUN_SHORT_MOST ? runs : 0;
+}
+
+/* Takes out the short run that was kept last. Result: its block; 0 where there is none. */
+static uintptr_t short_pop(struct heap *heap, size_t length)
+{
+    struct bin *bin = &heap->bins.shorts[length];
+    uintptr_t block;
+    if (LIKELY(bin_pop(bin, &block))) return block;
+    if (UNLIKELY(bin->top != shorts_slots(heap, (unsigned)length))) slot_expect_right(bin->top - 1);
+    return 0;
+}
+
+/* Where no short run of the length for the size is in hand: one of the next length, if that is near enough and none of
+ * the first length is kept with accounts. */
+static ALWAYS_INLINE uintptr_t short_take_near(struct heap *heap, size_t size)
+{
+    size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
+    uintptr_t block = short_pop(heap, length); /* none, or damage */
+    if (block != 0 || next > RUN_SHORT || !run_is_near(next, units) || PEEK(heap->kept.runs[length - 1]) != NULL)
+        return block;
+    return short_pop(heap, next);
+}
+
+/* Is this a short run that is in the thread's own hand? */
+static bool short_is_in_hand(struct heap *heap, const struct span *span)
+{
+    unsigned row = span->kind == SPAN_RUN ? run_row(span) : 0;
+    if (row == 0) return false;
+    uintptr_t *slots = shorts_slots(heap, row - CLASSES), block = run_block(span);
+    size_t at = (block_words(block)[0] - (uintptr_t)slots) / sizeof *slots;
+    return at < shorts_count(heap, row - CLASSES) && slots[at] == block;
+}
+
+/* A short run is freed for which there is no room in hand. It takes the place of the one freed before it, which is the
+ * result: where two threads free a run at a time, both have it in hand, and one finds that out when it takes it. All
+ * other runs are their own result. */
+static struct span *short_trade(struct heap *heap, struct span *run)
+{
+    unsigned row = run_row(run);
+    uintptr_t last = row != 0 ? short_pop(heap, row - CLASSES) : 0;
+    if (last == 0) return run;
+    if (UNLIKELY(last == run_block(run))) fatal("block freed twice", last);
+    bin_push(&heap->bins.shorts[row - CLASSES], run_block(run));
+    return span_of(last);
+}
 
 static _Atomic uint32_t heaps_alive; /* threads that cache; heap.c counts them */
 static uint32_t run_threads = 1;     /* threads that can work at a time: the number of cores */
@@ -188,7 +177,8 @@ static void shorts_begin(struct heap *heap)
     heap->run_allowed = runs_least();
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
         uintptr_t *slots = shorts_slots(heap, length);
-        heap->bins.shorts[length] = (struct bin){slots, slots};
+        slots[-1] = LIST_END;
+        POKE(heap->bins.shorts[length].top, slots);
     }
     shorts_limit(heap, shorts_bytes());
 }
@@ -196,10 +186,10 @@ static void shorts_begin(struct heap *heap)
 /* The short run that was kept last; NULL where there is none. */
 static struct span *short_run(struct heap *heap, size_t length)
 {
-    uintptr_t block = short_pop(&heap->bins.shorts[length]);
+    uintptr_t block = short_pop(heap, length);
     if (block == 0) return NULL;
-    run_expect(heap->bins.kept, short_of(block));
-    return short_of(block);
+    run_expect(run_mark(block), span_of(block));
+    return span_of(block);
 }
 
 /* Serves a block by the cached run whose length is nearest and not shorter; NULL where none is near. Its pages are not
@@ -215,7 +205,7 @@ static NOINLINE struct span *mid_allocate_near(struct heap *heap, size_t size)
     if (bits != 0 && run_is_near(run_bin_units(bin + lowest_bit(bits)), units))
         run = kept_serve(heap, bin + lowest_bit(bits));
     else kept_leave(&heap->kept);
-    if (run != NULL) run_begin(run, size, units);
+    if (run != NULL) run_serve(run, size, units);
     return run;
 }
 
@@ -233,7 +223,7 @@ static struct span *mid_allocate(struct heap *heap, size_t size)
     if (UNLIKELY(!kept_try(kept))) return mid_allocate_later(heap, size);
     if (length > RUN_EXACT || kept->runs[length - 1] == NULL) return mid_allocate_near(heap, size);
     struct span *run = kept_serve(heap, (unsigned)length - 1);
-    run_begin(run, size, units);
+    run_serve(run, size, units);
     return run;
 }
 
@@ -367,7 +357,7 @@ static void mid_allow(struct heap *heap)
     if (UNLIKELY(PEEK(heap->kept.taken) != 0)) heap->run_held -= size_min(heap->run_held, kept_learn(&heap->kept));
     size_t out = atomic_load_explicit(&run_units_out, memory_order_relaxed) << UNIT_SHIFT, shorts = 0;
     for (unsigned length = 1; runs_given_many(heap) && length <= RUN_SHORT; length++)
-        shorts += (size_t)(heap->bins.shorts[length].top - shorts_slots(heap, length)) * length << UNIT_SHIFT;
+        shorts += shorts_count(heap, length) * length << UNIT_SHIFT;
     size_t held = size_min(heap->run_held, out), callers = held - size_min(held, shorts);
     size_t least = runs_least(), surplus = callers / (RUN_TIMES + 1) * RUN_TIMES;
     heap->run_allowed = size_max(least << heap->peaks, size_min(surplus, RUN_MORE * least));
@@ -387,6 +377,11 @@ static void mid_spill(struct heap *heap, struct span *run, uint32_t life, uint64
     run_give(run, life, now);
 }
 
+static void short_spill(struct heap *heap, struct span *run, uint64_t now)
+{
+    mid_spill(heap, run, run_mark(run_block(run)), now);
+}
+
 /* Bounds the short runs in hand to so many bytes of each length; spills what is beyond. */
 static void shorts_bound(struct heap *heap, size_t bytes)
 {
@@ -395,15 +390,15 @@ static void shorts_bound(struct heap *heap, size_t bytes)
     shorts_limit(heap, bytes);
     for (unsigned length = 1; length <= RUN_SHORT; length++)
         while (heap->bins.shorts[length].top > heap->bins.shorts[length].limit)
-            mid_spill(heap, short_run(heap, length), heap->bins.kept, now);
+            short_spill(heap, short_run(heap, length), now);
 }
 
 /* Spills cached runs, longest first, until `keep` bytes are left; with 0, those in hand as well. */
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
     for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
-        for (struct span *run; (run = short_run(heap, length)) != NULL;) mid_spill(heap, run, heap->bins.kept, now);
-    for (struct span *run; (run = kept_longest(heap, keep)) != NULL;) mid_spill(heap, run, heap->bins.kept, now);
+        for (struct span *run; (run = short_run(heap, length)) != NULL;) short_spill(heap, run, now);
+    for (struct span *run; (run = kept_longest(heap, keep)) != NULL;) mid_spill(heap, run, heap->kept.life, now);
     kept_enter(&heap->kept);
     kept_leave_told(&heap->kept); /* so that nobody collects here what has gone */
 }
@@ -417,7 +412,7 @@ static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
     size_t cached = PEEK(heap->kept.bytes), least = cached - size_min(cached, 2 * RUN_TIMES * bytes);
     struct span *run;
     while ((run = kept_longest(heap, size_max(heap->run_allowed, least))) != NULL)
-        mid_spill(heap, run, heap->bins.kept, now);
+        mid_spill(heap, run, heap->kept.life, now);
 }
 
 static _Atomic size_t window_units; /* that may hold pages: in free growth windows, and spare ones in live ones */
@@ -468,8 +463,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
     POKE(run->place, RUN_SETTLED);
     if (huge && run->zeroed) run_unsettle(heap, run, size);
-    run_colour(heap, run);
-    run_begin(run, size, units);
+    run_serve(run, size, units);
     heap->run_held += run_touched_bytes(run);
     atomic_fetch_add_explicit(&run_units_out, run->units, memory_order_relaxed);
     mid_allow(heap);
@@ -488,7 +482,8 @@ static ALWAYS_INLINE bool mid_keep(struct heap *heap, struct span *run)
     size_t bytes = run_touched_bytes(run);
     bool fits = PEEK(kept->bytes) + bytes <= heap->run_allowed;
     if (UNLIKELY(run->place || run->units >= RUN_UNITS_MAX || !fits)) return false;
-    POKE(run->life, heap->bins.kept);
+    run_unsort(run);
+    POKE(run->life, heap->kept.life);
     if (UNLIKELY(!kept_try(kept))) return mid_keep_later(heap, run);
     return kept_push(kept, run, bytes);
 }
@@ -503,17 +498,16 @@ static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
     size_t keep = size_max(runs_least(), size_min(kept_used(&heap->kept), heap->run_allowed));
     struct span *unused;
     while (PEEK(heap->kept.bytes) > keep && (unused = kept_unused(heap)) != NULL)
-        mid_spill(heap, unused, heap->bins.kept, now);
+        mid_spill(heap, unused, heap->kept.life, now);
     heap->kept.used = 0;
     mid_shrink(heap, keep, now);
     POKE(heap->run_round, 0);
     return kept;
 }
 
-/* Keeps the run, in hand or within the allowance; false where there is no room. */
+/* Keeps the run, which is not in hand, within the allowance; false where there is no room. */
 static bool mid_free(struct heap *heap, struct span *run)
 {
-    if (short_free(&heap->bins, run, run_block(run))) return true;
     uint32_t round = PEEK(heap->run_round) + 1;
     POKE(heap->run_round, round);
     if (UNLIKELY(round >= RUN_ROUND)) return mid_keep_aged(heap, run);

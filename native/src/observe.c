@@ -63,6 +63,8 @@ static void level_heaps(struct levels *levels)
             value[STAT_cached_bytes] += (loaded + spare_blocks(heap, class)) * classes[class].size;
             value[STAT_live_blocks] -= loaded;
         }
+        for (unsigned length = 1; length <= RUN_SHORT; length++)
+            value[STAT_cached_bytes] += shorts_count(heap, length) * short_size(length);
         levels->kept_bytes += PEEK(heap->kept.bytes);
     }
 }

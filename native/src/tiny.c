@@ -1,6 +1,6 @@
 /* tiny.c: blocks up to 1 KiB, one class every 16 bytes. A bin is 16 bytes long too, so a size rounded up is its bin's
  * offset. Owns the thread's front, through which malloc and free reach the heap's bins. Its hits are the hits of malloc
- * and of free. A free need not ask which pool a block belongs to: the bins of L2 follow directly.
+ * and of free. A free need not ask which pool a block belongs to: the bins of L2 and of short runs follow directly.
  *
  * A hit is thread-local: no lock, no atomic, no knob, no counter but the magazine's own top. Safety costs it seven
  * instructions for a malloc and its free. A block must know its slot (slab.c) before it is handed out, so one that was
@@ -11,10 +11,8 @@
  * The compiler would spend several more instructions on a bin's top, so on x86-64 some are written by hand. Everywhere
  * else, and under a sanitizer, the same code is plain C. */
 
-static const uintptr_t no_run[1];
-#define NO_RUN ((uintptr_t *)no_run + 1) /* top and limit of a bin that is empty and full */
 static const struct bins no_bins = {.small = {[0 ... CLASSES - 1] = {NO_SLOT, NO_SLOT}},
-                                    .shorts = {[0 ... RUN_SHORT + 1] = {NO_RUN, NO_RUN}}};
+                                    .shorts = {[0 ... RUN_SHORT] = {NO_SLOT, NO_SLOT}}};
 #define NO_BINS ((struct bins *)&no_bins) /* never written, as nothing is taken out and nothing put in */
 
 #define SIZES(bins) ((char *)(bins) + GRANULE - 1)
@@ -79,8 +77,8 @@ static ALWAYS_INLINE bool bin_pop_own(struct bin *bin, uintptr_t *block)
 #if FRONT_WRITTEN
     __asm__("subq %1, %0" : "+m"(bin->top) : "i"(sizeof *bin->top) : "cc");
     uintptr_t *slot = bin->top;
-    *block = *slot;
-    if (LIKELY(slot_is_right(slot))) return true;
+    __asm__("movq %1, %0" : "=a"(*block) : "m"(*slot)); /* at once into the register of malloc's result */
+    if (LIKELY(block_words(*block)[0] == (uintptr_t)slot)) return true;
     POKE(bin->top, slot + 1);
     return false;
 #else
@@ -103,7 +101,7 @@ static ALWAYS_INLINE bool bin_push(struct bin *bin, uintptr_t block)
     return true;
 }
 
-/* Does a carved block of a slab begin here? `row`: twice its class. */
+/* Does a carved block of a slab begin here, or that of a short run? `row`: twice its row. */
 static ALWAYS_INLINE bool front_has(uintptr_t block, size_t *row)
 {
 #if FRONT_WRITTEN /* compared in memory */
@@ -122,7 +120,7 @@ static ALWAYS_INLINE bool front_free(uintptr_t block)
 {
     size_t row;
     if (UNLIKELY(!front_has(block, &row))) return false;
-    MUST(block_is_of((unsigned)row / 2, block), block);
+    MUST(row >= 2 * CLASSES ? run_is_live(span_of(block), block) : block_is_of((unsigned)row / 2, block), block);
     return bin_push(bin_at(front.bins->small, row * (sizeof(struct bin) / 2)), block);
 }
 

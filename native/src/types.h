@@ -56,6 +56,7 @@
 #define RUN_SHORT 8u                         /* units; up to here a thread has a few runs in hand, without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length that it has in hand, at most */
 #define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 runs of one unit */
+#define ROWS (CLASSES + RUN_SHORT + 1)                /* of bins: by class, then short runs by units */
 /* What a thread keeps besides (mid_allow): at most RUN_TIMES the bytes that its callers have, and RUN_MORE times what
  * it may always keep. Where an idle thread's runs are collected, all that it had, up to RUN_WATCHED times the
  * latter. */
@@ -80,7 +81,8 @@
 #define LARGE_TRUST ((size_t)256 << 20) /* bytes of blocks with huge pages, or two blocks, until one goes without */
 #define RUN_ROUND 1024u                 /* runs freed with accounts, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u                 /* cache lines over which runs' blocks are staggered: a page */
-#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)      /* bytes that a run must have to spare for that */
+#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)                /* bytes that a run must have to spare for that */
+#define RUN_FACTOR (UNIT_SHIFT == 16 ? 0x009714fcu : 0xfafbefc0u) /* by which they are told (shorts_define) */
 #define RUN_COLOURED (((size_t)192 << 10) / UNIT_BYTES) /* units of the longest run whose block is staggered */
 /* Bytes of the longest block that a short run serves. */
 #define RUN_SHORT_MAX (RUN_SHORT * UNIT_BYTES - (RUN_SHORT <= RUN_COLOURED ? RUN_SLACK : 0))
@@ -104,7 +106,7 @@
 #define APART_WAIT 16u  /* magazines given, at least, until it is tried again */
 #define APART_VAIN 64u  /* if in vain: so many times those that the slabs' blocks fill; APART_TIMES if all is dense */
 
-#define BOUND_ROW 255u   /* lowest byte of a unit's bound: twice the class; products lie further apart (sizeclass.c) */
+#define BOUND_ROW 255u   /* lowest byte of a unit's bound: twice the row; products lie further apart (sizeclass.c) */
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define MAGAZINE_MAX 512u
 #define POLICY_LAST 20                  /* row of the policy table (ace/policy.c) */
@@ -229,11 +231,8 @@ enum run_life { RUN_FREE = 0, RUN_HELD = 2, RUN_KEPT = 4 /* times the number of 
 /* A pair of cache lines each, or two threads at neighbouring slabs would take each other's descriptor away. */
 struct span {
     _Alignas(CACHE_PAIR) uint8_t kind; /* enum span_kind; inside: see back */
-    union {
-        uint8_t class; /* slab: its class */
-        uint8_t bin;   /* run: offset of the bin of short runs that it goes back to; 0: none */
-    };
-    uint8_t place; /* enum slab_place, or enum run_place */
+    uint8_t class;                     /* slab: its class */
+    uint8_t place;                     /* enum slab_place, or enum run_place */
     union {
         uint8_t zeroed; /* run, free span: never written since the kernel gave it */
         uint8_t part;   /* slab: in whose list it waits: the part of the thread that took it new */
@@ -261,7 +260,7 @@ struct span {
         };
         struct { /* run */
             union {
-                size_t size;      /* bytes asked for */
+                size_t size;      /* bytes asked for; of a short run: the longest block that it serves */
                 uint64_t idle_ns; /* growth window that is nobody's: since when */
             };
             uint32_t site;   /* number of the site that asked for it, 0 unknown */
@@ -351,13 +350,13 @@ struct class_slabs {
     uint64_t used_ns;                      /* ... when they had last moved SLABS_USED */
 };
 
-/* What malloc and free touch of a heap on a hit. Short runs, too, are known by their blocks' addresses, so that the
- * next block does not wait for a descriptor, which the bytes of blocks may have driven out of the cache. */
+/* What malloc and free touch of a heap on a hit. Short runs are in hand as blocks of slabs are: malloc and free take
+ * the same steps for all sizes, so no branch has to foretell which one comes next. */
 struct bins {
     struct bin small[CLASSES];        /* the first is always empty and full at once; slot 0: empty_block's address */
-    struct bin shorts[RUN_SHORT + 2]; /* runs with all pages touched, by units; the last is always empty; slot 0: 0 */
-    uint32_t kept;                    /* word of life of a run that is kept here */
+    struct bin shorts[RUN_SHORT + 1]; /* short runs, by units; the first is always empty and full at once */
 };
+_Static_assert(offsetof(struct bins, shorts) == CLASSES * sizeof(struct bin), "bins of short runs follow as more rows");
 
 /* --- one thread's everything -------------------------------------------------------------------------------------- */
 
@@ -366,6 +365,7 @@ struct kept {
     bool busy;                   /* the thread is at these lists */
     bool visited;                /* it was there since a collector looked */
     bool asked;                  /* a collector asks for them */
+    uint32_t life;               /* word of life of a run that is here */
     uint64_t bits;               /* bit b: runs[b] is not empty */
     uint64_t used;               /* bit b: a run of runs[b] served since the round began */
     struct span *runs[RUN_BINS]; /* by length */
@@ -404,7 +404,6 @@ struct heap {
     struct span *current[CLASSES];                            /* the slab being carved */
     struct kept kept;                                         /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
-    uint32_t colour;                                          /* of the next run from the arena */
     uint32_t run_round;        /* runs freed with accounts since they last aged; tidying sets it to RUN_ROUND */
     size_t run_allowed;        /* bytes of runs that it may keep */
     size_t short_bytes;        /* bytes of short runs of each length that may be in hand */
@@ -444,9 +443,9 @@ struct layout {
 
 /* What a free asks of an address. One base address reaches both tables. */
 struct owners {
-    struct layout layout[CLASSES];
-    /* By unit: above the products of the blocks carved there, and of nothing else; its lowest byte is twice the class.
-     * 0: not a slab's. */
+    struct layout layout[ROWS];
+    /* By unit: above the products of the blocks that begin there, and of nothing else; its lowest byte is twice the
+     * row. 0: no slab's, and not the first one of a short run. */
     uint32_t bound[MAP_MASK + 1];
 };
 
@@ -467,10 +466,9 @@ _Static_assert(HAK_INLINE_MAX == TINY_MAX && HAK_INLINE_MASK == MAP_MASK &&
                    sizeof(struct layout) == sizeof(struct hak_layout_t) &&
                    offsetof(struct owners, bound) == offsetof(struct hak_owners_t, bound),
                "code inlined from the header sees the same front");
-_Static_assert((CLASSES - 1) * 2 <= BOUND_ROW, "a byte of a unit's bound says its class");
+_Static_assert((ROWS - 1) * 2 <= BOUND_ROW, "a byte of a unit's bound says its row");
 _Static_assert(sizeof(struct bin) == GRANULE && offsetof(struct heap, bins.small) % GRANULE == 0,
                "a tiny size, added to the first bin's address and rounded up, is its bin's, for a heap begins a page");
-_Static_assert(RUN_SHORT * sizeof(struct bin) <= UINT8_MAX, "a descriptor's byte is the offset of its bin");
 _Static_assert(sizeof(struct rack_box) == (size_t)64 << 10, "a box is a number of pages, on any machine");
 _Static_assert(sizeof(struct span) == CACHE_PAIR && sizeof(struct depot) == CACHE_LINE, "nobody shares their lines");
 

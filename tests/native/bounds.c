@@ -1,5 +1,5 @@
 /* What the comparison of a free tells, here in the code that programs inline: blocks that were carved, and nothing else
- * in their slab. */
+ * in their slab; and the block of a short run, and nothing else in its units. */
 #include "promise.h"
 #include "../../native/include/hakmem.h"
 
@@ -18,4 +18,22 @@ PROMISE(every_place_in_a_slab_is_told_apart) {
                 if (place * layout.start < bound) HOLDS(place == blocks++ * step);
             HOLDS(offset % step == 0 && offset / step < blocks && blocks <= slab / step);
         }
+}
+
+PROMISE(every_place_in_a_short_run_is_told_apart) {
+    enum { UNIT = 1 << HAK_SLAB_SHIFT, RUNS = 200, LENGTHS = 8, ROWS = 105 };
+    static uint8_t firsts[LENGTHS + 1][64];
+    for (size_t units = 1; units <= LENGTHS; units++)
+        for (int more = 0; more < RUNS; more++) {
+            uintptr_t block = (uintptr_t)hak_malloc(units * UNIT - (units < 4 || UNIT < 65536 ? 4032 : 0));
+            uint32_t bound = hak_owners->bound[block / UNIT & HAK_INLINE_MASK];
+            HOLDS((bound & 255) / 2 > ROWS && (bound & 255) / 2 <= ROWS + LENGTHS);
+            struct hak_layout_t layout = hak_owners->layout[(bound & 255) / 2];
+            firsts[(bound & 255) / 2 - ROWS][block / UNIT % 64] = 1;
+            for (uintptr_t at = block / UNIT * UNIT; at < (block / UNIT + 1) * UNIT; at++)
+                HOLDS(((uint32_t)at & layout.within) * layout.start < bound == (at == block));
+            for (size_t unit = 1; unit < (bound & 255) / 2 - ROWS; unit++)
+                HOLDS(hak_owners->bound[block / UNIT + unit & HAK_INLINE_MASK] == 0);
+        }
+    for (int unit = 0; unit < 64; unit++) HOLDS(firsts[1][unit]);
 }

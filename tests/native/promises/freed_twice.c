@@ -261,7 +261,8 @@ PROMISE(a_write_to_a_free_block_is_noticed_wherever_it_lies) {
 }
 
 /* A run that was freed, or that an address lies within, is neither freed nor resized, nor is its length told. `grown`:
- * it is address space in which a block grows. */
+ * it is address space in which a block grows. That a short one is freed again is noticed when it is taken again, as it
+ * is for shorter blocks. */
 static void misuse_run(size_t size, bool grown, bool freed, int how) {
     char *block = grown ? realloc(realloc(malloc(40 * KIB), size), 2 * size) : malloc(size), *beside = malloc(size);
     if (freed) free(block);
@@ -271,6 +272,7 @@ static void misuse_run(size_t size, bool grown, bool freed, int how) {
     if (how == 1) realloc(block, size - 8 * KIB);
     if (how == 2) malloc_usable_size(block);
     free(beside);
+    for (int i = 0; i < 3; i++) malloc(grown ? 2 * size : size);
 }
 
 PROMISE(a_run_that_is_nobodys_ends_who_uses_it) {
