@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import processes
 import pytest
+from preload import NATIVE, judge, promises
 
 from hakmem_py import build, commands, trace
 from hakmem_py.build import BuildError
@@ -102,6 +103,20 @@ def test_a_program_starts_with_no_library_whose_fast_path_is_another(variant, st
     said = subprocess.run([program], env={"LD_LIBRARY_PATH": folder}, capture_output=True, text=True)
     assert said.returncode == status
     assert words in said.stderr
+
+
+@pytest.mark.parametrize("promise", promises("bounds.c"))
+def test_the_other_unit_tells_blocks_from_all_else_too(promise, tmp_path):
+    folder, executable = build.build("slab16").library.parent, tmp_path / "bounds"
+    flags = ["-std=gnu11", "-w", "-DHAK_SLAB_SHIFT=14", "-D_GNU_SOURCE"]
+    subprocess.run(
+        ["gcc", *flags, NATIVE / "bounds.c", "-o", executable, f"-L{folder}", "-lhakmem"], check=True
+    )
+    judge(
+        subprocess.run(
+            [executable, promise], env={"LD_LIBRARY_PATH": str(folder)}, capture_output=True, text=True
+        )
+    )
 
 
 def test_the_readme_names_every_variant():

@@ -321,13 +321,14 @@ static NOINLINE void free_rest(void *p)
         if (span->kind == SPAN_SLAB && slab_has(span, block) && magazine_keep_apart(heap, span->class, block)) return;
         uint32_t round = PEEK(heap->run_round);
         size_t told = PEEK(heap->kept.told);
-        bool stays = run_is_live(span, block) && !large_goes(span->size);
-        if (stays) span = short_trade(heap, span);
-        block = stays ? run_block(span) : block;
-        if (stays && mid_free(heap, span)) {
-            if (UNLIKELY(PEEK(heap->run_round) < round || PEEK(heap->kept.told) > told))
-                helper_consider(); /* idle runs have gone to the arena, or the thread keeps much */
-            return;
+        if (run_is_live(span, block) && !large_goes(span->size)) {
+            span = short_trade(heap, span);
+            block = run_block(span);
+            if (mid_free(heap, span)) {
+                if (UNLIKELY(PEEK(heap->run_round) < round || PEEK(heap->kept.told) > told))
+                    helper_consider(); /* idle runs have gone to the arena, or the thread keeps much */
+                return;
+            }
         }
     } else {
         heap = heap_of_free();
@@ -441,8 +442,10 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
 {
     if (heap == NULL || size > SIZE_LIMIT) return NULL;
     size_t had = run->size;
+    bool brief = run_row(run) != 0; /* then `had` is the most that the block may have had */
+    if (brief && size <= had && run_units(size) >= run->units / 2) return (void *)run_block(run);
     bool grows = size > had, window = large_is_window(run);
-    bool moves = !window && run_units(size) > run->units && size >= had + had / 8 && had < WINDOW_HUGE;
+    bool moves = !window && run_units(size) > run->units && (brief || size >= had + had / 8) && had < WINDOW_HUGE;
     void *moved = moves ? grow_in_window(heap, run, size, size < LARGE_MIN) : NULL;
     bool there = moved == NULL && large_resize(heap, run, size);
     if (moved == NULL && !there && grows) moved = grow_in_window(heap, run, size, false);
@@ -521,6 +524,9 @@ static void *allocate_aligned(size_t alignment, size_t size)
 {
     if (alignment <= GRANULE) return allocate(size);
     if (alignment > SIZE_LIMIT / 2 || size > SIZE_LIMIT - alignment) return refuse();
+    if (size > L2_MAX && alignment <= (size > RUN_COLOURED * UNIT_BYTES ? UNIT_BYTES : CACHE_LINE) &&
+        mode == MODE_CACHED)
+        return allocate(size); /* runs begin on units, their blocks on lines */
     struct heap *heap = heap_here();
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_otherwise(alignment, size);
     size_t rounded = align_up(size_max(size, 1), alignment);

@@ -567,29 +567,6 @@ static void arena_split(struct span *span, uint32_t units, bool zeroed, uint64_t
     arena_give(rest, zeroed ? 0 : more, now);
 }
 
-/* --- regions of runs that come and go ----------------------------------------------------------------------------- */
-
-/* In the first arena, which holds nearly everything: the region looked at next, and where the round ends. */
-static size_t region_at, region_end;
-
-/* The next 2 MiB region that holds no superslab; 0 where there is none. Regions are looked at once units have been
- * reused RECYCLED_TIMES as often as there are units below the frontier. Each is looked at once, and a new round needs a
- * quarter more regions, so a steady program asks nothing of the kernel. The caller holds arena_lock. */
-static uintptr_t region_next(void)
-{
-    const struct arena *arena = &arenas[0];
-    size_t least = RECYCLED_TIMES * arena->born, regions = arena->born / SUPERSLAB_UNITS_MAX;
-    if (region_at == region_end && recycled_units >= least && regions > region_end + region_end / 4)
-        region_end = regions;
-    while (region_at < region_end) {
-        size_t at = region_at++;
-        const struct superslab *slabs = &arena->superslabs[at * (SUPERSLAB_LARGE / SUPERSLAB_SMALL)];
-        if (slabs[0].units == 0 && slabs[1].units == 0) return arena->base + at * SUPERSLAB_LARGE;
-    }
-    POKE(recycled_due, size_max(least, 2 * recycled_units));
-    return 0;
-}
-
 /* --- purging free spans ------------------------------------------------------------------------------------------- */
 
 /* Gives back the pages of a span that is nobody's, and frees it. One locked page is enough for a refusal, so after one

@@ -36,7 +36,7 @@
 
 #include "site.c"       /* call-site rules */
 
-#include "tiny.c"       /* up to 1 KiB, and the hits of all blocks up to 32 KiB */
+#include "tiny.c"       /* up to 1 KiB, and the hits of all blocks up to 512 KiB */
 #include "l2.c"         /* above 8 KiB: a longer block where none lies ready */
 #include "mid.c"        /* up to 1 MiB */
 #include "large.c"      /* above that, and blocks that grow */

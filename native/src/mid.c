@@ -47,7 +47,7 @@ static ALWAYS_INLINE void run_unsort(struct span *run)
     block_words(run_block(run))[0] = 0;
 }
 
-/* Does a caller have its block? */
+/* Does a caller have its block, or is it short and in hand? */
 static ALWAYS_INLINE bool run_is_out(const struct span *run) { return PEEK(run->life) % RUN_KEPT != RUN_FREE; }
 
 /* The run goes to a caller. */
@@ -98,13 +98,19 @@ static size_t shorts_count(const struct heap *heap, unsigned length)
     return runs <= RUN_SHORT_MOST ? runs : 0;
 }
 
-/* Takes out the short run that was kept last. Result: its block; 0 where there is none. */
-static uintptr_t short_pop(struct heap *heap, size_t length)
+/* Nothing was taken from the bin. Ends the program where that was not because it is empty. */
+static ALWAYS_INLINE void shorts_expect_none(struct heap *heap, size_t length)
 {
-    struct bin *bin = &heap->bins.shorts[length];
+    uintptr_t *top = heap->bins.shorts[length].top;
+    if (UNLIKELY(top != shorts_slots(heap, (unsigned)length))) slot_expect_right(top - 1);
+}
+
+/* Takes out the short run that was kept last. Result: its block; 0 where there is none. */
+static ALWAYS_INLINE uintptr_t short_pop(struct heap *heap, size_t length)
+{
     uintptr_t block;
-    if (LIKELY(bin_pop(bin, &block))) return block;
-    if (UNLIKELY(bin->top != shorts_slots(heap, (unsigned)length))) slot_expect_right(bin->top - 1);
+    if (LIKELY(bin_pop(&heap->bins.shorts[length], &block))) return block;
+    shorts_expect_none(heap, length);
     return 0;
 }
 
@@ -113,9 +119,8 @@ static uintptr_t short_pop(struct heap *heap, size_t length)
 static ALWAYS_INLINE uintptr_t short_take_near(struct heap *heap, size_t size)
 {
     size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
-    uintptr_t block = short_pop(heap, length); /* none, or damage */
-    if (block != 0 || next > RUN_SHORT || !run_is_near(next, units) || PEEK(heap->kept.runs[length - 1]) != NULL)
-        return block;
+    shorts_expect_none(heap, length);
+    if (LIKELY(PEEK(heap->kept.runs[length - 1]) != NULL) || next > RUN_SHORT || !run_is_near(next, units)) return 0;
     return short_pop(heap, next);
 }
 
@@ -249,7 +254,8 @@ static uint64_t large_gone_ns;
 static bool large_returns;
 static bool giants_stay; /* did those of the last block that was freed or shortened? */
 
-static bool large_goes(size_t size) { return size >= (size_t)knob(KNOB_large_threshold); }
+/* Never a short run's, of which only the longest size is known. */
+static bool large_goes(size_t size) { return size > RUN_SHORT_MAX && size >= (size_t)knob(KNOB_large_threshold); }
 
 static void large_came(void)
 {
@@ -323,26 +329,64 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
     heap->fresh = run;
 }
 
+/* Regions of 2 MiB, in the first arena, which holds nearly everything: the one looked at next, where the round ends,
+ * whether all were full so far, and, as bits, those that were moved into huge pages. Under arena_lock. */
+static size_t region_at, region_end;
+static bool regions_full = true;
+static uint64_t regions_moved[ARENA_BYTES / SUPERSLAB_LARGE / 64];
+
+/* The next region that holds no superslab and was not moved; 0 where there is none. Regions are looked at once units
+ * have been reused RECYCLED_TIMES as often as there are units below the frontier. A new round needs a quarter more
+ * regions, or some that were not full, and twice the reuses of the last one: a steady program asks ever less of the
+ * kernel. */
+static uintptr_t region_next(void)
+{
+    const struct arena *arena = &arenas[0];
+    size_t least = RECYCLED_TIMES * arena->born, regions = arena->born / SUPERSLAB_UNITS_MAX;
+    bool more = regions > region_end + region_end / 4 || !regions_full;
+    if (region_at == region_end && recycled_units >= least && more) {
+        if (!regions_full) region_at = 0;
+        region_end = regions;
+        regions_full = true;
+    }
+    while (region_at < region_end) {
+        size_t at = region_at++;
+        const struct superslab *slabs = &arena->superslabs[at * (SUPERSLAB_LARGE / SUPERSLAB_SMALL)];
+        if (slabs[0].units == 0 && slabs[1].units == 0 && !bit_of(regions_moved, at))
+            return arena->base + at * SUPERSLAB_LARGE;
+    }
+    POKE(recycled_due, size_max(least, 2 * recycled_units));
+    return 0;
+}
+
 /* Huge pages under runs that come and go: a region whose pages are nearly all resident is moved into one, which costs
- * hardly any memory but up to a millisecond, once. At most one region a call, and none in the first REGION_WAIT calls,
- * so a program that ends soon has none moved. */
-static NOINLINE void region_collapse(void)
+ * hardly any memory but up to a millisecond, once. At most one region a call, and none until REGION_WAIT runs were
+ * taken, so a program that ends soon has none moved. `runs`: taken since the last call. */
+static NOINLINE void region_collapse(uint32_t runs)
 {
     static uint32_t waited;
-    uint32_t runs = PEEK(waited);
-    if (runs < REGION_WAIT) {
-        POKE(waited, runs + 1);
+    uint32_t before = PEEK(waited);
+    if (before < REGION_WAIT) {
+        POKE(waited, before + runs);
         return;
     }
     lock_take(&arena_lock);
     uintptr_t region = region_next();
     lock_drop(&arena_lock);
-    if (region == 0 || !os_dense((void *)region, SUPERSLAB_LARGE, 15)) return;
-    os_huge((void *)region, SUPERSLAB_LARGE, true);
-    bool collapsed = os_collapse((void *)region, SUPERSLAB_LARGE);
-    os_huge((void *)region, SUPERSLAB_LARGE, false); /* what comes later is small again */
-    if (collapsed) return;
-    if (os_dense((void *)region, SUPERSLAB_LARGE, 15)) POKE(recycled_due, SIZE_MAX); /* the kernel refuses: no more */
+    if (region == 0) return;
+    bool full = os_dense((void *)region, SUPERSLAB_LARGE, 15), moved = false;
+    if (full) {
+        os_huge((void *)region, SUPERSLAB_LARGE, true);
+        moved = os_collapse((void *)region, SUPERSLAB_LARGE);
+        os_huge((void *)region, SUPERSLAB_LARGE, false); /* what comes later is small again */
+        if (!moved && os_dense((void *)region, SUPERSLAB_LARGE, 15))
+            POKE(recycled_due, SIZE_MAX); /* the kernel refuses: no more */
+    }
+    size_t at = (region - arenas[0].base) / SUPERSLAB_LARGE;
+    lock_take(&arena_lock);
+    if (!full) regions_full = false;
+    regions_moved[at / 64] |= (uint64_t)moved << at % 64;
+    lock_drop(&arena_lock);
 }
 
 static bool runs_given_many(const struct heap *heap) { return heap->run_given >= RUN_GIVEN_MANY << heap->peaks; }
@@ -460,7 +504,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     shorts_bound(heap, shorts_bytes());
     if (UNLIKELY(runs_given_many(heap))) heap_regret(heap, &heap->peaks, PEAKS_MAX);
     heap->run_given = 0;
-    if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse();
+    if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse(1);
     POKE(run->place, RUN_SETTLED);
     if (huge && run->zeroed) run_unsettle(heap, run, size);
     run_serve(run, size, units);
@@ -493,6 +537,7 @@ static ALWAYS_INLINE bool mid_keep(struct heap *heap, struct span *run)
 static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
 {
     uint64_t now = os_tick_ns();
+    size_t units = run->units;
     bool kept = mid_keep(heap, run);
     mid_allow(heap); /* there may be more threads, or nobody may collect any more */
     size_t keep = size_max(runs_least(), size_min(kept_used(&heap->kept), heap->run_allowed));
@@ -502,6 +547,12 @@ static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
     heap->kept.used = 0;
     mid_shrink(heap, keep, now);
     POKE(heap->run_round, 0);
+    if (heap->run_held >= REGION_WORTH) { /* what a thread keeps and takes again is recycled, too */
+        lock_take(&arena_lock);
+        POKE(recycled_units, recycled_units + RUN_ROUND * units);
+        lock_drop(&arena_lock);
+        if (PEEK(recycled_units) >= PEEK(recycled_due) && knob(KNOB_huge_pages)) region_collapse(RUN_ROUND);
+    }
     return kept;
 }
 

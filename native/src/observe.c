@@ -86,7 +86,8 @@ static void levels_read(struct levels *levels)
         value[STAT_depot_pops] += depot.pops;
         value[STAT_depot_contended] += depot.contended;
     }
-    uint64_t used = value[STAT_in_use_bytes]; /* includes blocks in magazines and depots, but no kept runs */
+    uint64_t used =
+        value[STAT_in_use_bytes]; /* includes blocks in magazines, depots and hand, but no other kept runs */
     value[STAT_live_bytes] = used - size_min(used, value[STAT_cached_bytes]);
     value[STAT_cached_bytes] += levels->kept_bytes;
     uint64_t free_bytes = (uint64_t)(atomic_load(&dirty_units) + atomic_load(&slab_dirty_units)) << UNIT_SHIFT;

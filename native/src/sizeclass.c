@@ -1,10 +1,11 @@
 /* sizeclass.c: from a size to its class, for tiny blocks (one class a granule) and L2 (by a table, without a branch);
  * and from a run's length in units to its bin.
  *
- * Class numbers: 1 ... 64 are tiny, 65 ... 104 are L2. Sixteen times the number is the offset of the class's bin and,
- * for a tiny class, its size. A class's blocks start at the slab's first byte and lie `size` apart, so an offset is a
- * block's start where `offset mod size == 0`. That is tested without a division: with m = ceil(2^64 / size), it holds
- * exactly when offset * m mod 2^64 < m, as long as offset * size < 2^64 (Lemire, Kaser, Kurz 2019, section 3.2).
+ * Class numbers: 1 ... 64 are tiny, 65 ... 104 are L2; rows 106 ... 113 are those of short runs. Sixteen times the
+ * number is the offset of the bin and, for a tiny class, its size. A class's blocks start at the slab's first byte and
+ * lie `size` apart, so an offset is a block's start where `offset mod size == 0`. That is tested without a division:
+ * with m = ceil(2^64 / size), it holds exactly when offset * m mod 2^64 < m, as long as offset * size < 2^64 (Lemire,
+ * Kaser, Kurz 2019, section 3.2).
  *
  * Within a slab 32 bits are enough, with a larger m. Then block k has the product k * e, where e = m * size - 2^32, and
  * the product of every offset that is no block's start is at least m. So one comparison with a bound that lies above
@@ -14,7 +15,7 @@
 
 static struct size_class classes[CLASSES];
 static struct owners owners;                           /* slab.c and mid.c write the bound of each unit */
-static uint16_t big_bins[RUN_SHORT_MAX / L2_STEP + 2]; /* size / 128, rounded up -> offset of the bin */
+static uint16_t big_bins[RUN_SHORT_MAX / L2_STEP + 1]; /* size / 128, rounded up -> offset of the bin */
 
 static ALWAYS_INLINE size_t tiny_round(size_t size)
 {
@@ -88,7 +89,7 @@ static void shorts_define(unsigned at)
 {
     for (uint32_t unit = 0; unit < RUN_COLOURS; unit++) {
         uint32_t best = UINT32_MAX, first = (unit << UNIT_SHIFT) * RUN_FACTOR;
-        for (uint32_t start = 0; start <= RUN_SLACK; start += CACHE_LINE) {
+        for (uint32_t start = 0; start < RUN_SLACK; start += CACHE_LINE) {
             if (first + start * RUN_FACTOR >= best) continue;
             best = first + start * RUN_FACTOR;
             run_starts[unit] = (uint16_t)start;

@@ -244,12 +244,13 @@ static ALWAYS_INLINE bool slab_has(const struct span *slab, uintptr_t block)
     return slab_finds(slab, block, &index);
 }
 
-/* Does a carved block of a slab of this class begin here? Every block on its way between magazines and slabs is such a
- * one. */
-static bool block_is_of(unsigned class, uintptr_t block)
+/* Does a carved block of a slab of this class begin here, or a block that belongs in that row of short runs? Every
+ * block on its way between magazines and slabs is one of the first kind. */
+static bool block_is_of(unsigned row, uintptr_t block)
 {
-    const struct span *slab = span_of(block);
-    return slab != NULL && slab->kind == SPAN_SLAB && slab->class == class && slab_has(slab, block);
+    const struct span *span = span_of(block);
+    if (span == NULL || row >= CLASSES) return span != NULL && span->kind == SPAN_RUN && run_is_live(span, block);
+    return span->kind == SPAN_SLAB && span->class == row && slab_has(span, block);
 }
 
 /* Carves up to `wanted` new blocks into slots, the lowest address on top. By the heap that carves the slab or, where

@@ -115,12 +115,12 @@ static ALWAYS_INLINE bool front_has(uintptr_t block, size_t *row)
     return ((uint32_t)block & layout->within) * layout->start < *bound;
 }
 
-/* Frees a block; false where no carved block of a slab begins here, or the magazine has no room. */
+/* Frees a block; false where no such block begins here, or the magazine has no room. */
 static ALWAYS_INLINE bool front_free(uintptr_t block)
 {
     size_t row;
     if (UNLIKELY(!front_has(block, &row))) return false;
-    MUST(row >= 2 * CLASSES ? run_is_live(span_of(block), block) : block_is_of((unsigned)row / 2, block), block);
+    MUST(block_is_of((unsigned)row / 2, block), block);
     return bin_push(bin_at(front.bins->small, row * (sizeof(struct bin) / 2)), block);
 }
 

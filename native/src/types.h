@@ -81,7 +81,7 @@
 #define LARGE_TRUST ((size_t)256 << 20) /* bytes of blocks with huge pages, or two blocks, until one goes without */
 #define RUN_ROUND 1024u                 /* runs freed with accounts, until what lay idle all the while goes back */
 #define RUN_COLOURS 64u                 /* cache lines over which runs' blocks are staggered: a page */
-#define RUN_SLACK ((RUN_COLOURS - 1) * CACHE_LINE)                /* bytes that a run must have to spare for that */
+#define RUN_SLACK (RUN_COLOURS * CACHE_LINE)                      /* bytes that a run must have to spare for that */
 #define RUN_FACTOR (UNIT_SHIFT == 16 ? 0x009714fcu : 0xfafbefc0u) /* by which they are told (shorts_define) */
 #define RUN_COLOURED (((size_t)192 << 10) / UNIT_BYTES) /* units of the longest run whose block is staggered */
 /* Bytes of the longest block that a short run serves. */
@@ -137,9 +137,12 @@
 #define REFUSALS_MAX 64                /* refusals by the kernel to take pages, in a round: then all memory is locked */
 #define ROUNDS_VAIN_MAX 16u            /* doublings of the time until the kernel is asked again ... */
 #define AGAIN_NS UINT64_C(64000000000) /* ... up to here */
-#define RECYCLED_MIN ((size_t)64 << 20)  /* bytes the arena hands out again before regions are looked at ... */
-#define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
-#define REGION_WAIT 1024                 /* runs taken from then on until the first region is moved */
+#define RECYCLED_MIN ((size_t)64 << 20) /* bytes the arena hands out again before regions are looked at ... */
+#define RECYCLED_TIMES 6                /* ... and so many times what it has ever used */
+#define REGION_WAIT 1024                /* runs taken from then on until the first region is moved */
+#define REGION_WORTH                                                                                                   \
+    ((size_t)8 << 20) /* bytes of a thread's runs: as many small pages as a core tells apart at once                   \
+                       */
 #define FRONTIER_STEP ((size_t)64 << 20) /* an arena becomes writable in steps of this */
 #define TABLES_STEP (4 * FRONTIER_STEP)  /* and gets descriptors in steps of this */
 
@@ -149,6 +152,8 @@
     (LINK_LEAST & ~(((uintptr_t)2 * MAGAZINE_MAX - 1) << POINTER_BITS)) /* least first word of a depot's magazine */
 #define SLOTS_LONGEST ((MAGAZINE_MAX + 1) * sizeof(uintptr_t)) /* bytes from a magazine's slots to its highest top */
 
+_Static_assert(UNIT_SHIFT == 16 || UNIT_SHIFT == 14, "RUN_FACTOR is known for these");
+_Static_assert(RUN_SLACK % L2_STEP == 0, "the longest blocks of short runs are steps of malloc's table");
 _Static_assert(TINY_CLASSES == 65, "code inlined from the header knows one class every 16 bytes up to 1 KiB");
 _Static_assert(L2_SLAB_BYTES / L2_SMALL_MAX <= 64 && UNIT_BYTES / TINY_MAX <= 64,
                "an L2 slab keeps its free slots in one 64-bit word");
@@ -224,8 +229,8 @@ enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap
 enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, with small pages, not yet freed */
 
 /* A run's word of life says who has it: a caller (it is the block's mark, which is odd: mid.c), a thread that keeps it
- * (RUN_KEPT times the heap's number) or nobody. A growth window is held for the moment in which its owner changes it or
- * its tail is purged. */
+ * (RUN_KEPT times the heap's number) or nobody. A short run in hand has its mark still. A growth window is held for the
+ * moment in which its owner changes it or its tail is purged. */
 enum run_life { RUN_FREE = 0, RUN_HELD = 2, RUN_KEPT = 4 /* times the number of the heap */ };
 
 /* A pair of cache lines each, or two threads at neighbouring slabs would take each other's descriptor away. */

@@ -21,19 +21,19 @@ PROMISE(every_place_in_a_slab_is_told_apart) {
 }
 
 PROMISE(every_place_in_a_short_run_is_told_apart) {
-    enum { UNIT = 1 << HAK_SLAB_SHIFT, RUNS = 200, LENGTHS = 8, ROWS = 105 };
-    static uint8_t firsts[LENGTHS + 1][64];
-    for (size_t units = 1; units <= LENGTHS; units++)
+    enum { UNIT = 1 << HAK_SLAB_SHIFT, RUNS = 200, LENGTHS = 8, ROWS = 105, LEAST = 32768 / UNIT + 1 };
+    static uint8_t firsts[64];
+    for (size_t units = LEAST; units <= LENGTHS; units++)
         for (int more = 0; more < RUNS; more++) {
-            uintptr_t block = (uintptr_t)hak_malloc(units * UNIT - (units < 4 || UNIT < 65536 ? 4032 : 0));
-            uint32_t bound = hak_owners->bound[block / UNIT & HAK_INLINE_MASK];
-            HOLDS((bound & 255) / 2 > ROWS && (bound & 255) / 2 <= ROWS + LENGTHS);
-            struct hak_layout_t layout = hak_owners->layout[(bound & 255) / 2];
-            firsts[(bound & 255) / 2 - ROWS][block / UNIT % 64] = 1;
+            uintptr_t block = (uintptr_t)hak_malloc(units * UNIT - (units * UNIT <= 192 << 10 ? 4096 : 0));
+            uint32_t bound = hak_owners->bound[block / UNIT & HAK_INLINE_MASK], length = (bound & 255) / 2 - ROWS;
+            HOLDS(length >= units && length <= units + 1 && length <= LENGTHS);
+            struct hak_layout_t layout = hak_owners->layout[ROWS + length];
+            firsts[block / UNIT % 64] = 1;
             for (uintptr_t at = block / UNIT * UNIT; at < (block / UNIT + 1) * UNIT; at++)
                 HOLDS(((uint32_t)at & layout.within) * layout.start < bound == (at == block));
-            for (size_t unit = 1; unit < (bound & 255) / 2 - ROWS; unit++)
+            for (size_t unit = 1; unit < length; unit++)
                 HOLDS(hak_owners->bound[block / UNIT + unit & HAK_INLINE_MASK] == 0);
         }
-    for (int unit = 0; unit < 64; unit++) HOLDS(firsts[1][unit]);
+    for (int unit = 0; unit < 64; unit++) HOLDS(firsts[unit]);
 }
