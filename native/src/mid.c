@@ -330,9 +330,10 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
 }
 
 /* Regions of 2 MiB, in the first arena, which holds nearly everything: the one looked at next, where the round ends,
- * whether all were full so far, and, as bits, those that were moved into huge pages. Under arena_lock. */
+ * whether there is one, whether all were full so far, and, as bits, those that were moved into huge pages. Under
+ * arena_lock. */
 static size_t region_at, region_end;
-static bool regions_full = true;
+static bool region_round, regions_full = true;
 static uint64_t regions_moved[ARENA_BYTES / SUPERSLAB_LARGE / 64];
 
 /* The next region that holds no superslab and was not moved; 0 where there is none. Regions are looked at once units
@@ -344,10 +345,10 @@ static uintptr_t region_next(void)
     const struct arena *arena = &arenas[0];
     size_t least = RECYCLED_TIMES * arena->born, regions = arena->born / SUPERSLAB_UNITS_MAX;
     bool more = regions > region_end + region_end / 4 || !regions_full;
-    if (region_at == region_end && recycled_units >= least && more) {
+    if (!region_round && recycled_units >= least && more) {
         if (!regions_full) region_at = 0;
         region_end = regions;
-        regions_full = true;
+        region_round = regions_full = true;
     }
     while (region_at < region_end) {
         size_t at = region_at++;
@@ -355,6 +356,7 @@ static uintptr_t region_next(void)
         if (slabs[0].units == 0 && slabs[1].units == 0 && !bit_of(regions_moved, at))
             return arena->base + at * SUPERSLAB_LARGE;
     }
+    region_round = false;
     POKE(recycled_due, size_max(least, 2 * recycled_units));
     return 0;
 }

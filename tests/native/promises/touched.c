@@ -1,6 +1,8 @@
 /* Promise 10, its second half: only what was touched becomes resident, and what a program fills costs few faults. */
+#include "../library.h"
 #include "../peak.h"
 #include <malloc.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 
@@ -301,4 +303,33 @@ PROMISE(a_child_whose_parent_has_ended_gives_back_what_it_had_freed) {
     long resident = 0;
     HOLDS(read(pipes[0], &resident, sizeof resident) == sizeof resident);
     HOLDS(resident < (long)BLOCKS * SIZE * 3 / 2); /* of the parent's as many again */
+}
+
+/* Runs that one thread takes and another frees go through the memory that all share, where it is looked whether huge
+ * pages are worth it. Of these little is touched, so they are not, and the kernel is asked ever more seldom. */
+enum { ON_THE_WAY = 64, HANDED = 100000, HANDED_BYTES = 300 * KIB };
+static char *_Atomic way[ON_THE_WAY];
+
+static void *take_off(void *unused) {
+    (void)unused;
+    for (int i = 0; i < HANDED; i++) {
+        char *block;
+        while ((block = way[i % ON_THE_WAY]) == NULL) sched_yield();
+        way[i % ON_THE_WAY] = NULL;
+        free(block);
+    }
+    return NULL;
+}
+
+PROMISE(sparse_blocks_that_come_and_go_cost_few_system_calls) {
+    pthread_t other;
+    HOLDS(pthread_create(&other, NULL, take_off, NULL) == 0);
+    for (int i = 0; i < HANDED; i++) {
+        while (way[i % ON_THE_WAY] != NULL) sched_yield();
+        char *block = malloc(HANDED_BYTES);
+        block[0] = 1;
+        way[i % ON_THE_WAY] = block;
+    }
+    HOLDS(pthread_join(other, NULL) == 0);
+    HOLDS(counter("sys_mincore") < HANDED / 50);
 }
