@@ -524,11 +524,10 @@ static void *allocate_aligned(size_t alignment, size_t size)
 {
     if (alignment <= GRANULE) return allocate(size);
     if (alignment > SIZE_LIMIT / 2 || size > SIZE_LIMIT - alignment) return refuse();
-    if (size > L2_MAX && alignment <= (size > RUN_COLOURED * UNIT_BYTES ? UNIT_BYTES : CACHE_LINE) &&
-        mode == MODE_CACHED)
-        return allocate(size); /* runs begin on units, their blocks on lines */
     struct heap *heap = heap_here();
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_otherwise(alignment, size);
+    size_t lies = size > RUN_COLOURED * UNIT_BYTES ? UNIT_BYTES : CACHE_LINE; /* how every run's block is aligned */
+    if (size > L2_MAX && alignment <= lies && !knob(KNOB_site_rules)) return allocate(size);
     size_t rounded = align_up(size_max(size, 1), alignment);
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) {
         void *p = allocate(rounded);

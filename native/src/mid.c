@@ -24,7 +24,7 @@ static unsigned run_row(const struct span *run)
 /* Says whether a live run is short: then free takes its block as one of a slab. Short runs need no accounts (all of
  * such a run counts as touched), and what malloc asked for is not known: all serve the longest block of their length.
  * No site may be known, which would have to be forgotten; and one that is aligned, or grew in place, lacks its colour.
- * A run of 5 or 7 units, made elsewhere, serves the length below. */
+ * A run of 5 or 7 units, made elsewhere, serves the length below, if its block is no longer. */
 static ALWAYS_INLINE void run_sort(struct span *run)
 {
     size_t index = map_index(run->address); /* NULL is at index 0 */
@@ -330,11 +330,11 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
 }
 
 /* Regions of 2 MiB, in the first arena, which holds nearly everything: the one looked at next, where the round ends,
- * whether there is one, whether all were full so far, and, as bits, those that were moved into huge pages. Under
- * arena_lock. */
+ * whether there is one, whether all were full so far, and, as bits, those that were moved into huge pages. Where the
+ * first block asked for has made that arena longer than others, they end before it does. Under arena_lock. */
 static size_t region_at, region_end;
 static bool region_round, regions_full = true;
-static uint64_t regions_moved[ARENA_BYTES / SUPERSLAB_LARGE / 64];
+static uint64_t regions_moved[REGIONS / 64];
 
 /* The next region that holds no superslab and was not moved; 0 where there is none. Regions are looked at once units
  * have been reused RECYCLED_TIMES as often as there are units below the frontier. A new round needs a quarter more
@@ -343,7 +343,7 @@ static uint64_t regions_moved[ARENA_BYTES / SUPERSLAB_LARGE / 64];
 static uintptr_t region_next(void)
 {
     const struct arena *arena = &arenas[0];
-    size_t least = RECYCLED_TIMES * arena->born, regions = arena->born / SUPERSLAB_UNITS_MAX;
+    size_t least = RECYCLED_TIMES * arena->born, regions = size_min(arena->born / SUPERSLAB_UNITS_MAX, REGIONS);
     bool more = regions > region_end + region_end / 4 || !regions_full;
     if (!region_round && recycled_units >= least && more) {
         if (!regions_full) region_at = 0;
@@ -539,7 +539,7 @@ static ALWAYS_INLINE bool mid_keep(struct heap *heap, struct span *run)
 static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
 {
     uint64_t now = os_tick_ns();
-    size_t units = run->units;
+    bool full = PEEK(heap->run_round) == RUN_ROUND; /* more: tidying ended it early */
     bool kept = mid_keep(heap, run);
     mid_allow(heap); /* there may be more threads, or nobody may collect any more */
     size_t keep = size_max(runs_least(), size_min(kept_used(&heap->kept), heap->run_allowed));
@@ -549,9 +549,9 @@ static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
     heap->kept.used = 0;
     mid_shrink(heap, keep, now);
     POKE(heap->run_round, 0);
-    if (heap->run_held >= REGION_WORTH) { /* what a thread keeps and takes again is recycled, too */
+    if (full && heap->run_held >= REGION_WORTH) { /* what a thread keeps and takes again is recycled, too */
         lock_take(&arena_lock);
-        POKE(recycled_units, recycled_units + RUN_ROUND * units);
+        POKE(recycled_units, recycled_units + RUN_ROUND); /* each has a unit at least */
         lock_drop(&arena_lock);
         if (PEEK(recycled_units) >= PEEK(recycled_due) && knob(KNOB_huge_pages)) region_collapse(RUN_ROUND);
     }

@@ -137,14 +137,13 @@
 #define REFUSALS_MAX 64                /* refusals by the kernel to take pages, in a round: then all memory is locked */
 #define ROUNDS_VAIN_MAX 16u            /* doublings of the time until the kernel is asked again ... */
 #define AGAIN_NS UINT64_C(64000000000) /* ... up to here */
-#define RECYCLED_MIN ((size_t)64 << 20) /* bytes the arena hands out again before regions are looked at ... */
-#define RECYCLED_TIMES 6                /* ... and so many times what it has ever used */
-#define REGION_WAIT 1024                /* runs taken from then on until the first region is moved */
-#define REGION_WORTH                                                                                                   \
-    ((size_t)8 << 20) /* bytes of a thread's runs: as many small pages as a core tells apart at once                   \
-                       */
-#define FRONTIER_STEP ((size_t)64 << 20) /* an arena becomes writable in steps of this */
-#define TABLES_STEP (4 * FRONTIER_STEP)  /* and gets descriptors in steps of this */
+#define RECYCLED_MIN ((size_t)64 << 20)         /* bytes the arena hands out again before regions are looked at ... */
+#define RECYCLED_TIMES 6                        /* ... and so many times what it has ever used */
+#define REGION_WAIT 1024                        /* runs taken from then on until the first region is moved */
+#define REGION_WORTH ((size_t)8 << 20)          /* bytes of a thread's runs: more pages than a core has at hand */
+#define REGIONS (ARENA_BYTES / SUPERSLAB_LARGE) /* of 2 MiB, that may be moved into huge pages */
+#define FRONTIER_STEP ((size_t)64 << 20)        /* an arena becomes writable in steps of this */
+#define TABLES_STEP (4 * FRONTIER_STEP)         /* and gets descriptors in steps of this */
 
 #define POINTER_BITS 48                               /* of a user address */
 #define LINK_LEAST (UINT64_C(0x7FFE) << POINTER_BITS) /* least key that links are stored under; greatest: 2^47 more */

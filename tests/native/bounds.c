@@ -26,6 +26,7 @@ PROMISE(every_place_in_a_short_run_is_told_apart) {
     for (size_t units = LEAST; units <= LENGTHS; units++)
         for (int more = 0; more < RUNS; more++) {
             uintptr_t block = (uintptr_t)hak_malloc(units * UNIT - (units * UNIT <= 192 << 10 ? 4096 : 0));
+            if ((block / UNIT & HAK_INLINE_MASK) == 0) continue; /* NULL's: no block is told by it */
             uint32_t bound = hak_owners->bound[block / UNIT & HAK_INLINE_MASK], length = (bound & 255) / 2 - ROWS;
             HOLDS(length >= units && length <= units + 1 && length <= LENGTHS);
             struct hak_layout_t layout = hak_owners->layout[ROWS + length];

@@ -47,6 +47,9 @@ static void report(int signal) {
     HOLDS((before = realloc(before, 3000)) != NULL && *(char *)before == 1);
     HOLDS((before = realloc(before, 300000)) != NULL && *(char *)before == 1);
     free(before);
+    for (size_t alignment = 64; alignment <= 64 * KIB; alignment *= 4)
+        HOLDS((uintptr_t)aligned_alloc(alignment, 300000) % alignment == 0 &&
+              (uintptr_t)aligned_alloc(alignment, 40000) % alignment == 0);
     pid_t child = fork();
     HOLDS(child >= 0);
     if (child == 0) {

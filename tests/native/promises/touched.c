@@ -333,3 +333,17 @@ PROMISE(sparse_blocks_that_come_and_go_cost_few_system_calls) {
     HOLDS(pthread_join(other, NULL) == 0);
     HOLDS(counter("sys_mincore") < HANDED / 50);
 }
+
+/* Such a block makes the first arena longer than others. */
+PROMISE(a_first_block_of_70_gigabytes_leaves_the_next_ones_sound) {
+    enum { RUN = 600 * KIB, TURNS = 42 << 20 };
+    const size_t gigabyte = (size_t)1 << 30;
+    char *first = malloc(70 * gigabyte);
+    if (first == NULL) UNTRIED("the system has no room for so long a block");
+    memset(first + 64 * gigabyte + 208 * MIB, 1, 4 * MIB);
+    for (int i = 0; i < TURNS; i++) {
+        void *volatile run = malloc(RUN);
+        free(run);
+    }
+    free(first);
+}
