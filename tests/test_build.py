@@ -108,15 +108,10 @@ def test_a_program_starts_with_no_library_whose_fast_path_is_another(variant, st
 @pytest.mark.parametrize("promise", promises("bounds.c"))
 def test_the_other_unit_tells_blocks_from_all_else_too(promise, tmp_path):
     folder, executable = build.build("slab16").library.parent, tmp_path / "bounds"
-    flags = ["-std=gnu11", "-w", "-DHAK_SLAB_SHIFT=14", "-D_GNU_SOURCE"]
-    subprocess.run(
-        ["gcc", *flags, NATIVE / "bounds.c", "-o", executable, f"-L{folder}", "-lhakmem"], check=True
-    )
-    judge(
-        subprocess.run(
-            [executable, promise], env={"LD_LIBRARY_PATH": str(folder)}, capture_output=True, text=True
-        )
-    )
+    flags = ["-std=gnu11", "-w", "-DHAK_SLAB_SHIFT=14", f"-L{folder}", "-lhakmem"]
+    subprocess.run(["gcc", NATIVE / "bounds.c", "-o", executable, *flags], check=True)
+    env = {"LD_LIBRARY_PATH": str(folder)}
+    judge(subprocess.run([executable, promise], env=env, capture_output=True, text=True))
 
 
 def test_the_readme_names_every_variant():

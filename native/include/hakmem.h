@@ -89,13 +89,12 @@ enum hak_span_kind {
 };
 
 typedef struct hak_span_t {
-    uint64_t address;   /* first byte */
-    uint64_t size;      /* bytes */
-    uint64_t superslab; /* address of the region it was carved from */
-    uint32_t kind;      /* enum hak_span_kind */
-    uint32_t
-        block_size;  /* slab: bytes a block; run: bytes asked for (a short one: bytes it serves), at most 4 GiB - 1 */
-    uint32_t blocks; /* slab: blocks it can hold */
+    uint64_t address;    /* first byte */
+    uint64_t size;       /* bytes */
+    uint64_t superslab;  /* address of the region it was carved from */
+    uint32_t kind;       /* enum hak_span_kind */
+    uint32_t block_size; /* slab: bytes a block; run: bytes asked for, or what a short one serves; 4 GiB - 1 at most */
+    uint32_t blocks;     /* slab: blocks it can hold */
     uint32_t used;   /* slab: blocks handed out of it, cached ones included; run: 1 with a caller or in hand, else 0 */
     uint32_t carved; /* slab: blocks carved so far */
     uint32_t heap;   /* number of the heap that carves it, 0 none */

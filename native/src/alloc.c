@@ -177,7 +177,7 @@ static ALWAYS_INLINE void *allocate_by_size(size_t size)
 {
     if (UNLIKELY(size > RUN_SHORT_MAX)) return allocate_near(size);
     uintptr_t block;
-    return LIKELY(bin_pop(bin_at(front.bins->small, big_bin(size)), &block)) ? (void *)block : allocate_near(size);
+    return LIKELY(bin_pop(bin_of_big(size), &block)) ? (void *)block : allocate_near(size);
 }
 
 static NOINLINE void *allocate_routed(struct heap *heap, size_t size, void *site)
@@ -393,7 +393,7 @@ static ALWAYS_INLINE void *allocate_zeroed(size_t size)
     struct heap *heap = heap_here();
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_zeroed_otherwise(size);
     uintptr_t block;
-    if (size <= RUN_SHORT_MAX && !knob(KNOB_site_rules) && bin_pop(bin_at(front.bins->small, big_bin(size)), &block))
+    if (size <= RUN_SHORT_MAX && !knob(KNOB_site_rules) && bin_pop(bin_of_big(size), &block))
         return memset((void *)block, 0, size);
     struct span *run = NULL;
     bool cached = false; /* then what `zeroed` says is out of date */
@@ -526,8 +526,8 @@ static void *allocate_aligned(size_t alignment, size_t size)
     if (alignment > SIZE_LIMIT / 2 || size > SIZE_LIMIT - alignment) return refuse();
     struct heap *heap = heap_here();
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_otherwise(alignment, size);
-    size_t lies = size > RUN_COLOURED * UNIT_BYTES ? UNIT_BYTES : CACHE_LINE; /* how every run's block is aligned */
-    if (size > L2_MAX && alignment <= lies && !knob(KNOB_site_rules)) return allocate(size);
+    size_t least = size > RUN_COLOURED * UNIT_BYTES ? UNIT_BYTES : CACHE_LINE; /* so every run's block is aligned */
+    if (size > L2_MAX && alignment <= least && !knob(KNOB_site_rules)) return allocate(size);
     size_t rounded = align_up(size_max(size, 1), alignment);
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) {
         void *p = allocate(rounded);

@@ -22,6 +22,7 @@
 #include "sizeclass.c"  /* size -> class */
 #include "arena.c"      /* address space and free spans */
 #include "superslab.c"  /* 1-2 MiB regions */
+#include "region.c"     /* runs on huge pages */
 #include "poolchunk.c"  /* memory of stack pools */
 #include "poollane.c"   /* threads that share one */
 #include "stackpool.c"  /* objects of one size */

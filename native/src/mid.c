@@ -88,11 +88,11 @@ static void run_level(struct span *run, size_t size)
 }
 
 /* Short runs of a length that a thread has in hand at most, and the slots for them. */
-static size_t shorts_most(unsigned length) { return run_length(length) == length ? RUN_SHORT_MOST / length : 0; }
-static uintptr_t *shorts_slots(struct heap *heap, unsigned length) { return heap->short_slots[length] + 1; }
+static size_t shorts_most(size_t length) { return run_length(length) == length ? RUN_SHORT_MOST / length : 0; }
+static uintptr_t *shorts_slots(struct heap *heap, size_t length) { return heap->short_slots[length] + 1; }
 
 /* Runs of the length in hand; to an observer, any number up to the most there can be. */
-static size_t shorts_count(const struct heap *heap, unsigned length)
+static size_t shorts_count(const struct heap *heap, size_t length)
 {
     size_t runs = (size_t)(PEEK(heap->bins.shorts[length].top) - (heap->short_slots[length] + 1));
     return runs <= RUN_SHORT_MOST ? runs : 0;
@@ -102,7 +102,7 @@ static size_t shorts_count(const struct heap *heap, unsigned length)
 static ALWAYS_INLINE void shorts_expect_none(struct heap *heap, size_t length)
 {
     uintptr_t *top = heap->bins.shorts[length].top;
-    if (UNLIKELY(top != shorts_slots(heap, (unsigned)length))) slot_expect_right(top - 1);
+    if (UNLIKELY(top != shorts_slots(heap, length))) slot_expect_right(top - 1);
 }
 
 /* Takes out the short run that was kept last. Result: its block; 0 where there is none. */
@@ -327,68 +327,6 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
     POKE(run->place, huge ? RUN_SETTLED : RUN_UNSETTLED);
     if (sure) run_huge(run, huge);
     heap->fresh = run;
-}
-
-/* Regions of 2 MiB, in the first arena, which holds nearly everything: the one looked at next, where the round ends,
- * whether there is one, whether all were full so far, and, as bits, those that were moved into huge pages. Where the
- * first block asked for has made that arena longer than others, they end before it does. Under arena_lock. */
-static size_t region_at, region_end;
-static bool region_round, regions_full = true;
-static uint64_t regions_moved[REGIONS / 64];
-
-/* The next region that holds no superslab and was not moved; 0 where there is none. Regions are looked at once units
- * have been reused RECYCLED_TIMES as often as there are units below the frontier. A new round needs a quarter more
- * regions, or some that were not full, and twice the reuses of the last one: a steady program asks ever less of the
- * kernel. */
-static uintptr_t region_next(void)
-{
-    const struct arena *arena = &arenas[0];
-    size_t least = RECYCLED_TIMES * arena->born, regions = size_min(arena->born / SUPERSLAB_UNITS_MAX, REGIONS);
-    bool more = regions > region_end + region_end / 4 || !regions_full;
-    if (!region_round && recycled_units >= least && more) {
-        if (!regions_full) region_at = 0;
-        region_end = regions;
-        region_round = regions_full = true;
-    }
-    while (region_at < region_end) {
-        size_t at = region_at++;
-        const struct superslab *slabs = &arena->superslabs[at * (SUPERSLAB_LARGE / SUPERSLAB_SMALL)];
-        if (slabs[0].units == 0 && slabs[1].units == 0 && !bit_of(regions_moved, at))
-            return arena->base + at * SUPERSLAB_LARGE;
-    }
-    region_round = false;
-    POKE(recycled_due, size_max(least, 2 * recycled_units));
-    return 0;
-}
-
-/* Huge pages under runs that come and go: a region whose pages are nearly all resident is moved into one, which costs
- * hardly any memory but up to a millisecond, once. At most one region a call, and none until REGION_WAIT runs were
- * taken, so a program that ends soon has none moved. `runs`: taken since the last call. */
-static NOINLINE void region_collapse(uint32_t runs)
-{
-    static uint32_t waited;
-    uint32_t before = PEEK(waited);
-    if (before < REGION_WAIT) {
-        POKE(waited, before + runs);
-        return;
-    }
-    lock_take(&arena_lock);
-    uintptr_t region = region_next();
-    lock_drop(&arena_lock);
-    if (region == 0) return;
-    bool full = os_dense((void *)region, SUPERSLAB_LARGE, 15), moved = false;
-    if (full) {
-        os_huge((void *)region, SUPERSLAB_LARGE, true);
-        moved = os_collapse((void *)region, SUPERSLAB_LARGE);
-        os_huge((void *)region, SUPERSLAB_LARGE, false); /* what comes later is small again */
-        if (!moved && os_dense((void *)region, SUPERSLAB_LARGE, 15))
-            POKE(recycled_due, SIZE_MAX); /* the kernel refuses: no more */
-    }
-    size_t at = (region - arenas[0].base) / SUPERSLAB_LARGE;
-    lock_take(&arena_lock);
-    if (!full) regions_full = false;
-    regions_moved[at / 64] |= (uint64_t)moved << at % 64;
-    lock_drop(&arena_lock);
 }
 
 static bool runs_given_many(const struct heap *heap) { return heap->run_given >= RUN_GIVEN_MANY << heap->peaks; }

@@ -58,6 +58,9 @@ static ALWAYS_INLINE struct bin *bin_of_size(size_t size)
 #endif
 }
 
+/* The bin of a size above that, up to RUN_SHORT_MAX. */
+static ALWAYS_INLINE struct bin *bin_of_big(size_t size) { return bin_at(front.bins->small, big_bin(size)); }
+
 /* Pops a block; false where the magazine is empty, or its uppermost block was overwritten or is in use. The top is read
  * by observers in other threads, so it is an atomic without order. */
 static ALWAYS_INLINE bool bin_pop(struct bin *bin, uintptr_t *block)
