@@ -155,11 +155,14 @@ static NOINLINE struct span *run_by_site(struct heap *heap, size_t size, uintptr
     return run;
 }
 
-/* A run, where none in hand serves: one that the thread keeps, else one from the arena. */
+/* A run, where none in hand serves: one that the thread keeps, else one that others passed on, else one from the
+ * arena. */
 static NOINLINE void *allocate_run(struct heap *heap, size_t size)
 {
     struct span *run = size <= SIZE_LIMIT ? mid_allocate(heap, size) : NULL;
-    return LIKELY(run != NULL) ? (void *)run_block(run) : allocate_slow(size);
+    if (LIKELY(run != NULL)) return (void *)run_block(run);
+    uintptr_t block = size <= RUN_SHORT_MAX ? shorts_find(heap, run_length(run_units(size))) : 0;
+    return block != 0 ? (void *)block : allocate_slow(size);
 }
 
 /* A size for which its bin had nothing. A short run: the next length if that is near enough, else as above. */
@@ -322,9 +325,13 @@ static NOINLINE void free_rest(void *p)
         uint32_t round = PEEK(heap->run_round);
         size_t told = PEEK(heap->kept.told);
         if (run_is_live(span, block) && !large_goes(span->size)) {
-            span = short_trade(heap, span);
-            block = run_block(span);
-            if (mid_free(heap, span)) {
+            bool kept = short_put(heap, span);
+            if (!kept) {
+                span = short_trade(heap, span);
+                block = run_block(span);
+                kept = mid_free(heap, span);
+            }
+            if (kept) {
                 if (UNLIKELY(PEEK(heap->run_round) < round || PEEK(heap->kept.told) > told))
                     helper_consider(); /* idle runs have gone to the arena, or the thread keeps much */
                 return;

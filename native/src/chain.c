@@ -1,12 +1,13 @@
-/* chain.c: how a magazine lies in the depot: either in a rack, or packed into its own blocks. Packed blocks form
+/* chain.c: how a magazine, of a class or of short runs, lies in the depot: either in a rack, or packed into its own
+ * blocks. Packed blocks form
  * several lists side by side, the strands: the first word of each block leads, under the key, to a block further down.
  * So reading a magazine back waits for many blocks at a time instead of for one after the other. The very first word,
  * of the first block or of the rack, holds the next magazine and the length. */
 
 static struct rack *chain_rack(struct chain chain) { return (struct rack *)(chain.head & ~CHAIN_RACK); }
 
-/* Words that a block of the class has. */
-static uint32_t chain_words(unsigned class) { return classes[class].size / (uint32_t)sizeof(uintptr_t); }
+/* Words that a block of the row has. */
+static uint32_t chain_words(unsigned row) { return (uint32_t)(row_size(row) / sizeof(uintptr_t)); }
 
 static void chain_seal(struct chain chain, uintptr_t below)
 {
@@ -24,19 +25,19 @@ static struct chain chain_open(uintptr_t head, uintptr_t *below)
 /* Strands of a packed magazine. The words of the first block, all but its own first, say where they begin; where these
  * are too few, those of the second do, and so on. So short blocks have fewer strands, or finding the strands would
  * itself go from one block to the next. */
-static uint32_t chain_strands(unsigned class)
+static uint32_t chain_strands(unsigned row)
 {
-    uint32_t others = chain_words(class) - 1;
+    uint32_t others = chain_words(row) - 1;
     return (uint32_t)size_max(others, size_min(others * STRANDS_A_WORD, STRANDS_ENOUGH));
 }
 
 /* Packs the blocks of so many slots into a chain; the uppermost is its first. Only a block's first word holds an
  * address under the key alone; the other words hold one more. So what stays in them is no link when a program copies
  * it, unread, to where another block begins. */
-static struct chain chain_pack(unsigned class, const uintptr_t *slots, uint32_t blocks)
+static struct chain chain_pack(unsigned row, const uintptr_t *slots, uint32_t blocks)
 {
     const uintptr_t key = link_key;
-    uint32_t strands = chain_strands(class), words = chain_words(class), last = blocks - 1;
+    uint32_t strands = chain_strands(row), words = chain_words(row), last = blocks - 1;
     uint32_t from = last, word = 1, i;
     slot_expect_right(&slots[last]);
     for (i = last; i > 0 && last - i < strands; i--, word++) { /* first, or the depot's lock waits for these lines */
@@ -66,10 +67,10 @@ static ALWAYS_INLINE uintptr_t chain_follow(uintptr_t block, uint32_t word, uint
 }
 
 /* The reverse: puts the blocks into slots, which their first words name from then on. */
-static void chain_unpack(unsigned class, struct chain chain, uintptr_t *slots)
+static void chain_unpack(unsigned row, struct chain chain, uintptr_t *slots)
 {
     const uintptr_t key = link_key;
-    uint32_t strands = chain_strands(class), words = chain_words(class), last = chain.blocks - 1;
+    uint32_t strands = chain_strands(row), words = chain_words(row), last = chain.blocks - 1;
     uint32_t from = last, word = 1, i = last;
     POKE(slots[last], chain.head);
     for (; i > 0 && last - i < strands; i--, word++) {

@@ -1,20 +1,20 @@
-/* depot.c: the full magazines of one class, which threads trade, and the rounds in which idle memory goes back to its
- * slabs.
+/* depot.c: the full magazines of one row, a class or short runs of one length, which threads trade, and the rounds in
+ * which idle memory goes back to its slabs.
  *
  * A depot has parts. A thread gives to its own part and takes from it first, so that what it freed comes back to it
  * while the lines are still in its core's cache. Blocks that come from another core cost several times as much. */
 
-static struct depot depots[PARTS][CLASSES];
+static struct depot depots[PARTS][ROWS];
 static _Atomic size_t depots_told; /* bytes in all depots, each part's to within 256 KiB */
 static size_t depots_inherited;    /* bytes that a child has from its parent and leaves alone: see depots_are_shared */
 static bool class_homing[CLASSES]; /* magazines of scattered blocks go home, until a depot is asked for one */
 
-/* Brings the sum over all depots up to date, in portions, so that a visit seldom touches a line that all share. Under
- * the part's lock. */
-static ALWAYS_INLINE void depot_tell(struct depot *depot, unsigned class)
+/* Brings the sum over all depots up to date, in portions, so that a visit seldom touches a line that all share. Short
+ * runs, of which there are few, are not counted. Under the part's lock. */
+static ALWAYS_INLINE void depot_tell(struct depot *depot, unsigned row)
 {
     size_t portion = size_min(256 * KIB, (size_t)knob(KNOB_depot_bytes) / 64);
-    size_t bytes = (size_t)depot->blocks * classes[class].size, told = depot->told;
+    size_t bytes = row < CLASSES ? (size_t)depot->blocks * classes[row].size : 0, told = depot->told;
     if (LIKELY(bytes <= told + portion && told <= bytes + portion)) return;
     depot->told = bytes;
     atomic_fetch_add_explicit(&depots_told, bytes - told, memory_order_relaxed);
@@ -27,7 +27,7 @@ static void depot_lock(struct depot *depot)
     lock_wait(&depot->lock);
 }
 
-static void depot_push(struct depot *depot, unsigned class, struct chain chain)
+static void depot_push(struct depot *depot, unsigned row, struct chain chain)
 {
     depot_lock(depot);
     chain_seal(chain, depot->top);
@@ -39,11 +39,11 @@ static void depot_push(struct depot *depot, unsigned class, struct chain chain)
         POKE(depot->idle, depot->least);
         POKE(depot->least, depot->magazines);
     }
-    depot_tell(depot, class);
+    depot_tell(depot, row);
     lock_drop(&depot->lock);
 }
 
-static struct chain depot_pop(struct depot *depot, unsigned class)
+static struct chain depot_pop(struct depot *depot, unsigned row)
 {
     struct chain chain = {0, 0};
     if (PEEK(depot->top) == 0) return chain;
@@ -58,7 +58,7 @@ static struct chain depot_pop(struct depot *depot, unsigned class)
         POKE(depot->pops, depot->pops + 1);
         if (depot->magazines < depot->low) POKE(depot->low, depot->magazines);
         if (depot->magazines < depot->least) POKE(depot->least, depot->magazines);
-        depot_tell(depot, class);
+        depot_tell(depot, row);
         MUST((below == 0) == (depot->magazines == 0) && (below == 0) == (depot->blocks == 0), chain.head);
     }
     lock_drop(&depot->lock);
@@ -73,14 +73,21 @@ static uint32_t depot_idle(const struct depot *depot)
     return (uint32_t)size_min(PEEK(depot->idle), PEEK(depot->least));
 }
 
+/* Did somebody ask for a magazine within this turn of pushes? */
+static bool depot_is_wanted(const struct depot *depot)
+{
+    uint32_t asked = PEEK(depot->asked);
+    return asked != 0 && (uint32_t)PEEK(depot->pushes) + 1 - asked < DEPOT_TURN;
+}
+
+static void depot_ask(struct depot *depot) { POKE(depot->asked, (uint32_t)PEEK(depot->pushes) | 1); }
+
 /* How many magazines of a part others may take: all, or only the idle ones where the owner comes back for its own.
  * Taking what another thread would have taken back mixes their blocks for good: neighbours in one page then belong to
  * two cores, and the prefetches of each disturb the other. */
 static uint32_t depot_spare(const struct depot *depot)
 {
-    uint32_t asked = PEEK(depot->asked);
-    bool wanted = asked != 0 && (uint32_t)PEEK(depot->pushes) + 1 - asked < DEPOT_TURN;
-    return wanted ? depot_idle(depot) : PEEK(depot->magazines);
+    return depot_is_wanted(depot) ? depot_idle(depot) : PEEK(depot->magazines);
 }
 
 /* A full magazine: from the thread's own part or else from another, beginning where one was found last; a chain of 0
@@ -88,7 +95,7 @@ static uint32_t depot_spare(const struct depot *depot)
 static struct chain depot_find(struct heap *heap, unsigned class)
 {
     struct depot *own = depot_own(heap, class);
-    POKE(own->asked, (uint32_t)PEEK(own->pushes) | 1);
+    depot_ask(own);
     if (UNLIKELY(PEEK(class_homing[class]))) POKE(class_homing[class], false);
     struct chain full = depot_pop(own, class);
     uint32_t parts = parts_count();
@@ -110,26 +117,41 @@ static void round_begin(void)
     refused_set(0);
 }
 
-/* Returns the blocks of one magazine to their slabs. Under round_lock. Result: bytes, 0 where there is none. */
-static size_t depot_send_home(struct depot *depot, unsigned class, uint64_t now)
+/* Gives so many short runs to the arena. Result: bytes. */
+static size_t shorts_return(const uintptr_t *slots, uint32_t runs, uint64_t now)
 {
-    struct chain chain = depot_pop(depot, class);
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < runs; i++) {
+        struct span *run = span_of(slots[i]);
+        bytes += run_touched_bytes(run);
+        run_give(run, run_mark(slots[i]), now);
+    }
+    return bytes;
+}
+
+/* Returns the blocks of one magazine to their slabs, or short runs to the arena. Under round_lock. Result: bytes, 0
+ * where there is none. */
+static size_t depot_send_home(struct depot *depot, unsigned row, uint64_t now)
+{
+    struct chain chain = depot_pop(depot, row);
     if (chain.head == 0) return 0;
     uintptr_t *rack = chain.head & CHAIN_RACK ? chain_rack(chain)->slots : NULL;
-    if (rack == NULL) chain_unpack(class, chain, round_slots);
-    size_t bytes = slabs_return(class, rack != NULL ? rack + 1 : round_slots, chain.blocks, now);
+    if (rack == NULL) chain_unpack(row, chain, round_slots);
+    const uintptr_t *slots = rack != NULL ? rack + 1 : round_slots;
+    size_t bytes =
+        row < CLASSES ? slabs_return(row, slots, chain.blocks, now) : shorts_return(slots, chain.blocks, now);
     if (rack != NULL) rack_give(rack);
     return bytes;
 }
 
 /* Returns to their slabs the magazines that nobody asked for since the last trim, or `all`. Under round_lock. Result:
  * bytes. */
-static size_t depot_trim(struct depot *depot, unsigned class, uint64_t now, bool all)
+static size_t depot_trim(struct depot *depot, unsigned row, uint64_t now, bool all)
 {
     size_t bytes = 0;
     uint32_t idle = all ? UINT32_MAX : PEEK(depot->low);
     for (; idle > 0; idle--) {
-        size_t home = depot_send_home(depot, class, now);
+        size_t home = depot_send_home(depot, row, now);
         if (home == 0) break;
         bytes += home;
     }
@@ -144,11 +166,11 @@ struct depot_counts {
     uint64_t magazines, blocks, pushes, pops, contended;
 };
 
-static struct depot_counts depot_read(unsigned class)
+static struct depot_counts depot_read(unsigned row)
 {
     struct depot_counts sum = {0};
     for (unsigned part = 0; part < parts_count(); part++) {
-        struct depot *depot = &depots[part][class];
+        struct depot *depot = &depots[part][row];
         sum.magazines += PEEK(depot->magazines);
         sum.blocks += PEEK(depot->blocks);
         sum.pushes += PEEK(depot->pushes);
@@ -161,7 +183,7 @@ static struct depot_counts depot_read(unsigned class)
 static size_t depots_bytes(void)
 {
     size_t bytes = 0;
-    for (unsigned class = 1; class < CLASSES; class ++) bytes += depot_read(class).blocks * classes[class].size;
+    for (unsigned row = 1; row < ROWS; row++) bytes += depot_read(row).blocks * row_size(row);
     return bytes;
 }
 
@@ -194,9 +216,9 @@ static size_t depots_trim(uint64_t now, bool all)
 {
     size_t bytes = 0;
     if (!all && depots_are_shared()) return 0;
-    for (unsigned class = 1; class < CLASSES; class ++)
+    for (unsigned row = 1; row < ROWS; row++)
         for (unsigned part = 0; part < parts_count(); part++)
-            if (PEEK(depots[part][class].top) != 0) bytes += depot_trim(&depots[part][class], class, now, all);
+            if (PEEK(depots[part][row].top) != 0) bytes += depot_trim(&depots[part][row], row, now, all);
     racks_trim();
     return bytes;
 }

@@ -22,11 +22,10 @@ static void each_lock(void (*verb)(struct lock *))
     verb(&orphan_lock);
     verb(&guard_lock);
     verb(&trim_lock);
-    for (unsigned part = 0; part < parts; part++)
-        for (unsigned class = 0; class < CLASSES; class ++) {
-            verb(&class_slabs[part][class].lock);
-            verb(&depots[part][class].lock);
-        }
+    for (unsigned part = 0; part < parts; part++) {
+        for (unsigned class = 0; class < CLASSES; class ++) verb(&class_slabs[part][class].lock);
+        for (unsigned row = 0; row < ROWS; row++) verb(&depots[part][row].lock);
+    }
     verb(&racks_lock);
     verb(&arena_lock);
 }

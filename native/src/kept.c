@@ -95,30 +95,41 @@ static NOINLINE bool kept_leave_told(struct kept *kept)
     return true;
 }
 
-/* Puts a run of so many touched bytes into its list, and leaves the lists. */
-static ALWAYS_INLINE bool kept_push(struct kept *kept, struct span *run, size_t bytes)
+/* Puts a run of so many touched bytes into its list. */
+static ALWAYS_INLINE void kept_put(struct kept *kept, struct span *run, size_t bytes)
 {
     unsigned bin = run_bin_floor(run->units);
     run->next = kept->runs[bin];
     kept->runs[bin] = run;
     kept->bits |= UINT64_C(1) << bin;
     POKE(kept->bytes, kept->bytes + bytes);
+}
+
+/* Leaves the lists after something was put there. */
+static ALWAYS_INLINE bool kept_leave_fuller(struct kept *kept)
+{
     if (UNLIKELY(kept->bytes - kept->told + kept->portion > 2 * kept->portion)) return kept_leave_told(kept);
     kept_leave(kept);
     return true;
 }
 
-/* Takes a run out of a list that is not empty, and leaves the lists. */
-static ALWAYS_INLINE struct span *kept_pop(struct heap *heap, unsigned bin)
+/* Takes a run out of a list that is not empty. */
+static ALWAYS_INLINE struct span *kept_take_first(struct kept *kept, unsigned bin)
 {
-    struct kept *kept = &heap->kept;
     struct span *run = kept->runs[bin];
-    run_expect(heap->kept.life, run);
+    run_expect(kept->life, run);
     kept->runs[bin] = run->next;
     if (run->next == NULL) kept->bits &= ~(UINT64_C(1) << bin);
     POKE(kept->bytes, kept->bytes - run_touched_bytes(run));
     kept->idle = size_min(kept->idle, kept->bytes);
-    kept_leave(kept);
+    return run;
+}
+
+/* The same, and leaves the lists. */
+static ALWAYS_INLINE struct span *kept_pop(struct heap *heap, unsigned bin)
+{
+    struct span *run = kept_take_first(&heap->kept, bin);
+    kept_leave(&heap->kept);
     return run;
 }
 
@@ -214,7 +225,7 @@ static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
     bool rests = !PEEK(kept->visited);
     POKE(kept->visited, false);
     if (!rests) kept->seen_ns = now;
-    if (!rests && !all) POKE(heap->run_round, RUN_ROUND);
+    if (!rests && !all) POKE(heap->run_round, RUN_ENDED);
     return all || rests;
 }
 

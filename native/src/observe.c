@@ -79,9 +79,9 @@ static void levels_read(struct levels *levels)
     lock_drop(&heap_lock);
     for (uint32_t i = 0; i < atomic_load(&arena_count); i++)
         value[STAT_reserved_bytes] += arenas[i].reserved ? arenas[i].range : PEEK(arenas[i].writable);
-    for (unsigned class = 1; class < CLASSES; class ++) {
-        struct depot_counts depot = depot_read(class);
-        value[STAT_cached_bytes] += depot.blocks * classes[class].size;
+    for (unsigned row = 1; row < ROWS; row++) {
+        struct depot_counts depot = depot_read(row);
+        value[STAT_cached_bytes] += depot.blocks * row_size(row);
         value[STAT_depot_pushes] += depot.pushes;
         value[STAT_depot_pops] += depot.pops;
         value[STAT_depot_contended] += depot.contended;

@@ -3,21 +3,23 @@
  * everything; where the first block asked for has made that longer than others, regions end before it does. */
 
 /* The one looked at next, where the round ends, whether there is one, whether all were full so far, and, as bits, those
- * that were moved. All under arena_lock. */
+ * that were moved. All under arena_lock, as is all that follows. */
 static size_t region_at, region_end;
 static bool region_round, regions_full = true;
+static uint32_t region_looks; /* rounds since there were more regions */
 static uint64_t regions_moved[REGIONS / 64];
 
 /* The next region that holds no superslab and was not moved; 0 where there is none. Regions are looked at once units
  * have been reused RECYCLED_TIMES as often as there are units below the frontier. A new round needs a quarter more
- * regions, or some that were not full, and twice the reuses of the last one: a steady program asks ever less of the
- * kernel. */
+ * regions, or some that were not full, and twice the reuses of the last one. After REGION_LOOKS rounds over the same
+ * regions there is no more: of a steady program, the kernel is asked nothing in the end. */
 static uintptr_t region_next(void)
 {
     const struct arena *arena = &arenas[0];
     size_t least = RECYCLED_TIMES * arena->born, regions = size_min(arena->born / SUPERSLAB_UNITS_MAX, REGIONS);
-    bool more = regions > region_end + region_end / 4 || !regions_full;
-    if (!region_round && recycled_units >= least && more) {
+    bool grown = regions > region_end + region_end / 4, again = !regions_full && region_looks < REGION_LOOKS;
+    if (!region_round && recycled_units >= least && (grown || again)) {
+        region_looks = grown ? 1 : region_looks + 1;
         if (!regions_full) region_at = 0;
         region_end = regions;
         region_round = regions_full = true;

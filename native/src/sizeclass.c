@@ -71,6 +71,12 @@ static ALWAYS_INLINE size_t short_size(size_t length)
     return length * UNIT_BYTES - (length <= RUN_COLOURED ? RUN_SLACK : 0);
 }
 
+/* Bytes of the blocks that a row of bins holds. */
+static ALWAYS_INLINE size_t row_size(unsigned row)
+{
+    return row < CLASSES ? classes[row].size : short_size(row - CLASSES);
+}
+
 static uint16_t run_starts[RUN_COLOURS]; /* by the number of a run's first unit */
 
 /* Blocks that all began on a unit would share a few sets of every cache, so each run has a colour: the cache line of

@@ -55,6 +55,7 @@
 #define AGE_MOST 8u                          /* a free span so many times as long as what joins it keeps its age */
 #define RUN_SHORT 8u                         /* units; up to here a thread has a few runs in hand, without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length that it has in hand, at most */
+#define SHORTS_PASSED 16u                    /* magazines of short runs of a length that wait for others */
 #define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 runs of one unit */
 #define ROWS (CLASSES + RUN_SHORT + 1)                /* of bins: by class, then short runs by units */
 /* What a thread keeps besides (mid_allow): at most RUN_TIMES the bytes that its callers have, and RUN_MORE times what
@@ -80,6 +81,7 @@
 #define LARGE_LONG ((size_t)4 << 20)    /* bytes; for each of these a block counts once more, up to LARGE_FEW */
 #define LARGE_TRUST ((size_t)256 << 20) /* bytes of blocks with huge pages, or two blocks, until one goes without */
 #define RUN_ROUND 1024u                 /* runs freed with accounts, until what lay idle all the while goes back */
+#define RUN_ENDED (2 * RUN_ROUND)       /* in place of that number: tidying ends the round */
 #define RUN_COLOURS 64u                 /* cache lines over which runs' blocks are staggered: a page */
 #define RUN_SLACK (RUN_COLOURS * CACHE_LINE)                      /* bytes that a run must have to spare for that */
 #define RUN_FACTOR (UNIT_SHIFT == 16 ? 0x009714fcu : 0xfafbefc0u) /* by which they are told (shorts_define) */
@@ -140,6 +142,7 @@
 #define RECYCLED_MIN ((size_t)64 << 20)         /* bytes the arena hands out again before regions are looked at ... */
 #define RECYCLED_TIMES 6                        /* ... and so many times what it has ever used */
 #define REGION_WAIT 1024                        /* runs taken from then on until the first region is moved */
+#define REGION_LOOKS 5                          /* rounds over regions of which some were not full */
 #define REGION_WORTH ((size_t)8 << 20)          /* bytes of a thread's runs: more pages than a core has at hand */
 #define REGIONS (ARENA_BYTES / SUPERSLAB_LARGE) /* of 2 MiB, that may be moved into huge pages */
 #define FRONTIER_STEP ((size_t)64 << 20)        /* an arena becomes writable in steps of this */
@@ -329,7 +332,7 @@ struct size_class {
     uint32_t slab_blocks;
 };
 
-/* One part of a class's depot: magazines that no thread works from. A visit moves this line, and the magazine's first
+/* One part of a row's depot: magazines that no thread works from. A visit moves this line, and the magazine's first
  * block, from core to core, and nothing else, so visits are counted here, too. */
 struct depot {
     _Alignas(CACHE_LINE) struct lock lock; /* guards the rest; held for a few instructions */
@@ -408,7 +411,7 @@ struct heap {
     struct span *current[CLASSES];                            /* the slab being carved */
     struct kept kept;                                         /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
-    uint32_t run_round;        /* runs freed with accounts since they last aged; tidying sets it to RUN_ROUND */
+    uint32_t run_round;        /* runs freed with accounts since they last aged; or RUN_ENDED */
     size_t run_allowed;        /* bytes of runs that it may keep */
     size_t short_bytes;        /* bytes of short runs of each length that may be in hand */
     const struct span *fresh;  /* large run, untouched before, that was handed out last */

@@ -260,6 +260,54 @@ PROMISE(a_write_to_a_free_block_is_noticed_wherever_it_lies) {
             for (int freed = 0; freed < 600; freed += 29) ENDS(write_to_freed(size, freed, early));
 }
 
+/* A short run is freed twice, with many freed before and after, by this thread or by another one, which passes on what
+ * this one asks for. */
+enum { SHORT_RUNS = 125 }; /* the last ones leave room in hand for one more */
+static char *short_runs[SHORT_RUNS];
+static int short_victim;
+static size_t short_bytes;
+static pthread_barrier_t short_runs_there;
+static void *free_short_runs(void) {
+    for (int i = 0; i < SHORT_RUNS; i++) free(short_runs[i]);
+    free(short_runs[short_victim]);
+    return malloc(short_bytes);
+}
+
+static void *free_short_runs_there(void *taken) {
+    free(malloc(16)); /* now it may have something to pass on */
+    pthread_barrier_wait(&short_runs_there);
+    pthread_barrier_wait(&short_runs_there);
+    *(void **)taken = free_short_runs();
+    pthread_barrier_wait(&short_runs_there);
+    pthread_barrier_wait(&short_runs_there);
+    return taken;
+}
+
+static int free_run_twice(size_t size, int victim, bool elsewhere) {
+    static char *taken[2 * SHORT_RUNS];
+    pthread_t other;
+    alarm(20);
+    short_victim = victim;
+    short_bytes = size;
+    pthread_barrier_init(&short_runs_there, NULL, 2);
+    if (elsewhere && pthread_create(&other, NULL, free_short_runs_there, taken) != 0) return EXIT_UNTRIED;
+    if (elsewhere) pthread_barrier_wait(&short_runs_there);
+    for (int i = 0; i < SHORT_RUNS; i++) short_runs[i] = malloc(size);
+    if (!elsewhere) taken[0] = free_short_runs();
+    else
+        for (int step = 0; step < 2; step++) pthread_barrier_wait(&short_runs_there);
+    for (int i = 1; i < 2 * SHORT_RUNS; i++) taken[i] = malloc(size);
+    return two_are_one(taken, 2 * SHORT_RUNS);
+}
+
+PROMISE(a_short_run_has_one_owner_wherever_it_lies) {
+    for (int round = 0; round < 2 * SHORT_RUNS; round++) {
+        pid_t child = child_begins();
+        if (child == 0) _exit(free_run_twice(round % 3 ? 50 * KIB : 300 * KIB, round / 2, round % 2));
+        expect_one_owner(child);
+    }
+}
+
 /* A run that was freed, or that an address lies within, is neither freed nor resized, nor is its length told. `grown`:
  * it is address space in which a block grows. That a short one is freed again is noticed when it is taken again, as it
  * is for shorter blocks. */

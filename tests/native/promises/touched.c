@@ -305,33 +305,46 @@ PROMISE(a_child_whose_parent_has_ended_gives_back_what_it_had_freed) {
     HOLDS(resident < (long)BLOCKS * SIZE * 3 / 2); /* of the parent's as many again */
 }
 
-/* Runs that one thread takes and another frees go through the memory that all share, where it is looked whether huge
- * pages are worth it. Of these little is touched, so they are not, and the kernel is asked ever more seldom. */
-enum { ON_THE_WAY = 64, HANDED = 100000, HANDED_BYTES = 300 * KIB };
-static char *_Atomic way[ON_THE_WAY];
+enum { WAY = 64, HANDED = 100000 };
+static char *_Atomic way[WAY];
+static int on_the_way = WAY; /* blocks that can be */
 
 static void *take_off(void *unused) {
     (void)unused;
     for (int i = 0; i < HANDED; i++) {
         char *block;
-        while ((block = way[i % ON_THE_WAY]) == NULL) sched_yield();
-        way[i % ON_THE_WAY] = NULL;
+        while ((block = way[i % on_the_way]) == NULL) sched_yield();
+        way[i % on_the_way] = NULL;
         free(block);
     }
     return NULL;
 }
 
-PROMISE(sparse_blocks_that_come_and_go_cost_few_system_calls) {
+static void hand_over(size_t size) {
     pthread_t other;
     HOLDS(pthread_create(&other, NULL, take_off, NULL) == 0);
     for (int i = 0; i < HANDED; i++) {
-        while (way[i % ON_THE_WAY] != NULL) sched_yield();
-        char *block = malloc(HANDED_BYTES);
+        while (way[i % on_the_way] != NULL) sched_yield();
+        char *block = malloc(size);
         block[0] = 1;
-        way[i % ON_THE_WAY] = block;
+        way[i % on_the_way] = block;
     }
     HOLDS(pthread_join(other, NULL) == 0);
+}
+
+/* Longer runs that one thread takes and another frees go through the memory that all share, where it is looked whether
+ * huge pages are worth it. Of these little is touched, so they are not, and the kernel is asked ever more seldom. */
+PROMISE(sparse_blocks_that_come_and_go_cost_few_system_calls) {
+    hand_over(600 * KIB);
     HOLDS(counter("sys_mincore") < HANDED / 50);
+}
+
+/* Short ones are handed on several at a time. */
+PROMISE(what_one_thread_frees_serves_another_without_a_search) {
+    on_the_way = 16;
+    hand_over(50 * KIB);
+    hand_over(300 * KIB);
+    HOLDS(counter("spans_taken") < 2 * HANDED / 10);
 }
 
 /* Such a block makes the first arena longer than others. */
