@@ -155,17 +155,14 @@ static NOINLINE struct span *run_by_site(struct heap *heap, size_t size, uintptr
     return run;
 }
 
-/* A run, where none in hand serves: one that the thread keeps, else one that others passed on, else one from the
- * arena. */
+/* A run, where no short one serves: one that the thread keeps, else one from the arena. */
 static NOINLINE void *allocate_run(struct heap *heap, size_t size)
 {
     struct span *run = size <= SIZE_LIMIT ? mid_allocate(heap, size) : NULL;
-    if (LIKELY(run != NULL)) return (void *)run_block(run);
-    uintptr_t block = size <= RUN_SHORT_MAX ? shorts_find(heap, run_length(run_units(size))) : 0;
-    return block != 0 ? (void *)block : allocate_slow(size);
+    return LIKELY(run != NULL) ? (void *)run_block(run) : allocate_slow(size);
 }
 
-/* A size for which its bin had nothing. A short run: the next length if that is near enough, else as above. */
+/* A size for which its bin had nothing: another short run, else as above. */
 static NOINLINE void *allocate_near(size_t size)
 {
     struct heap *heap = front.heap;
@@ -221,7 +218,7 @@ static ALWAYS_INLINE struct span *span_of_block(void *p, const char *crime)
     bool good = span != NULL &&
                 (span->kind == SPAN_SLAB ? slab_has(span, block)
                                          : span->kind == SPAN_RUN && run_is_out(span) && run_block(span) == block);
-    if (UNLIKELY(!good || (front.heap != NULL && short_is_in_hand(front.heap, span)))) fatal(crime, block);
+    if (UNLIKELY(!good || (front.heap != NULL && short_is_free(front.heap, span)))) fatal(crime, block);
     return span;
 }
 
@@ -323,7 +320,7 @@ static NOINLINE void free_rest(void *p)
     if (LIKELY(heap != NULL && span != NULL)) {
         if (span->kind == SPAN_SLAB && slab_has(span, block) && magazine_keep_apart(heap, span->class, block)) return;
         uint32_t round = PEEK(heap->run_round);
-        size_t told = PEEK(heap->kept.told);
+        size_t told = PEEK(heap->kept.told), passed = atomic_load_explicit(&depots_told, memory_order_relaxed);
         if (run_is_live(span, block) && !large_goes(span->size)) {
             bool kept = short_put(heap, span);
             if (!kept) {
@@ -332,8 +329,8 @@ static NOINLINE void free_rest(void *p)
                 kept = mid_free(heap, span);
             }
             if (kept) {
-                if (UNLIKELY(PEEK(heap->run_round) < round || PEEK(heap->kept.told) > told))
-                    helper_consider(); /* idle runs have gone to the arena, or the thread keeps much */
+                if (UNLIKELY(PEEK(heap->run_round) < round || PEEK(heap->kept.told) > told || depots_hold(passed + 1)))
+                    helper_consider(); /* idle runs have gone to the arena, or much is kept or was passed on */
                 return;
             }
         }
@@ -400,7 +397,8 @@ static ALWAYS_INLINE void *allocate_zeroed(size_t size)
     struct heap *heap = heap_here();
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_zeroed_otherwise(size);
     uintptr_t block;
-    if (size <= RUN_SHORT_MAX && !knob(KNOB_site_rules) && bin_pop(bin_of_big(size), &block))
+    if (size <= RUN_SHORT_MAX && !knob(KNOB_site_rules) &&
+        (bin_pop(bin_of_big(size), &block) || (heap != NULL && (block = short_take_near(heap, size)) != 0)))
         return memset((void *)block, 0, size);
     struct span *run = NULL;
     bool cached = false; /* then what `zeroed` says is out of date */

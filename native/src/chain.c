@@ -90,18 +90,26 @@ static void chain_unpack(unsigned row, struct chain chain, uintptr_t *slots)
     }
 }
 
+/* Does a block of the row begin here, whose words may be read? */
+static bool row_has(unsigned row, uintptr_t block)
+{
+    if (row < CLASSES) return block_is_of(row, block);
+    const struct span *span = span_of(block);
+    return span != NULL && span->kind == SPAN_RUN && run_row(span) == row && run_block(span) == block;
+}
+
 /* Does a packed magazine of the depot hold the block? `slots`: room for all its blocks. Nothing is written to blocks,
  * and where one was overwritten the search ends: whoever takes that block will say so. */
-static bool chain_holds(unsigned class, struct chain chain, uintptr_t *slots, uintptr_t block)
+static bool chain_holds(unsigned row, struct chain chain, uintptr_t *slots, uintptr_t block)
 {
-    uint32_t strands = chain_strands(class), words = chain_words(class), last = chain.blocks - 1;
+    uint32_t strands = chain_strands(row), words = chain_words(row), last = chain.blocks - 1;
     uint32_t from = last, word = 1;
     slots[last] = chain.head;
     for (uint32_t i = last; i > 0; i--, word++) {
         bool begins = last - i < strands;
         if (begins && word == words) from--, word = 1;
         slots[i - 1] = begins ? block_words(slots[from])[word] - link_key - 1 : link_next(slots[i - 1 + strands]);
-        if (!block_is_of(class, slots[i - 1])) return false;
+        if (!row_has(row, slots[i - 1])) return false;
     }
     for (uint32_t i = 0; i < chain.blocks; i++)
         if (slots[i] == block) return true;

@@ -5,16 +5,16 @@
  * while the lines are still in its core's cache. Blocks that come from another core cost several times as much. */
 
 static struct depot depots[PARTS][ROWS];
-static _Atomic size_t depots_told; /* bytes in all depots, each part's to within 256 KiB */
+static _Atomic size_t depots_told; /* bytes in all depots, each part's to within a portion */
 static size_t depots_inherited;    /* bytes that a child has from its parent and leaves alone: see depots_are_shared */
 static bool class_homing[CLASSES]; /* magazines of scattered blocks go home, until a depot is asked for one */
 
-/* Brings the sum over all depots up to date, in portions, so that a visit seldom touches a line that all share. Short
- * runs, of which there are few, are not counted. Under the part's lock. */
+/* Brings the sum over all depots up to date, in portions, so that a visit seldom touches a line that all share. Under
+ * the part's lock. */
 static ALWAYS_INLINE void depot_tell(struct depot *depot, unsigned row)
 {
-    size_t portion = size_min(256 * KIB, (size_t)knob(KNOB_depot_bytes) / 64);
-    size_t bytes = row < CLASSES ? (size_t)depot->blocks * classes[row].size : 0, told = depot->told;
+    size_t portion = size_min(row < CLASSES ? 256 * KIB : RUN_SHORT_BYTES, (size_t)knob(KNOB_depot_bytes) / 64);
+    size_t bytes = depot->blocks * row_size(row), told = depot->told;
     if (LIKELY(bytes <= told + portion && told <= bytes + portion)) return;
     depot->told = bytes;
     atomic_fetch_add_explicit(&depots_told, bytes - told, memory_order_relaxed);

@@ -7,7 +7,7 @@
  * ordering. Where the kernel cannot pass such a fence, nobody collects, and threads keep less. */
 
 static struct heap *_Atomic heaps;   /* every one there ever was, newest first */
-static _Atomic size_t run_units_out; /* in runs that callers have or threads keep */
+static _Atomic size_t run_units_out; /* in runs that callers have, threads keep or the depot holds */
 static _Atomic size_t runs_told;     /* bytes that threads keep, each thread's to within a portion */
 static bool fences_there;            /* the kernel passes fences, so runs can be collected ... */
 static bool runs_watched;            /* ... and the helper does, from threads that rest */
@@ -22,13 +22,20 @@ static size_t runs_bytes(void)
     return runs_can_be_collected() ? atomic_load_explicit(&runs_told, memory_order_relaxed) : 0;
 }
 
+static ALWAYS_INLINE uintptr_t *block_words(uintptr_t block) { return (uintptr_t *)block; }
 static ALWAYS_INLINE uintptr_t run_block(const struct span *run) { return run->address + run->start; }
+
+/* The row of bins to which free puts the run's block; 0: it is not short. */
+static unsigned run_row(const struct span *run)
+{
+    return (PEEK(owners.bound[map_index(run->address)]) & BOUND_ROW) / 2;
+}
 
 /* The word of life of a run that a caller has: the lower half of its block's address, plus one. It is odd, so no other
  * span has it in this place: a slab has 0 there, a free span an even number. */
 static ALWAYS_INLINE uint32_t run_mark(uintptr_t block) { return (uint32_t)block + 1; }
 
-/* Does a block that a caller has, or a short run in hand, start here? The span may be of any kind. */
+/* Does a block that a caller has, or a short run in hand or in the depot, start here? The span may be of any kind. */
 static ALWAYS_INLINE bool run_is_live(const struct span *span, uintptr_t block)
 {
     return PEEK(span->life) == run_mark(block);
@@ -41,6 +48,16 @@ static size_t run_touched_bytes(const struct span *run) { return (size_t)PEEK(ru
 static ALWAYS_INLINE void run_expect(uint32_t life, const struct span *run)
 {
     if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != life)) fatal("block freed twice", run_block(run));
+}
+
+/* The same of a run that a thread keeps. If it went there as a short one, its first word names the descriptor, so it is
+ * noticed if it was freed again, and so is in hand as well, or written to. */
+static ALWAYS_INLINE void kept_expect(uint32_t life, const struct span *run)
+{
+    run_expect(life, run);
+    uintptr_t block = run_block(run);
+    if (run_row(run) != 0 && UNLIKELY(block_words(block)[0] != (uintptr_t)run))
+        fatal("free block overwritten, or freed twice,", block);
 }
 
 /* Gives the run, whose word of life must be `life`, to the arena. */
@@ -117,7 +134,7 @@ static ALWAYS_INLINE bool kept_leave_fuller(struct kept *kept)
 static ALWAYS_INLINE struct span *kept_take_first(struct kept *kept, unsigned bin)
 {
     struct span *run = kept->runs[bin];
-    run_expect(kept->life, run);
+    kept_expect(kept->life, run);
     kept->runs[bin] = run->next;
     if (run->next == NULL) kept->bits &= ~(UINT64_C(1) << bin);
     POKE(kept->bytes, kept->bytes - run_touched_bytes(run));
@@ -210,6 +227,7 @@ static size_t kept_give(struct heap *heap, uint64_t since)
         for (struct span *run = heap->kept.out[lowest_bit(heap->kept.out_bits)], *next; run != NULL; run = next) {
             next = run->next;
             bytes += run_touched_bytes(run);
+            kept_expect(word, run);
             run_give(run, word, since);
         }
     return bytes;

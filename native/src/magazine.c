@@ -467,7 +467,7 @@ static bool slab_holds(struct span *slab, uintptr_t block)
     return found;
 }
 
-static bool depot_holds(struct depot *depot, unsigned class, uintptr_t block)
+static bool depot_holds(struct depot *depot, unsigned row, uintptr_t block)
 {
     bool found = false;
     lock_take(&round_lock); /* for round_slots */
@@ -475,7 +475,7 @@ static bool depot_holds(struct depot *depot, unsigned class, uintptr_t block)
     for (uintptr_t head = depot->top; head != 0 && !found;) {
         struct chain chain = chain_open(head, &head);
         if (chain.blocks - 1 >= MAGAZINE_MAX) break;
-        found = (chain.head & CHAIN_RACK) == 0 && chain_holds(class, chain, round_slots, block);
+        found = (chain.head & CHAIN_RACK) == 0 && chain_holds(row, chain, round_slots, block);
     }
     lock_drop(&depot->lock);
     lock_drop(&round_lock);

@@ -1,9 +1,10 @@
 /* mid.c: blocks above 32 KiB: runs of units. A thread keeps some of the runs it frees, pages and all, by length. A few
  * short ones are in hand, in bins like those of slabs' blocks: the hits of malloc and free (tiny.c) take both alike.
- * For the others, one word shows which lengths there are, so the nearest longer one is found without a search. All
- * other runs go to the arena.
+ * For the others, one word shows which lengths there are, so the nearest longer one is found without a search. Short
+ * ones that another thread asks for go to the depot (short.c), all other runs to the arena.
  *
- * A run's descriptor lies outside the run. Only of a short one that is freed is the block's first word written. */
+ * A run's descriptor lies outside the run. Only of short ones that are free are words written: the first, and in the
+ * depot, of the first of several, a few more. */
 
 static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
 
@@ -13,12 +14,6 @@ static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run
 static ALWAYS_INLINE bool run_is_near(size_t length, size_t units)
 {
     return length <= units + units / (units > RUN_SHORT && units <= RUN_EXACT ? 4 : 2) + (units > 1);
-}
-
-/* The row of bins to which free puts the run's block; 0: it is not short. */
-static unsigned run_row(const struct span *run)
-{
-    return (PEEK(owners.bound[map_index(run->address)]) & BOUND_ROW) / 2;
 }
 
 /* Says whether a live run is short: then free takes its block as one of a slab. Short runs need no accounts (all of
@@ -47,7 +42,7 @@ static ALWAYS_INLINE void run_unsort(struct span *run)
     block_words(run_block(run))[0] = 0;
 }
 
-/* Does a caller have its block, or is it short and in hand? */
+/* Does a caller have its block, or is it short and in hand or in the depot? */
 static ALWAYS_INLINE bool run_is_out(const struct span *run) { return PEEK(run->life) % RUN_KEPT != RUN_FREE; }
 
 /* The run goes to a caller. */
@@ -114,63 +109,6 @@ static ALWAYS_INLINE uintptr_t short_pop(struct heap *heap, size_t length)
     return 0;
 }
 
-/* A short run is kept with accounts, or taken from there. Meanwhile its first word names the descriptor, so that one
- * which was freed again, or written to, is noticed. */
-static ALWAYS_INLINE void short_keep(struct span *run, uint32_t life)
-{
-    block_words(run_block(run))[0] = (uintptr_t)run;
-    POKE(run->life, life);
-}
-
-static ALWAYS_INLINE void short_take(struct span *run)
-{
-    uintptr_t block = run_block(run);
-    if (UNLIKELY(block_words(block)[0] != (uintptr_t)run)) fatal("free block overwritten, or freed twice,", block);
-    POKE(run->life, run_mark(block));
-}
-
-/* Takes short runs that are kept with accounts, at most half of what may be in hand, which holds none; the one last
- * freed is the result, the others are in hand. 0 where there is none. */
-static NOINLINE uintptr_t shorts_fetch(struct heap *heap, size_t length)
-{
-    struct kept *kept = &heap->kept;
-    struct bin *bin = &heap->bins.shorts[length];
-    size_t half = (size_t)(bin->limit - bin->top + 1) / 2;
-    uintptr_t block = 0;
-    kept_enter(kept);
-    kept->used |= UINT64_C(1) << (length - 1);
-    while (kept->runs[length - 1] != NULL) {
-        struct span *run = kept_take_first(kept, (unsigned)length - 1);
-        if (LIKELY(run_row(run) == CLASSES + length)) short_take(run);
-        else run_serve(run, short_size(length), length);
-        if (block != 0) bin_push(bin, block);
-        block = run_block(run);
-        if (half-- <= 1 || run_row(run) == 0) break;
-    }
-    kept_leave(kept);
-    return block;
-}
-
-/* Where no short run of the length for the size is in hand: one that is kept with accounts, else one of the next
- * length, if that is near enough. */
-static ALWAYS_INLINE uintptr_t short_take_near(struct heap *heap, size_t size)
-{
-    size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
-    shorts_expect_none(heap, length);
-    if (LIKELY(PEEK(heap->kept.runs[length - 1]) != NULL)) return shorts_fetch(heap, length);
-    return next <= RUN_SHORT && run_is_near(next, units) ? short_pop(heap, next) : 0;
-}
-
-/* Is this a short run that is in the thread's own hand? */
-static bool short_is_in_hand(struct heap *heap, const struct span *span)
-{
-    unsigned row = span->kind == SPAN_RUN ? run_row(span) : 0;
-    if (row == 0) return false;
-    uintptr_t *slots = shorts_slots(heap, row - CLASSES), block = run_block(span);
-    size_t at = (block_words(block)[0] - (uintptr_t)slots) / sizeof *slots;
-    return at < shorts_count(heap, row - CLASSES) && slots[at] == block;
-}
-
 /* A short run is freed for which there is no room in hand. It takes the place of the one freed before it, which is the
  * result: where two threads free a run at a time, both have it in hand, and one finds that out when it takes it. All
  * other runs are their own result. */
@@ -180,7 +118,7 @@ static struct span *short_trade(struct heap *heap, struct span *run)
     uintptr_t last = row != 0 ? short_pop(heap, row - CLASSES) : 0;
     if (last == 0) return run;
     if (UNLIKELY(last == run_block(run))) fatal("block freed twice", last);
-    bin_push(&heap->bins.shorts[row - CLASSES], run_block(run));
+    slot_fill(heap->bins.shorts[row - CLASSES].top++, run_block(run)); /* whatever the limit is by now */
     return span_of(last);
 }
 
@@ -538,77 +476,6 @@ static NOINLINE bool mid_keep_aged(struct heap *heap, struct span *run)
     bool kept = mid_keep(heap, run);
     mid_age(heap);
     return kept;
-}
-
-/* So many short runs left the hand. */
-static void runs_count(struct heap *heap, uint32_t runs)
-{
-    POKE(heap->run_round, PEEK(heap->run_round) + runs);
-    if (UNLIKELY(PEEK(heap->run_round) >= RUN_ROUND)) mid_age(heap);
-}
-
-/* Makes room in hand for short runs of this length: half of them, those freed last, are kept with accounts. False where
- * none may be. */
-static NOINLINE bool shorts_keep(struct heap *heap, size_t length)
-{
-    struct kept *kept = &heap->kept;
-    size_t half = (shorts_count(heap, length) + 1) / 2, longest = (length + 1) << UNIT_SHIFT;
-    uint32_t runs = 0;
-    kept_enter(kept);
-    for (; runs < half && kept->bytes + longest <= heap->run_allowed; runs++) {
-        struct span *run = short_run(heap, length);
-        short_keep(run, kept->life);
-        kept_put(kept, run, run_touched_bytes(run));
-    }
-    kept_leave_fuller(kept);
-    runs_count(heap, runs);
-    return runs != 0;
-}
-
-/* Short runs go from thread to thread by one part of the depot, which holds few of them. */
-static struct depot *shorts_depot(size_t length) { return &depots[0][CLASSES + length]; }
-
-/* Makes room in hand in the same way by passing short runs on. False where nobody wants them. */
-static NOINLINE bool shorts_pass(struct heap *heap, size_t length)
-{
-    struct depot *depot = shorts_depot(length);
-    struct bin *bin = &heap->bins.shorts[length];
-    uint32_t half = (uint32_t)(shorts_count(heap, length) + 1) / 2;
-    bool wanted = depot_is_wanted(depot) && PEEK(depot->magazines) < SHORTS_PASSED;
-    bool fits = (PEEK(depot->blocks) + half) * length << UNIT_SHIFT <= (size_t)knob(KNOB_depot_bytes);
-    if (!wanted || !fits || half == 0) return false;
-    struct chain chain = chain_pack(CLASSES + (unsigned)length, bin->top - half, half);
-    POKE(bin->top, bin->top - half);
-    depot_push(depot, CLASSES + (unsigned)length, chain);
-    heap->run_held -= size_min(heap->run_held, half * length << UNIT_SHIFT);
-    runs_count(heap, half);
-    return true;
-}
-
-/* Takes what was passed on into the hand, which is empty. Result: the block of one; 0 where there is none. */
-static NOINLINE uintptr_t shorts_find(struct heap *heap, size_t length)
-{
-    struct depot *depot = shorts_depot(length);
-    if (atomic_load_explicit(&heaps_alive, memory_order_relaxed) == 1) return 0;
-    depot_ask(depot);
-    struct chain chain = depot_pop(depot, CLASSES + (unsigned)length);
-    if (chain.blocks == 0) return 0;
-    uintptr_t *slots = shorts_slots(heap, length);
-    chain_unpack(CLASSES + (unsigned)length, chain, slots);
-    POKE(heap->bins.shorts[length].top, slots + chain.blocks);
-    heap->run_held += chain.blocks * length << UNIT_SHIFT;
-    return short_pop(heap, length);
-}
-
-/* A short run is freed, for which there is no room in hand: makes room, if it can. */
-static ALWAYS_INLINE bool short_put(struct heap *heap, struct span *run)
-{
-    unsigned row = run_row(run);
-    uintptr_t block = run_block(run);
-    if (row == 0) return false;
-    if (UNLIKELY(short_is_in_hand(heap, run))) fatal("block freed twice", block);
-    if (!shorts_keep(heap, row - CLASSES) && !shorts_pass(heap, row - CLASSES)) return false;
-    return bin_push(&heap->bins.shorts[row - CLASSES], block);
 }
 
 /* Keeps the run, which is not in hand, within the allowance; false where there is no room. */

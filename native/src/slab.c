@@ -13,7 +13,6 @@
 static uintptr_t link_key = LINK_LEAST;
 static const uintptr_t empty_block[1]; /* ends every magazine and list: its word is no link and no slot's address */
 
-static ALWAYS_INLINE uintptr_t *block_words(uintptr_t block) { return (uintptr_t *)block; }
 static ALWAYS_INLINE void link_set(uintptr_t block, uintptr_t next) { block_words(block)[0] = next + link_key; }
 static ALWAYS_INLINE uintptr_t link_next(uintptr_t block) { return block_words(block)[0] - link_key; }
 static ALWAYS_INLINE bool link_valid(uintptr_t block) { return (intptr_t)block_words(block)[0] >= (intptr_t)link_key; }

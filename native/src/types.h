@@ -4,7 +4,7 @@
  *   block      what malloc hands out
  *   magazine   a bounded stack of free blocks' addresses, of one class, private to a thread; two per class: loaded
  *              and spare
- *   depot      full magazines of one class, shared by all threads
+ *   depot      full magazines of one class, or of short runs of one length, shared by all threads
  *   slab       a unit (or a few) of address space cut into equal blocks
  *   superslab  1 or 2 MiB from which slabs are taken
  *   run        adjacent units that serve one block above 32 KiB
@@ -80,9 +80,9 @@
 #define LARGE_SPARSE UINT8_MAX          /* in place of that number: the last one that told was not filled */
 #define LARGE_LONG ((size_t)4 << 20)    /* bytes; for each of these a block counts once more, up to LARGE_FEW */
 #define LARGE_TRUST ((size_t)256 << 20) /* bytes of blocks with huge pages, or two blocks, until one goes without */
-#define RUN_ROUND 1024u                 /* runs freed with accounts, until what lay idle all the while goes back */
-#define RUN_ENDED (2 * RUN_ROUND)       /* in place of that number: tidying ends the round */
-#define RUN_COLOURS 64u                 /* cache lines over which runs' blocks are staggered: a page */
+#define RUN_ROUND 1024u           /* runs that left the hand, or were longer, until what lay idle meanwhile goes back */
+#define RUN_ENDED (2 * RUN_ROUND) /* in place of that number: tidying ends the round */
+#define RUN_COLOURS 64u           /* cache lines over which runs' blocks are staggered: a page */
 #define RUN_SLACK (RUN_COLOURS * CACHE_LINE)                      /* bytes that a run must have to spare for that */
 #define RUN_FACTOR (UNIT_SHIFT == 16 ? 0x009714fcu : 0xfafbefc0u) /* by which they are told (shorts_define) */
 #define RUN_COLOURED (((size_t)192 << 10) / UNIT_BYTES) /* units of the longest run whose block is staggered */
@@ -231,8 +231,8 @@ enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap
 enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, with small pages, not yet freed */
 
 /* A run's word of life says who has it: a caller (it is the block's mark, which is odd: mid.c), a thread that keeps it
- * (RUN_KEPT times the heap's number) or nobody. A short run in hand has its mark still. A growth window is held for the
- * moment in which its owner changes it or its tail is purged. */
+ * (RUN_KEPT times the heap's number) or nobody. A short run in hand or in the depot has its mark still. A growth window
+ * is held for the moment in which its owner changes it or its tail is purged. */
 enum run_life { RUN_FREE = 0, RUN_HELD = 2, RUN_KEPT = 4 /* times the number of the heap */ };
 
 /* A pair of cache lines each, or two threads at neighbouring slabs would take each other's descriptor away. */
@@ -339,8 +339,8 @@ struct depot {
     _Atomic uint32_t contended;            /* times the lock was not free at once */
     uintptr_t top;                         /* head of the uppermost magazine, as in struct chain */
     uint32_t magazines, blocks;
-    uint32_t low;         /* fewest magazines since the last trim: so many were of no use */
-    uint32_t asked;       /* `pushes` when the owner last asked for one, made odd; 0: never */
+    uint32_t low;   /* fewest magazines since the last trim: so many were of no use */
+    uint32_t asked; /* `pushes` when the owner, or of short runs anybody, last asked for one, made odd; 0: never */
     uint32_t least, idle; /* fewest magazines in this turn of DEPOT_TURN pushes, and in the last one */
     uint64_t pushes, pops;
     size_t told; /* bytes that the sum over all depots counts for this one */
@@ -377,7 +377,7 @@ struct kept {
     uint64_t used;               /* bit b: a run of runs[b] served since the round began */
     struct span *runs[RUN_BINS]; /* by length */
     size_t bytes;                /* in them */
-    size_t idle;                 /* fewest bytes since the round began (mid_keep_aged) */
+    size_t idle;                 /* fewest bytes since the round began (mid_age) */
     size_t taken;                /* bytes collected that the thread does not know of yet */
     size_t told, portion;        /* bytes counted in the sum over all threads; by how much these may be wrong */
     struct lock lock;            /* held while somebody collects; the rest is the collector's, under collect_lock: */
@@ -411,7 +411,7 @@ struct heap {
     struct span *current[CLASSES];                            /* the slab being carved */
     struct kept kept;                                         /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
-    uint32_t run_round;        /* runs freed with accounts since they last aged; or RUN_ENDED */
+    uint32_t run_round;        /* runs that left the hand, or were longer, since they last aged; or RUN_ENDED */
     size_t run_allowed;        /* bytes of runs that it may keep */
     size_t short_bytes;        /* bytes of short runs of each length that may be in hand */
     const struct span *fresh;  /* large run, untouched before, that was handed out last */

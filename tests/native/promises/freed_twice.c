@@ -260,17 +260,22 @@ PROMISE(a_write_to_a_free_block_is_noticed_wherever_it_lies) {
             for (int freed = 0; freed < 600; freed += 29) ENDS(write_to_freed(size, freed, early));
 }
 
-/* A short run is freed twice, with many freed before and after, by this thread or by another one, which passes on what
- * this one asks for. */
+/* A short run is freed twice, or resized when it is free, with many freed before and after, by this thread or by another
+ * one, which passes on what this one asks for. Those had again come from where threads keep them in several ways. */
 enum { SHORT_RUNS = 125 }; /* the last ones leave room in hand for one more */
+enum taking { PLAINLY, ZEROED, ALIGNED, AFTER_A_TRIM, TAKINGS };
 static char *short_runs[SHORT_RUNS];
-static int short_victim;
-static size_t short_bytes;
+static struct {
+    enum crime crime;
+    size_t size;
+    int victim;
+} short_plan;
 static pthread_barrier_t short_runs_there;
 static void *free_short_runs(void) {
     for (int i = 0; i < SHORT_RUNS; i++) free(short_runs[i]);
-    free(short_runs[short_victim]);
-    return malloc(short_bytes);
+    if (short_plan.crime == RESIZE) return realloc(short_runs[short_plan.victim], short_plan.size - 1);
+    free(short_runs[short_plan.victim]);
+    return malloc(short_plan.size);
 }
 
 static void *free_short_runs_there(void *taken) {
@@ -283,12 +288,11 @@ static void *free_short_runs_there(void *taken) {
     return taken;
 }
 
-static int free_run_twice(size_t size, int victim, bool elsewhere) {
+static int misuse_short_run(enum taking taking, bool elsewhere) {
     static char *taken[2 * SHORT_RUNS];
+    size_t size = short_plan.size;
     pthread_t other;
     alarm(20);
-    short_victim = victim;
-    short_bytes = size;
     pthread_barrier_init(&short_runs_there, NULL, 2);
     if (elsewhere && pthread_create(&other, NULL, free_short_runs_there, taken) != 0) return EXIT_UNTRIED;
     if (elsewhere) pthread_barrier_wait(&short_runs_there);
@@ -296,14 +300,21 @@ static int free_run_twice(size_t size, int victim, bool elsewhere) {
     if (!elsewhere) taken[0] = free_short_runs();
     else
         for (int step = 0; step < 2; step++) pthread_barrier_wait(&short_runs_there);
-    for (int i = 1; i < 2 * SHORT_RUNS; i++) taken[i] = malloc(size);
+    if (taking == AFTER_A_TRIM) malloc_trim(0);
+    for (int i = 1; i < 2 * SHORT_RUNS; i++)
+        taken[i] = taking == ZEROED    ? calloc(1, size)
+                   : taking == ALIGNED ? aligned_alloc(4 * KIB, size)
+                                       : malloc(size);
     return two_are_one(taken, 2 * SHORT_RUNS);
 }
 
 PROMISE(a_short_run_has_one_owner_wherever_it_lies) {
-    for (int round = 0; round < 2 * SHORT_RUNS; round++) {
+    for (int round = 0; round < 4 * SHORT_RUNS; round++) {
+        short_plan.crime = round / 2 % 2 ? RESIZE : FREE_AGAIN;
+        short_plan.size = round % 3 ? 52 * KIB : 300 * KIB;
+        short_plan.victim = round / 4;
         pid_t child = child_begins();
-        if (child == 0) _exit(free_run_twice(round % 3 ? 50 * KIB : 300 * KIB, round / 2, round % 2));
+        if (child == 0) _exit(misuse_short_run(round % 7 % TAKINGS, round % 2));
         expect_one_owner(child);
     }
 }

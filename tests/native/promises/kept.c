@@ -43,6 +43,36 @@ PROMISE(what_a_thread_keeps_serves_others_before_memory_grows) {
     pthread_join(thread, NULL);
 }
 
+/* What one thread frees and another asked for waits for it, but not for ever: as many of each length as may wait. */
+enum { HANDED_ON = 64 * MIB };
+static size_t handed_on;
+static void *free_and_rest(void *unused) {
+    free(malloc(16)); /* now it may have something to pass on */
+    pthread_barrier_wait(&burst_over);
+    pthread_barrier_wait(&burst_over);
+    for (size_t i = 0; i < handed_on; i++) free(blocks[i]);
+    pthread_barrier_wait(&burst_over);
+    return unused;
+}
+
+PROMISE(what_was_passed_on_goes_back_when_both_threads_rest) {
+    static const size_t units[] = {1, 2, 3, 4, 6, 8};
+    pthread_t thread;
+    memset(blocks, 0, sizeof blocks);
+    pthread_barrier_init(&burst_over, NULL, 2);
+    HOLDS(pthread_create(&thread, NULL, free_and_rest, NULL) == 0);
+    pthread_barrier_wait(&burst_over);
+    long before = resident_bytes();
+    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+        size_t size = units[u] * 64 * KIB - 16 * KIB;
+        for (size_t i = 0; i < HANDED_ON / 6 / size; i++) memset(blocks[handed_on++] = malloc(size), 1, size);
+    }
+    pthread_barrier_wait(&burst_over);
+    expect_at_most(before + HANDED_ON / 6);
+    pthread_barrier_wait(&burst_over);
+    pthread_join(thread, NULL);
+}
+
 /* What a thread keeps is collected while it works, ends, and another takes its place: each block is one thread's. */
 static _Atomic int churn_over;
 static void *trim_for_ever(void *unused) {

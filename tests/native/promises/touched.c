@@ -347,6 +347,41 @@ PROMISE(what_one_thread_frees_serves_another_without_a_search) {
     HOLDS(counter("spans_taken") < 2 * HANDED / 10);
 }
 
+/* A thread that may have fewer in hand than there are in what it is handed loses none. */
+enum { PASSED = 200, PASSED_BYTES = 50 * KIB, PASSED_ROUNDS = 100 };
+static char *passed[PASSED];
+static pthread_barrier_t passed_turn;
+static void *take_and_pass(void *unused) {
+    static char *longer[40];
+    for (int i = 0; i < 40; i++) longer[i] = malloc(600 * KIB);
+    for (int i = 0; i < 40; i++) free(longer[i]); /* now it keeps no more beside those in hand */
+    for (int round = 0; round < PASSED_ROUNDS; round++) {
+        for (int i = 0; i < PASSED; i++) {
+            passed[i] = malloc(PASSED_BYTES);
+            free((void *)opaque((size_t)malloc(PASSED_BYTES)));
+        }
+        pthread_barrier_wait(&passed_turn);
+        pthread_barrier_wait(&passed_turn);
+    }
+    return unused;
+}
+
+PROMISE(no_run_is_lost_on_its_way_where_hands_are_small) {
+    pthread_t other;
+    pthread_barrier_init(&passed_turn, NULL, 2);
+    free((void *)opaque((size_t)malloc(PASSED_BYTES))); /* this thread's hand is as large as it was */
+    set_knob("run_cache_bytes", 256 * KIB);
+    int64_t before = counter("live_bytes");
+    HOLDS(pthread_create(&other, NULL, take_and_pass, NULL) == 0);
+    for (int round = 0; round < PASSED_ROUNDS; round++) {
+        pthread_barrier_wait(&passed_turn);
+        for (int i = 0; i < PASSED; i++) free(passed[i]);
+        pthread_barrier_wait(&passed_turn);
+    }
+    HOLDS(pthread_join(other, NULL) == 0);
+    HOLDS(counter("live_bytes") < before + 2 * PASSED_BYTES);
+}
+
 /* Such a block makes the first arena longer than others. */
 PROMISE(a_first_block_of_70_gigabytes_leaves_the_next_ones_sound) {
     enum { RUN = 600 * KIB, TURNS = 42 << 20 };

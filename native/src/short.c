@@ -1,0 +1,130 @@
+/* short.c: short runs on their way: between a thread's hand and its lists, and through the depot to other threads. Half
+ * a hand moves at once. */
+
+/* Short runs of the length that leave the hand at once: half of them, or as many as make room for one. */
+static uint32_t shorts_leaving(const struct heap *heap, size_t length)
+{
+    const struct bin *bin = &heap->bins.shorts[length];
+    size_t count = shorts_count(heap, length), over = bin->top < bin->limit ? 0 : (size_t)(bin->top - bin->limit) + 1;
+    return (uint32_t)size_min(size_max((count + 1) / 2, over), count);
+}
+
+/* So many short runs left the hand. */
+static void runs_count(struct heap *heap, uint32_t runs)
+{
+    POKE(heap->run_round, PEEK(heap->run_round) + runs);
+    if (UNLIKELY(PEEK(heap->run_round) >= RUN_ROUND)) mid_age(heap);
+}
+
+/* Makes room in hand for short runs of this length: those freed last are kept with accounts, as many as may be. Their
+ * first words name their descriptors meanwhile (kept_expect), and free would still take them. False where none may
+ * be. */
+static NOINLINE bool shorts_keep(struct heap *heap, size_t length)
+{
+    struct kept *kept = &heap->kept;
+    size_t longest = (length + 1) << UNIT_SHIFT;
+    uint32_t leaving = shorts_leaving(heap, length), runs = 0;
+    kept_enter(kept);
+    for (; runs < leaving && kept->bytes + longest <= heap->run_allowed; runs++) {
+        struct span *run = short_run(heap, length);
+        block_words(run_block(run))[0] = (uintptr_t)run;
+        POKE(run->life, kept->life);
+        kept_put(kept, run, run_touched_bytes(run));
+    }
+    kept_leave_fuller(kept);
+    runs_count(heap, runs);
+    return runs != 0;
+}
+
+/* Takes short runs that are kept with accounts, at most half of what may be in hand, which holds none. The one that was
+ * freed last is the result, as its block; the others are in hand. 0 where there is none. */
+static NOINLINE uintptr_t shorts_fetch(struct heap *heap, size_t length)
+{
+    struct kept *kept = &heap->kept;
+    struct bin *bin = &heap->bins.shorts[length];
+    size_t half = (size_t)(bin->limit - bin->top + 1) / 2;
+    uintptr_t block = 0;
+    kept_enter(kept);
+    kept->used |= UINT64_C(1) << (length - 1);
+    while (kept->runs[length - 1] != NULL) {
+        struct span *run = kept_take_first(kept, (unsigned)length - 1);
+        if (LIKELY(run_row(run) == CLASSES + length)) POKE(run->life, run_mark(run_block(run)));
+        else run_serve(run, short_size(length), length);
+        if (block != 0) bin_push(bin, block);
+        block = run_block(run);
+        if (half-- <= 1 || run_row(run) == 0) break;
+    }
+    kept_leave(kept);
+    return block;
+}
+
+/* They go from thread to thread by one part of the depot, which holds few of them. There their descriptors are not
+ * touched. */
+static struct depot *shorts_depot(size_t length) { return &depots[0][CLASSES + length]; }
+
+/* Makes room in hand by passing short runs on. False where nobody wants them. */
+static NOINLINE bool shorts_pass(struct heap *heap, size_t length)
+{
+    struct depot *depot = shorts_depot(length);
+    struct bin *bin = &heap->bins.shorts[length];
+    uint32_t runs = shorts_leaving(heap, length);
+    bool wanted = depot_is_wanted(depot) && PEEK(depot->magazines) < SHORTS_PASSED;
+    if (!wanted || runs == 0 || depots_hold((size_t)knob(KNOB_depot_bytes))) return false;
+    struct chain chain = chain_pack(CLASSES + (unsigned)length, bin->top - runs, runs);
+    POKE(bin->top, bin->top - runs);
+    depot_push(depot, CLASSES + (unsigned)length, chain);
+    heap->run_held -= size_min(heap->run_held, runs * length << UNIT_SHIFT);
+    runs_count(heap, runs);
+    return true;
+}
+
+/* Takes what was passed on into the hand, which holds none. Result: the block of one; 0 where there is none. */
+static NOINLINE uintptr_t shorts_find(struct heap *heap, size_t length)
+{
+    struct depot *depot = shorts_depot(length);
+    if (atomic_load_explicit(&heaps_alive, memory_order_relaxed) != 1) depot_ask(depot);
+    struct chain chain = depot_pop(depot, CLASSES + (unsigned)length);
+    if (chain.blocks == 0) return 0;
+    shorts_bound(heap, shorts_bytes());
+    heap->run_given = 0;
+    uintptr_t *slots = shorts_slots(heap, length);
+    chain_unpack(CLASSES + (unsigned)length, chain, slots);
+    POKE(heap->bins.shorts[length].top, slots + chain.blocks);
+    heap->run_held += chain.blocks * length << UNIT_SHIFT;
+    return short_pop(heap, length);
+}
+
+/* Where no short run of the length for the size is in hand: one that is kept with accounts, else one of the next length
+ * in hand, if that is near enough, else one that was passed on. Result: its block; 0 where there is none. */
+static uintptr_t short_take_near(struct heap *heap, size_t size)
+{
+    size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
+    uintptr_t block = 0;
+    shorts_expect_none(heap, length);
+    if (PEEK(heap->kept.runs[length - 1]) != NULL) block = shorts_fetch(heap, length);
+    else if (next <= RUN_SHORT && run_is_near(next, units)) block = short_pop(heap, next);
+    return block != 0 ? block : shorts_find(heap, length);
+}
+
+/* Is this a short run that is free, in the thread's own hand or in the depot? The first word of a live one seldom says
+ * so. */
+static bool short_is_free(struct heap *heap, const struct span *span)
+{
+    unsigned row = span->kind == SPAN_RUN ? run_row(span) : 0;
+    if (row == 0) return false;
+    uintptr_t *slots = shorts_slots(heap, row - CLASSES), block = run_block(span), word = block_words(block)[0];
+    size_t at = (word - (uintptr_t)slots) / sizeof *slots;
+    if (at < shorts_count(heap, row - CLASSES) && slots[at] == block) return true;
+    return (intptr_t)word >= (intptr_t)CHAIN_LEAST && depot_holds(shorts_depot(row - CLASSES), row, block);
+}
+
+/* A short run is freed, for which there is no room in hand: makes room, if it can. */
+static bool short_put(struct heap *heap, struct span *run)
+{
+    unsigned row = run_row(run);
+    uintptr_t block = run_block(run);
+    if (row == 0) return false;
+    if (UNLIKELY(short_is_free(heap, run))) fatal("block freed twice", block);
+    if (!shorts_keep(heap, row - CLASSES) && !shorts_pass(heap, row - CLASSES)) return false;
+    return bin_push(&heap->bins.shorts[row - CLASSES], block);
+}
