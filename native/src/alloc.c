@@ -167,7 +167,7 @@ static NOINLINE void *allocate_near(size_t size)
 {
     struct heap *heap = front.heap;
     if (size <= L2_MAX || UNLIKELY(heap == NULL)) return allocate_slow(size);
-    uintptr_t block = size <= RUN_SHORT_MAX ? short_take_near(heap, size) : 0;
+    uintptr_t block = size <= RUN_SHORT_MAX ? short_take_more(heap, size) : 0;
     return LIKELY(block != 0) ? (void *)block : allocate_run(heap, size);
 }
 
@@ -322,12 +322,8 @@ static NOINLINE void free_rest(void *p)
         uint32_t round = PEEK(heap->run_round);
         size_t told = PEEK(heap->kept.told), passed = atomic_load_explicit(&depots_told, memory_order_relaxed);
         if (run_is_live(span, block) && !large_goes(span->size)) {
-            bool kept = short_put(heap, span);
-            if (!kept) {
-                span = short_trade(heap, span);
-                block = run_block(span);
-                kept = mid_free(heap, span);
-            }
+            bool kept = run_keep(heap, &span);
+            block = run_block(span);
             if (kept) {
                 if (UNLIKELY(PEEK(heap->run_round) < round || PEEK(heap->kept.told) > told || depots_hold(passed + 1)))
                     helper_consider(); /* idle runs have gone to the arena, or much is kept or was passed on */
@@ -398,7 +394,7 @@ static ALWAYS_INLINE void *allocate_zeroed(size_t size)
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_zeroed_otherwise(size);
     uintptr_t block;
     if (size <= RUN_SHORT_MAX && !knob(KNOB_site_rules) &&
-        (bin_pop(bin_of_big(size), &block) || (heap != NULL && (block = short_take_near(heap, size)) != 0)))
+        (bin_pop(bin_of_big(size), &block) || (heap != NULL && (block = short_take_more(heap, size)) != 0)))
         return memset((void *)block, 0, size);
     struct span *run = NULL;
     bool cached = false; /* then what `zeroed` says is out of date */

@@ -1,8 +1,7 @@
 /* chain.c: how a magazine, of a class or of short runs, lies in the depot: either in a rack, or packed into its own
- * blocks. Packed blocks form
- * several lists side by side, the strands: the first word of each block leads, under the key, to a block further down.
- * So reading a magazine back waits for many blocks at a time instead of for one after the other. The very first word,
- * of the first block or of the rack, holds the next magazine and the length. */
+ * blocks. Packed blocks form several lists side by side, the strands: the first word of each block leads, under the
+ * key, to a block further down. So reading a magazine back waits for many blocks at a time instead of for one after the
+ * other. The very first word, of the first block or of the rack, holds the next magazine and the length. */
 
 static struct rack *chain_rack(struct chain chain) { return (struct rack *)(chain.head & ~CHAIN_RACK); }
 

@@ -144,8 +144,7 @@ static size_t depot_send_home(struct depot *depot, unsigned row, uint64_t now)
     return bytes;
 }
 
-/* Returns to their slabs the magazines that nobody asked for since the last trim, or `all`. Under round_lock. Result:
- * bytes. */
+/* Sends home the magazines that nobody asked for since the last trim, or `all`. Under round_lock. Result: bytes. */
 static size_t depot_trim(struct depot *depot, unsigned row, uint64_t now, bool all)
 {
     size_t bytes = 0;
@@ -196,7 +195,7 @@ static pid_t inherited_from;
 
 static void depots_child(void)
 {
-    POKE(depots_inherited, atomic_load(&depots_told));
+    POKE(depots_inherited, size_max(depots_bytes(), atomic_load(&depots_told))); /* what is told is not exact */
     inherited_from = getppid();
 }
 

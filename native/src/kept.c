@@ -50,8 +50,8 @@ static ALWAYS_INLINE void run_expect(uint32_t life, const struct span *run)
     if (UNLIKELY(run->kind != SPAN_RUN || PEEK(run->life) != life)) fatal("block freed twice", run_block(run));
 }
 
-/* The same of a run that a thread keeps. If it went there as a short one, its first word names the descriptor, so it is
- * noticed if it was freed again, and so is in hand as well, or written to. */
+/* The same of a run that a thread keeps. The first word of one that went there as a short one names the descriptor. If
+ * it does not, the run was written to, or freed again: then it is in hand as well. */
 static ALWAYS_INLINE void kept_expect(uint32_t life, const struct span *run)
 {
     run_expect(life, run);

@@ -470,6 +470,7 @@ static bool slab_holds(struct span *slab, uintptr_t block)
 static bool depot_holds(struct depot *depot, unsigned row, uintptr_t block)
 {
     bool found = false;
+    if (PEEK(depot->top) == 0) return false;
     lock_take(&round_lock); /* for round_slots */
     lock_take(&depot->lock);
     for (uintptr_t head = depot->top; head != 0 && !found;) {
@@ -483,13 +484,13 @@ static bool depot_holds(struct depot *depot, unsigned row, uintptr_t block)
 }
 
 /* Could the block's first word be that of a free block in a slab or in the depot? */
-static bool block_leads_on(unsigned class, uintptr_t block)
+static bool block_leads_on(unsigned row, uintptr_t block)
 {
     uintptr_t next = link_next(block), below;
     struct chain chain = chain_open(block, &below);
-    bool known = below == 0 || (below & CHAIN_RACK ? word_is_of_rack(below) : block_is_of(class, below));
+    bool known = below == 0 || (below & CHAIN_RACK ? word_is_of_rack(below) : row_has(row, below));
     bool chained = chain.blocks - 1 < MAGAZINE_MAX && known;
-    return chained || (link_valid(block) && (next == 0 || next == LIST_END || block_is_of(class, next)));
+    return chained || (link_valid(block) && (next == 0 || next == LIST_END || row_has(row, next)));
 }
 
 /* Is the block free, in one of this thread's magazines, in a slab or in the depot? Those in other threads' magazines
@@ -507,7 +508,7 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
     if (slab_holds(span_of(block), block)) return true;
     bool found = false;
     for (unsigned part = 0; part < parts_count() && !found; part++)
-        if (PEEK(depots[part][class].top) != 0) found = depot_holds(&depots[part][class], class, block);
+        found = depot_holds(&depots[part][class], class, block);
     return found;
 }
 

@@ -3,8 +3,8 @@
  * For the others, one word shows which lengths there are, so the nearest longer one is found without a search. Short
  * ones that another thread asks for go to the depot (short.c), all other runs to the arena.
  *
- * A run's descriptor lies outside the run. Only of short ones that are free are words written: the first, and in the
- * depot, of the first of several, a few more. */
+ * A run's descriptor lies outside the run. Words are written only to free short ones: to each one's first word, and
+ * in the depot a few more to the first of several. */
 
 static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
 
@@ -118,7 +118,9 @@ static struct span *short_trade(struct heap *heap, struct span *run)
     uintptr_t last = row != 0 ? short_pop(heap, row - CLASSES) : 0;
     if (last == 0) return run;
     if (UNLIKELY(last == run_block(run))) fatal("block freed twice", last);
-    slot_fill(heap->bins.shorts[row - CLASSES].top++, run_block(run)); /* whatever the limit is by now */
+    struct bin *bin = &heap->bins.shorts[row - CLASSES];
+    slot_fill(bin->top, run_block(run)); /* whatever the limit is by now */
+    POKE(bin->top, bin->top + 1);
     return span_of(last);
 }
 
@@ -374,6 +376,14 @@ static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
         mid_spill(heap, run, heap->kept.life, now);
 }
 
+/* The thread takes runs again that it does not keep: it gives no longer. */
+static void runs_taken(struct heap *heap)
+{
+    shorts_bound(heap, shorts_bytes());
+    if (UNLIKELY(runs_given_many(heap))) heap_regret(heap, &heap->peaks, PEAKS_MAX);
+    heap->run_given = 0;
+}
+
 static _Atomic size_t window_units; /* that may hold pages: in free growth windows, and spare ones in live ones */
 static size_t (*windows_relieve)(uint64_t horizon); /* large.c's windows_purge; set at start */
 
@@ -416,9 +426,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     }
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
-    shorts_bound(heap, shorts_bytes());
-    if (UNLIKELY(runs_given_many(heap))) heap_regret(heap, &heap->peaks, PEAKS_MAX);
-    heap->run_given = 0;
+    runs_taken(heap);
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse(1);
     POKE(run->place, RUN_SETTLED);
     if (huge && run->zeroed) run_unsettle(heap, run, size);

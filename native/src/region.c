@@ -2,11 +2,11 @@
  * one, which costs hardly any memory but up to a millisecond, once. Only in the first arena, which holds nearly
  * everything; where the first block asked for has made that longer than others, regions end before it does. */
 
-/* The one looked at next, where the round ends, whether there is one, whether all were full so far, and, as bits, those
- * that were moved. All under arena_lock, as is all that follows. */
+/* The one looked at next, where the round ends, whether there is one, whether all were full so far, rounds since there
+ * were more regions, and, as bits, those that were moved. All under arena_lock. */
 static size_t region_at, region_end;
 static bool region_round, regions_full = true;
-static uint32_t region_looks; /* rounds since there were more regions */
+static uint32_t region_looks;
 static uint64_t regions_moved[REGIONS / 64];
 
 /* The next region that holds no superslab and was not moved; 0 where there is none. Regions are looked at once units
@@ -41,6 +41,7 @@ static NOINLINE void region_collapse(uint32_t runs)
 {
     static uint32_t waited;
     uint32_t before = PEEK(waited);
+    int saved = errno;
     if (before < REGION_WAIT) {
         POKE(waited, before + runs);
         return;
@@ -62,4 +63,5 @@ static NOINLINE void region_collapse(uint32_t runs)
     if (!full) regions_full = false;
     regions_moved[at / 64] |= (uint64_t)moved << at % 64;
     lock_drop(&arena_lock);
+    errno = saved;
 }

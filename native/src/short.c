@@ -38,7 +38,7 @@ static NOINLINE bool shorts_keep(struct heap *heap, size_t length)
 
 /* Takes short runs that are kept with accounts, at most half of what may be in hand, which holds none. The one that was
  * freed last is the result, as its block; the others are in hand. 0 where there is none. */
-static NOINLINE uintptr_t shorts_fetch(struct heap *heap, size_t length)
+static NOINLINE uintptr_t shorts_unkeep(struct heap *heap, size_t length)
 {
     struct kept *kept = &heap->kept;
     struct bin *bin = &heap->bins.shorts[length];
@@ -79,14 +79,14 @@ static NOINLINE bool shorts_pass(struct heap *heap, size_t length)
 }
 
 /* Takes what was passed on into the hand, which holds none. Result: the block of one; 0 where there is none. */
-static NOINLINE uintptr_t shorts_find(struct heap *heap, size_t length)
+static NOINLINE uintptr_t shorts_receive(struct heap *heap, size_t length)
 {
     struct depot *depot = shorts_depot(length);
     if (atomic_load_explicit(&heaps_alive, memory_order_relaxed) != 1) depot_ask(depot);
     struct chain chain = depot_pop(depot, CLASSES + (unsigned)length);
     if (chain.blocks == 0) return 0;
-    shorts_bound(heap, shorts_bytes());
-    heap->run_given = 0;
+    if (UNLIKELY(chain.blocks > shorts_most(length))) fatal("free block overwritten, or freed twice,", chain.head);
+    runs_taken(heap);
     uintptr_t *slots = shorts_slots(heap, length);
     chain_unpack(CLASSES + (unsigned)length, chain, slots);
     POKE(heap->bins.shorts[length].top, slots + chain.blocks);
@@ -96,14 +96,14 @@ static NOINLINE uintptr_t shorts_find(struct heap *heap, size_t length)
 
 /* Where no short run of the length for the size is in hand: one that is kept with accounts, else one of the next length
  * in hand, if that is near enough, else one that was passed on. Result: its block; 0 where there is none. */
-static uintptr_t short_take_near(struct heap *heap, size_t size)
+static uintptr_t short_take_more(struct heap *heap, size_t size)
 {
     size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
     uintptr_t block = 0;
     shorts_expect_none(heap, length);
-    if (PEEK(heap->kept.runs[length - 1]) != NULL) block = shorts_fetch(heap, length);
+    if (PEEK(heap->kept.runs[length - 1]) != NULL) block = shorts_unkeep(heap, length);
     else if (next <= RUN_SHORT && run_is_near(next, units)) block = short_pop(heap, next);
-    return block != 0 ? block : shorts_find(heap, length);
+    return block != 0 ? block : shorts_receive(heap, length);
 }
 
 /* Is this a short run that is free, in the thread's own hand or in the depot? The first word of a live one seldom says
@@ -112,10 +112,10 @@ static bool short_is_free(struct heap *heap, const struct span *span)
 {
     unsigned row = span->kind == SPAN_RUN ? run_row(span) : 0;
     if (row == 0) return false;
-    uintptr_t *slots = shorts_slots(heap, row - CLASSES), block = run_block(span), word = block_words(block)[0];
-    size_t at = (word - (uintptr_t)slots) / sizeof *slots;
+    uintptr_t *slots = shorts_slots(heap, row - CLASSES), block = run_block(span);
+    size_t at = (block_words(block)[0] - (uintptr_t)slots) / sizeof *slots;
     if (at < shorts_count(heap, row - CLASSES) && slots[at] == block) return true;
-    return (intptr_t)word >= (intptr_t)CHAIN_LEAST && depot_holds(shorts_depot(row - CLASSES), row, block);
+    return block_leads_on(row, block) && depot_holds(shorts_depot(row - CLASSES), row, block);
 }
 
 /* A short run is freed, for which there is no room in hand: makes room, if it can. */
@@ -127,4 +127,13 @@ static bool short_put(struct heap *heap, struct span *run)
     if (UNLIKELY(short_is_free(heap, run))) fatal("block freed twice", block);
     if (!shorts_keep(heap, row - CLASSES) && !shorts_pass(heap, row - CLASSES)) return false;
     return bin_push(&heap->bins.shorts[row - CLASSES], block);
+}
+
+/* Keeps a freed run, or one that makes room for it. False where neither can be: then the caller has to give `run`
+ * away. */
+static ALWAYS_INLINE bool run_keep(struct heap *heap, struct span **run)
+{
+    if (short_put(heap, *run)) return true;
+    *run = short_trade(heap, *run);
+    return mid_free(heap, *run);
 }

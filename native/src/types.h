@@ -335,7 +335,7 @@ struct size_class {
 /* One part of a row's depot: magazines that no thread works from. A visit moves this line, and the magazine's first
  * block, from core to core, and nothing else, so visits are counted here, too. */
 struct depot {
-    _Alignas(CACHE_LINE) struct lock lock; /* guards the rest; held for a few instructions */
+    _Alignas(CACHE_LINE) struct lock lock; /* guards the rest; held for a few instructions, or a search */
     _Atomic uint32_t contended;            /* times the lock was not free at once */
     uintptr_t top;                         /* head of the uppermost magazine, as in struct chain */
     uint32_t magazines, blocks;
