@@ -458,12 +458,17 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     return there ? (void *)run_block(run) : moved;
 }
 
-/* Moves a small block that grows by half or more into a growth window that is warm already; NULL where there is
- * none. */
+/* Moves a small block that grows by half or more into a growth window that is warm already, or into a new one if there
+ * are few and the thread has copied much for such blocks. That pays if the block becomes long, so where the last one in
+ * a window did not, it begins later. NULL where there is none. */
 static void *grow_small(struct heap *heap, void *p, size_t had, size_t size)
 {
-    if (heap == NULL || size <= 2 * TINY_MAX || size < had + had / 2) return NULL;
-    struct span *window = window_take(heap, size, true);
+    size_t least = heap != NULL && heap->grows_long ? 2 * TINY_MAX : GROWN_SMALL;
+    if (heap == NULL || size <= least || size < had + had / 2) return NULL;
+    heap->grown_bytes += had;
+    bool much = heap->grown_bytes >= GROWN_MUCH;
+    if (much) heap->grown_bytes = 0;
+    struct span *window = window_take(heap, size, !much || windows_are_many());
     if (window == NULL) return NULL;
     memcpy((void *)run_block(window), p, had);
     release(p);

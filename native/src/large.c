@@ -44,6 +44,9 @@ static void window_release(struct span *window, uint32_t life)
     __atomic_store_n(&window->life, life, __ATOMIC_RELEASE);
 }
 
+/* Are there as many as are made for small blocks? */
+static bool windows_are_many(void) { return PEEK(windows_reserved) >= WINDOWS_FEW * (GROWTH_UNITS << UNIT_SHIFT); }
+
 static bool window_is_long(const struct span *window) { return window->units > GROWTH_UNITS; }
 
 /* Units of a window that may be written to once its blocks have reached so many. */
@@ -112,7 +115,7 @@ static struct span *window_new(size_t units)
     if (is_long && window->touched == 0) os_forbid((void *)(window->address + open), span_bytes(window) - open);
     window->start = window->wanted = 0;
     POKE(window->place, RUN_WINDOW);
-    windows_reserved += span_bytes(window);
+    POKE(windows_reserved, windows_reserved + span_bytes(window));
     return window;
 }
 
@@ -177,15 +180,18 @@ static struct span *window_pick(size_t size, bool warm)
     return NULL;
 }
 
-/* A window for a block of this size, a free one before a new one; `warm`: only a free one that has pages. NULL where
- * there is none. */
+/* A window for a block of this size, a free one before a new one; `warm`: only a free one that has pages, and only if
+ * there is nothing to wait for. NULL where there is none. */
 static struct span *window_take(struct heap *heap, size_t size, bool warm)
 {
     size_t units = run_units(size);
     if (size > SIZE_LIMIT || units > GROWTH_UNITS_MAX || !knob(KNOB_growth_windows)) return NULL;
     if (warm && PEEK(windows) == NULL) return NULL;
     if (units > GROWTH_UNITS) large_came();
-    lock_take(&arena_lock);
+    if (!lock_try(&arena_lock)) {
+        if (warm) return NULL;
+        lock_wait(&arena_lock);
+    }
     struct span *window = window_pick(size, warm);
     if (window == NULL && !warm) window = window_new(units);
     if (window != NULL && !window_open(window, units)) {
@@ -211,7 +217,10 @@ static struct span *window_take(struct heap *heap, size_t size, bool warm)
 /* Frees a window that the caller holds; `goes`: without its pages. */
 static void window_give(struct heap *heap, struct span *window, bool goes, uint64_t now)
 {
-    if (heap != NULL) heap->run_held -= size_min(heap->run_held, run_touched_bytes(window));
+    if (heap != NULL) {
+        heap->run_held -= size_min(heap->run_held, run_touched_bytes(window));
+        heap->grows_long = window->size > GROWN_SMALL;
+    }
     struct room had = window_room(window);
     if (goes) window_purge(window, 0);
     lock_take(&arena_lock);
@@ -290,7 +299,7 @@ static size_t windows_purge(uint64_t horizon)
             window->idle_ns = horizon + 1; /* not again in this round */
             window_list(window);
         } else {
-            windows_reserved -= span_bytes(window);
+            POKE(windows_reserved, windows_reserved - span_bytes(window));
             arena_give(window, window->touched, horizon);
         }
         at = &windows;

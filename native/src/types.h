@@ -95,8 +95,11 @@
 #define SIZE_LIMIT (WINDOW_BYTES / 2)        /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX           /* address space given to a block that grows: 64 MiB ... */
 #define GROWTH_UNITS_MAX (64 * GROWTH_UNITS) /* ... and 4 GiB to one that has outgrown that */
-#define WINDOW_SPARE (GROWTH_UNITS / 2)      /* units; if more lie beyond the block they go, however long it is */
-#define WINDOW_HUGE ((size_t)8 << 20)        /* bytes from which on such a block may get huge pages */
+#define GROWN_SMALL ((size_t)16 << 10)       /* bytes; growth up to here is copied, unless blocks become long ... */
+#define GROWN_MUCH ((size_t)256 << 10)  /* ... and beyond; when a thread has copied so much, it gets a window ... */
+#define WINDOWS_FEW ((size_t)8)         /* ... if there are fewer */
+#define WINDOW_SPARE (GROWTH_UNITS / 2) /* units; if more lie beyond the block they go, however long it is */
+#define WINDOW_HUGE ((size_t)8 << 20)   /* bytes from which on such a block may get huge pages */
 
 #define SPARSE_LEAST ((size_t)128 << 10) /* a class is sparse if so many bytes of its blocks are free ... */
 #define SPARSE_SHARE 8u                  /* ... and they are this part of its slabs; later half of either will do */
@@ -415,6 +418,8 @@ struct heap {
     size_t run_allowed;        /* bytes of runs that it may keep */
     size_t short_bytes;        /* bytes of short runs of each length that may be in hand */
     const struct span *fresh;  /* large run, untouched before, that was handed out last */
+    size_t grown_bytes;        /* copied for small blocks that grew, since it last asked for a window for one */
+    bool grows_long;           /* the last block in a window that it freed had grown to much more */
     int32_t thread;            /* the thread's number */
     size_t given_bytes;        /* of all classes, since the last refill of any */
     bool gave_all;             /* it gave much of all classes, and took nothing since */

@@ -251,3 +251,20 @@ PROMISE(small_buffers_hold_no_pages_of_large_ones) {
     expect_at_most(before + 24 * MIB);
     for (size_t i = 0; i < BUFFERS; i++) free(blocks[i]);
 }
+
+/* Nor are shorter ones copied at each step for ever, if they come again and again. */
+PROMISE(a_vector_that_grows_to_64_kib_is_copied_no_more_once_many_were) {
+    enum { ROUNDS = 200 };
+    int moves = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        char *vector = malloc(16);
+        for (size_t size = 32; size <= 64 * KIB; size *= 2) {
+            uintptr_t before = opaque((uintptr_t)vector);
+            vector = realloc(vector, size);
+            vector[size - 1] = 1;
+            moves += round >= ROUNDS / 2 && size > 4 * KIB && (uintptr_t)vector != before;
+        }
+        free(vector);
+    }
+    HOLDS(moves < ROUNDS / 20);
+}
