@@ -452,23 +452,27 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     if (moved == NULL && !there && grows) moved = grow_in_window(heap, run, size, false);
     if (there && !grows && window && PEEK(run->touched) > GROWTH_UNITS && giant_goes(os_tick_ns()))
         window_fit(heap, run);
+    if (there && window && size > GROWN_SMALL) heap->grows_long = true; /* who frees it may be another thread */
     if (there && !grows) helper_consider();
     helper_offer();
     stat_add(heap, STAT_growths, there && grows);
     return there ? (void *)run_block(run) : moved;
 }
 
-/* Moves a small block that grows by half or more into a growth window that is warm already, or into a new one if there
- * are few and the thread has copied much for such blocks. That pays if the block becomes long, so where the last one in
- * a window did not, it begins later. NULL where there is none. */
+/* Moves a small block that grows by half or more into a growth window that is warm already. Or into any, where a thread
+ * has copied much for such blocks, windows are few and address space costs nothing. That pays only if the block becomes
+ * long: so blocks move from 2 KiB on while those in windows do, else from GROWN_SMALL on. NULL where there is none. */
 static void *grow_small(struct heap *heap, void *p, size_t had, size_t size)
 {
     size_t least = heap != NULL && heap->grows_long ? 2 * TINY_MAX : GROWN_SMALL;
     if (heap == NULL || size <= least || size < had + had / 2) return NULL;
-    heap->grown_bytes += had;
-    bool much = heap->grown_bytes >= GROWN_MUCH;
-    if (much) heap->grown_bytes = 0;
-    struct span *window = window_take(heap, size, !much || windows_are_many());
+    struct span *window = window_take(heap, size, true);
+    heap->grown_bytes += window == NULL ? had : 0;
+    if (window == NULL && heap->grown_bytes >= GROWN_MUCH) {
+        bool few = PEEK(windows_usual) < WINDOWS_FEW && os_address_space() == SIZE_MAX;
+        if (few && size < LARGE_MIN) window = window_take(heap, size, false);
+        heap->grown_bytes = 0;
+    }
     if (window == NULL) return NULL;
     memcpy((void *)run_block(window), p, had);
     release(p);

@@ -51,7 +51,9 @@ static struct chain depot_pop(struct depot *depot, unsigned row)
     if (depot->top != 0) {
         uintptr_t below;
         chain = chain_open(depot->top, &below);
-        if (UNLIKELY(chain.blocks == 0 || chain.blocks > MAGAZINE_MAX)) fatal("free block overwritten", chain.head);
+        bool leads_on = row < CLASSES || below == 0 || row_has(row, below);
+        if (UNLIKELY(chain.blocks == 0 || chain.blocks > MAGAZINE_MAX || !leads_on))
+            fatal("free block overwritten", chain.head);
         POKE(depot->top, below);
         POKE(depot->magazines, depot->magazines - 1);
         POKE(depot->blocks, depot->blocks - chain.blocks);

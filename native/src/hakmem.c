@@ -41,7 +41,7 @@
 #include "l2.c"         /* above 8 KiB: a longer block where none lies ready */
 #include "mid.c"        /* up to 1 MiB */
 #include "short.c"      /* up to 512 KiB: between hand, lists and threads */
-#include "large.c"      /* above 1 MiB, and blocks that grow */
+#include "large.c"      /* 1 MiB and more, and blocks that grow */
 
 #include "heap.c"       /* a thread's everything */
 #include "helper.c"     /* the background thread */

@@ -112,6 +112,7 @@ static void heap_flush(struct heap *heap, uint64_t now)
     memset(heap->trades, 0, sizeof heap->trades);
     memset(heap->apart, 0, sizeof heap->apart);
     heap->given_bytes = heap->peaks = heap->gave_all = heap->homed = 0;
+    heap->grown_bytes = heap->grows_long = 0;
 }
 
 /* Frees the heap of a thread that ended unheard. Under heap_lock. */

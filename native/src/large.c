@@ -17,6 +17,7 @@ static struct span *windows;           /* free ones, last freed first; under are
 static struct span *windows_live;      /* those with a caller; under arena_lock */
 static _Atomic uint32_t windows_roomy; /* live ones that hold much more than their block */
 static size_t windows_reserved;        /* bytes of address space in windows; under arena_lock */
+static uint32_t windows_usual;         /* windows that are not long; written under arena_lock */
 
 static ALWAYS_INLINE bool large_is_window(const struct span *run) { return PEEK(run->place) == RUN_WINDOW; }
 
@@ -43,9 +44,6 @@ static void window_release(struct span *window, uint32_t life)
 {
     __atomic_store_n(&window->life, life, __ATOMIC_RELEASE);
 }
-
-/* Are there as many as are made for small blocks? */
-static bool windows_are_many(void) { return PEEK(windows_reserved) >= WINDOWS_FEW * (GROWTH_UNITS << UNIT_SHIFT); }
 
 static bool window_is_long(const struct span *window) { return window->units > GROWTH_UNITS; }
 
@@ -115,7 +113,8 @@ static struct span *window_new(size_t units)
     if (is_long && window->touched == 0) os_forbid((void *)(window->address + open), span_bytes(window) - open);
     window->start = window->wanted = 0;
     POKE(window->place, RUN_WINDOW);
-    POKE(windows_reserved, windows_reserved + span_bytes(window));
+    windows_reserved += span_bytes(window);
+    POKE(windows_usual, windows_usual + !is_long);
     return window;
 }
 
@@ -299,7 +298,8 @@ static size_t windows_purge(uint64_t horizon)
             window->idle_ns = horizon + 1; /* not again in this round */
             window_list(window);
         } else {
-            POKE(windows_reserved, windows_reserved - span_bytes(window));
+            windows_reserved -= span_bytes(window);
+            POKE(windows_usual, windows_usual - 1);
             arena_give(window, window->touched, horizon);
         }
         at = &windows;

@@ -488,8 +488,8 @@ static bool block_leads_on(unsigned row, uintptr_t block)
 {
     uintptr_t next = link_next(block), below;
     struct chain chain = chain_open(block, &below);
-    bool known = below == 0 || (below & CHAIN_RACK ? word_is_of_rack(below) : row_has(row, below));
-    bool chained = chain.blocks - 1 < MAGAZINE_MAX && known;
+    bool chained = chain.blocks - 1 < MAGAZINE_MAX &&
+                   (below == 0 || (below & CHAIN_RACK ? word_is_of_rack(below) : row_has(row, below)));
     return chained || (link_valid(block) && (next == 0 || next == LIST_END || row_has(row, next)));
 }
 

@@ -3,8 +3,8 @@
  * For the others, one word shows which lengths there are, so the nearest longer one is found without a search. Short
  * ones that another thread asks for go to the depot (short.c), all other runs to the arena.
  *
- * A run's descriptor lies outside the run. Words are written only to free short ones: to each one's first word, and
- * in the depot a few more to the first of several. */
+ * A run's descriptor lies outside the run. Only free short ones are written to: each one's first word and, in the
+ * depot, a few more of the first of several. */
 
 static size_t run_page(void) { return size_min(os_page, UNIT_BYTES); } /* no run is shorter */
 
@@ -376,11 +376,11 @@ static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
         mid_spill(heap, run, heap->kept.life, now);
 }
 
-/* The thread takes runs again that it does not keep: it gives no longer. */
+/* The thread takes runs that it did not keep, so it no longer gives one after the other. */
 static void runs_taken(struct heap *heap)
 {
-    shorts_bound(heap, shorts_bytes());
     if (UNLIKELY(runs_given_many(heap))) heap_regret(heap, &heap->peaks, PEAKS_MAX);
+    shorts_bound(heap, shorts_bytes());
     heap->run_given = 0;
 }
 

@@ -41,11 +41,11 @@ static NOINLINE void region_collapse(uint32_t runs)
 {
     static uint32_t waited;
     uint32_t before = PEEK(waited);
-    int saved = errno;
     if (before < REGION_WAIT) {
         POKE(waited, before + runs);
         return;
     }
+    int saved = errno;
     lock_take(&arena_lock);
     uintptr_t region = region_next();
     lock_drop(&arena_lock);

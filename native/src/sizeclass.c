@@ -71,7 +71,7 @@ static ALWAYS_INLINE size_t short_size(size_t length)
     return length * UNIT_BYTES - (length <= RUN_COLOURED ? RUN_SLACK : 0);
 }
 
-/* Bytes of the blocks that a row of bins holds; of those that hold none, any number. */
+/* Bytes of the blocks that a row of bins holds; means nothing for rows that hold none. */
 static ALWAYS_INLINE size_t row_size(unsigned row)
 {
     return row < CLASSES ? classes[row].size : short_size(row - CLASSES);

@@ -95,9 +95,9 @@
 #define SIZE_LIMIT (WINDOW_BYTES / 2)        /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX           /* address space given to a block that grows: 64 MiB ... */
 #define GROWTH_UNITS_MAX (64 * GROWTH_UNITS) /* ... and 4 GiB to one that has outgrown that */
-#define GROWN_SMALL ((size_t)16 << 10)       /* bytes; growth up to here is copied, unless blocks become long ... */
-#define GROWN_MUCH ((size_t)256 << 10)  /* ... and beyond; when a thread has copied so much, it gets a window ... */
-#define WINDOWS_FEW ((size_t)8)         /* ... if there are fewer */
+#define GROWN_SMALL ((size_t)16 << 10)  /* bytes; a block that grows to no more is copied, unless most grow longer */
+#define GROWN_MUCH ((size_t)256 << 10)  /* bytes that a thread copies for longer ones, until one gets a new window */
+#define WINDOWS_FEW 8u                  /* windows; with more, none is made for a small block */
 #define WINDOW_SPARE (GROWTH_UNITS / 2) /* units; if more lie beyond the block they go, however long it is */
 #define WINDOW_HUGE ((size_t)8 << 20)   /* bytes from which on such a block may get huge pages */
 
@@ -414,18 +414,18 @@ struct heap {
     struct span *current[CLASSES];                            /* the slab being carved */
     struct kept kept;                                         /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
-    uint32_t run_round;        /* runs that left the hand, or were longer, since they last aged; or RUN_ENDED */
-    size_t run_allowed;        /* bytes of runs that it may keep */
-    size_t short_bytes;        /* bytes of short runs of each length that may be in hand */
-    const struct span *fresh;  /* large run, untouched before, that was handed out last */
-    size_t grown_bytes;        /* copied for small blocks that grew, since it last asked for a window for one */
-    bool grows_long;           /* the last block in a window that it freed had grown to much more */
-    int32_t thread;            /* the thread's number */
-    size_t given_bytes;        /* of all classes, since the last refill of any */
-    bool gave_all;             /* it gave much of all classes, and took nothing since */
-    bool homed;                /* it had given HOMES_LEAST in a row before it last took something */
-    bool slotted;              /* a magazine has slots */
-    uint64_t given_ns;         /* when it last gave much in a row, or a run */
+    uint32_t run_round;       /* runs that left the hand, or were longer, since they last aged; or RUN_ENDED */
+    size_t run_allowed;       /* bytes of runs that it may keep */
+    size_t short_bytes;       /* bytes of short runs of each length that may be in hand */
+    const struct span *fresh; /* large run, untouched before, that was handed out last */
+    size_t grown_bytes; /* copied for small blocks that grew and found no window, since it last asked for a new one */
+    bool grows_long;    /* its last block in a window became longer than GROWN_SMALL */
+    int32_t thread;     /* the thread's number */
+    size_t given_bytes; /* of all classes, since the last refill of any */
+    bool gave_all;      /* it gave much of all classes, and took nothing since */
+    bool homed;         /* it had given HOMES_LEAST in a row before it last took something */
+    bool slotted;       /* a magazine has slots */
+    uint64_t given_ns;  /* when it last gave much in a row, or a run */
     uint8_t trades[CLASSES];   /* times it gave less, and took it again */
     uint8_t bursts[CLASSES];   /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */
     uint8_t peaks;             /* ... the same of much of all classes, or of runs, up to PEAKS_MAX */
