@@ -484,13 +484,13 @@ static bool depot_holds(struct depot *depot, unsigned row, uintptr_t block)
 }
 
 /* Could the block's first word be that of a free block in a slab or in the depot? */
-static bool block_leads_on(unsigned row, uintptr_t block)
+static bool block_leads_on(unsigned class, uintptr_t block)
 {
     uintptr_t next = link_next(block), below;
     struct chain chain = chain_open(block, &below);
     bool chained = chain.blocks - 1 < MAGAZINE_MAX &&
-                   (below == 0 || (below & CHAIN_RACK ? word_is_of_rack(below) : row_has(row, below)));
-    return chained || (link_valid(block) && (next == 0 || next == LIST_END || row_has(row, next)));
+                   (below == 0 || (below & CHAIN_RACK ? word_is_of_rack(below) : block_is_of(class, below)));
+    return chained || (link_valid(block) && (next == 0 || next == LIST_END || block_is_of(class, next)));
 }
 
 /* Is the block free, in one of this thread's magazines, in a slab or in the depot? Those in other threads' magazines

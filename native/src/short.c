@@ -106,6 +106,15 @@ static uintptr_t short_take_more(struct heap *heap, size_t size)
     return block != 0 ? block : shorts_receive(heap, length);
 }
 
+/* Could the block's first word be that of a short run in the depot? All but the first of a magazine lead nowhere, for
+ * it has a strand for each. */
+static bool short_leads_on(unsigned row, uintptr_t block)
+{
+    uintptr_t below;
+    struct chain chain = chain_open(block, &below);
+    return link_next(block) == 0 || (chain.blocks - 1 < RUN_SHORT_MOST && (below == 0 || row_has(row, below)));
+}
+
 /* Is this a short run that is free, in the thread's own hand or in the depot? The first word of a live one seldom says
  * so. */
 static bool short_is_free(struct heap *heap, const struct span *span)
@@ -115,7 +124,7 @@ static bool short_is_free(struct heap *heap, const struct span *span)
     uintptr_t *slots = shorts_slots(heap, row - CLASSES), block = run_block(span);
     size_t at = (block_words(block)[0] - (uintptr_t)slots) / sizeof *slots;
     if (at < shorts_count(heap, row - CLASSES) && slots[at] == block) return true;
-    return block_leads_on(row, block) && depot_holds(shorts_depot(row - CLASSES), row, block);
+    return short_leads_on(row, block) && depot_holds(shorts_depot(row - CLASSES), row, block);
 }
 
 /* A short run is freed, for which there is no room in hand: makes room, if it can. */
