@@ -322,13 +322,12 @@ static NOINLINE void free_rest(void *p)
         uint32_t round = PEEK(heap->run_round);
         size_t told = PEEK(heap->kept.told), passed = atomic_load_explicit(&depots_told, memory_order_relaxed);
         if (run_is_live(span, block) && !large_goes(span->size)) {
-            bool kept = run_keep(heap, &span);
-            block = run_block(span);
-            if (kept) {
+            if (run_keep(heap, &span)) { /* then it may be another's already */
                 if (UNLIKELY(PEEK(heap->run_round) < round || PEEK(heap->kept.told) > told || depots_hold(passed + 1)))
                     helper_consider(); /* idle runs have gone to the arena, or much is kept or was passed on */
                 return;
             }
+            block = run_block(span);
         }
     } else {
         heap = heap_of_free();
