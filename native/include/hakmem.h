@@ -95,7 +95,7 @@ typedef struct hak_span_t {
     uint32_t kind;       /* enum hak_span_kind */
     uint32_t block_size; /* slab: bytes a block; run: bytes asked for, or what a short one serves; 4 GiB - 1 at most */
     uint32_t blocks;     /* slab: blocks it can hold */
-    uint32_t used;   /* slab: blocks handed out of it, cached ones included; run: 1 with a caller or in hand, else 0 */
+    uint32_t used;   /* slab: blocks handed out of it, cached ones included; run: 1 with a caller, in hand or depot */
     uint32_t carved; /* slab: blocks carved so far */
     uint32_t heap;   /* number of the heap that carves it, 0 none */
 } hak_span_t;

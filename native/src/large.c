@@ -7,7 +7,7 @@
  * A block that grows past its run is moved into a growth window: address space of 64 MiB of which only the used part
  * costs memory. From then on it grows in place. If it outgrows that, it moves once more, into a long window of 4 GiB. A
  * long window stays one, and the next block that gets it grows in it from the start; only as much of it as its blocks
- * have reached may be written to, in doublings.
+ * have reached may be written to, in doublings. Shorter blocks get windows where they often grow (alloc.c).
  *
  * A freed window keeps its pages for the next block that grows, until they have been idle for the purge delay. A live
  * window keeps the pages behind its block in the same way. But what a giant left goes at once, unless giants come again

@@ -109,21 +109,6 @@ static ALWAYS_INLINE uintptr_t short_pop(struct heap *heap, size_t length)
     return 0;
 }
 
-/* A short run is freed for which there is no room in hand. It takes the place of the one freed before it, which is the
- * result: where two threads free a run at a time, both have it in hand, and one finds that out when it takes it. All
- * other runs are their own result. */
-static struct span *short_trade(struct heap *heap, struct span *run)
-{
-    unsigned row = run_row(run);
-    uintptr_t last = row != 0 ? short_pop(heap, row - CLASSES) : 0;
-    if (last == 0) return run;
-    if (UNLIKELY(last == run_block(run))) fatal("block freed twice", last);
-    struct bin *bin = &heap->bins.shorts[row - CLASSES];
-    slot_fill(bin->top, run_block(run)); /* whatever the limit is by now */
-    POKE(bin->top, bin->top + 1);
-    return span_of(last);
-}
-
 static _Atomic uint32_t heaps_alive; /* threads that cache; heap.c counts them */
 static uint32_t run_threads = 1;     /* threads that can work at a time: the number of cores */
 

@@ -138,6 +138,20 @@ static bool short_put(struct heap *heap, struct span *run)
     return bin_push(&heap->bins.shorts[row - CLASSES], block);
 }
 
+/* The same, where no room can be made. The run takes the place of the one freed before it, which is the result: where
+ * two threads free a run at a time, both have it in hand, and one finds that out when it takes it. All other runs are
+ * their own result. */
+static struct span *short_trade(struct heap *heap, struct span *run)
+{
+    unsigned row = run_row(run);
+    uintptr_t last = row != 0 ? short_pop(heap, row - CLASSES) : 0;
+    if (last == 0) return run;
+    struct bin *bin = &heap->bins.shorts[row - CLASSES];
+    slot_fill(bin->top, run_block(run)); /* whatever the limit is by now */
+    POKE(bin->top, bin->top + 1);
+    return span_of(last);
+}
+
 /* Keeps a freed run, or one that makes room for it. False where neither can be: then the caller has to give `run`
  * away. */
 static ALWAYS_INLINE bool run_keep(struct heap *heap, struct span **run)

@@ -42,7 +42,7 @@
     X(depot_contended,  "calls",  "the depot's lock was not free at once")                                 \
     X(reserved_bytes,   "bytes",  "address space reserved")                                                \
     X(committed_bytes,  "bytes",  "bytes in slabs, runs and free memory that may hold pages")              \
-    X(in_use_bytes,     "bytes",  "bytes in blocks that are out of their slabs, and in runs with callers or in hand") \
+    X(in_use_bytes,     "bytes",  "bytes in blocks that are out of their slabs, and in runs with callers, in hand or in the depot") \
     X(live_bytes,       "bytes",  "of those, bytes with callers, derived: without what magazines, depot and hand hold") \
     X(cached_bytes,     "bytes",  "bytes in magazines, depot and hand, which are in use too, and in other runs that threads keep") \
     X(dirty_bytes,      "bytes",  "free bytes that may hold pages: what a purge would return")             \
