@@ -109,6 +109,16 @@ static struct chain depot_find(struct heap *heap, unsigned class)
     return full;
 }
 
+/* Before memory grows: a full magazine of the part that holds the most, even if its owner comes back for its own. To
+ * mix blocks costs less than pages that nobody needs. A chain of 0 blocks where no part has one. */
+static struct chain depot_find_any(const struct heap *heap, unsigned class)
+{
+    struct depot *most = depot_own(heap, class);
+    for (uint32_t part = 0; part < parts_count(); part++)
+        if (PEEK(depots[part][class].magazines) > PEEK(most->magazines)) most = &depots[part][class];
+    return depot_pop(most, class);
+}
+
 static struct lock round_lock; /* held while memory goes back: a fork waits, for what is on its way is in no list */
 static uintptr_t round_slots[MAGAZINE_MAX];
 

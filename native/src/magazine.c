@@ -161,6 +161,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     struct magazine *loaded = &heap->loaded[class];
     bool apart = heap->apart[class].frees != 0 && slabs_wait(heap, class);
     struct chain full = apart ? (struct chain){0, 0} : depot_find(heap, class);
+    if (full.blocks == 0 && slabs_grow(heap, class)) full = depot_find_any(heap, class);
     if (full.blocks == 0 && !slabs_wait(heap, class)) depots_relieve_slabs();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);

@@ -79,6 +79,13 @@ static bool slabs_wait(const struct heap *heap, unsigned class)
     return PEEK(slabs_own(heap, class)->partial) != NULL || slabs_idle(class) != NULL;
 }
 
+/* Would blocks for the heap need a new slab? */
+static bool slabs_grow(const struct heap *heap, unsigned class)
+{
+    const struct span *slab = heap->current[class];
+    return (slab == NULL || slab->carved == classes[class].slab_blocks) && !slabs_wait(heap, class);
+}
+
 /* Counts bytes that a thread of the part took from slabs or gave back. A lost update does no harm. */
 static void slabs_use(struct class_slabs *slabs, size_t bytes, uint64_t now)
 {
