@@ -466,7 +466,7 @@ struct hak_front_t {
 /* The symbol's name carries the number of this layout and the shift, so a program compiled for others does not start at
  * all, instead of going wrong. */
 #define HAK_PASTE(a, b) a##b
-#define HAK_FRONT(shift) HAK_PASTE(hak_front5_, shift)
+#define HAK_FRONT(shift) HAK_PASTE(hak_front6_, shift)
 #define hak_front HAK_FRONT(HAK_SLAB_SHIFT)
 
 extern __thread struct hak_front_t hak_front __attribute__((tls_model("initial-exec")));
@@ -476,10 +476,10 @@ static inline void *hak_malloc_inline(size_t size)
 {
     if (__builtin_expect(size > HAK_INLINE_MAX, 0)) return hak_malloc(size);
     struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + ((size + 15) & ~(size_t)15));
-    uintptr_t *slot = bin->top - 1, *block = (uintptr_t *)*slot;
-    if (__builtin_expect(*block != (uintptr_t)slot, 0)) return hak_malloc(size); /* the check that malloc makes */
-    __asm__("" : "+r"(slot)); /* or the block's equal word is taken for it, and the next call waits for that load */
-    bin->top = slot;
+    uintptr_t *top = bin->top, *block = (uintptr_t *)top[-1];
+    if (__builtin_expect(*block != (uintptr_t)top, 0)) return hak_malloc(size); /* the check that malloc makes */
+    __asm__("" : "+r"(top)); /* or the block's equal word is taken for it, and the next call waits for that load */
+    bin->top = top - 1;
     return block;
 }
 
@@ -497,7 +497,7 @@ static inline void hak_free_inline(void *block)
         return;
     }
     *top = (uintptr_t)block;
-    *(uintptr_t *)block = (uintptr_t)top;
+    *(uintptr_t *)block = (uintptr_t)(top + 1);
     bin->top = top + 1;
 }
 

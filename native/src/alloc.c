@@ -204,7 +204,7 @@ static ALWAYS_INLINE void *allocate(size_t size)
     if (UNLIKELY(size >= front.tiny_end)) return allocate_big(size);
     struct bin *bin = bin_of_size(size);
     uintptr_t block;
-    return LIKELY(bin_pop_own(bin, &block)) ? (void *)block : allocate_missed(bin);
+    return LIKELY(bin_pop(bin, &block)) ? (void *)block : allocate_missed(bin);
 }
 
 /* --- freeing behind the hit --------------------------------------------------------------------------------------- */

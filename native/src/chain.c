@@ -80,12 +80,12 @@ static void chain_unpack(unsigned row, struct chain chain, uintptr_t *slots)
     for (i = last; i > strands; i--) {
         uintptr_t block = slots[i - 1];
         POKE(slots[i - 1 - strands], chain_follow(block, 0, key));
-        block_words(block)[0] = (uintptr_t)&slots[i - 1];
+        slot_name(&slots[i - 1], block);
     }
     for (uint32_t end = 0; end < i; end++) {
         uintptr_t block = slots[end];
         if (UNLIKELY(block_words(block)[0] != key)) fatal("free block overwritten, or freed twice,", block);
-        block_words(block)[0] = (uintptr_t)&slots[end];
+        slot_name(&slots[end], block);
     }
 }
 

@@ -109,13 +109,17 @@ static struct chain depot_find(struct heap *heap, unsigned class)
     return full;
 }
 
-/* Before memory grows: a full magazine of the part that holds the most, even if its owner comes back for its own. To
- * mix blocks costs less than pages that nobody needs. A chain of 0 blocks where no part has one. */
-static struct chain depot_find_any(const struct heap *heap, unsigned class)
+/* Before memory grows: a full magazine of a part that holds few, even if its owner comes back for them. To mix so few
+ * blocks costs less than pages that nobody needs. Those who hold many work in bursts, and would miss them. A chain of 0
+ * blocks where there is none. */
+static struct chain depot_find_few(const struct heap *heap, unsigned class)
 {
     struct depot *most = depot_own(heap, class);
-    for (uint32_t part = 0; part < parts_count(); part++)
-        if (PEEK(depots[part][class].magazines) > PEEK(most->magazines)) most = &depots[part][class];
+    for (uint32_t part = 0; part < parts_count(); part++) {
+        struct depot *other = &depots[part][class];
+        uint32_t magazines = PEEK(other->magazines);
+        if (magazines > PEEK(most->magazines) && magazines <= DEPOT_FEW) most = other;
+    }
     return depot_pop(most, class);
 }
 

@@ -34,10 +34,9 @@ static uint32_t heap_capacity(const struct heap *heap, unsigned class)
 
 /* --- how much a magazine holds, whence it comes and where it goes ------------------------------------------------- */
 
-/* Top and limit of a bin whose class was not used yet: empty and full at once. A pop may look one slot further down, so
- * there are two. */
-static const uintptr_t no_slots[2] = {LIST_END, LIST_END};
-#define NO_SLOT ((uintptr_t *)no_slots + 2)
+/* Top and limit of a bin whose class was not used yet: empty and full at once. */
+static const uintptr_t no_slots[1] = {LIST_END};
+#define NO_SLOT ((uintptr_t *)no_slots + 1)
 
 /* Blocks that a magazine should hold. A thread that gives away one magazine after the other keeps few blocks in the
  * end, since each may hold back a page: a quarter of those that its callers have, or as many as hold back a unit
@@ -70,8 +69,7 @@ static void heap_gives(struct heap *heap, unsigned class)
     heap->given_pops[class] = (uint32_t)PEEK(depot_own(heap, class)->pops);
 }
 
-/* Blocks in a bin; to an observer, who may see one half of a swap, any number. In a child, where a thread was at an
- * empty bin during the fork, its top stays one too low: the bin counts as empty. */
+/* Blocks in a bin; to an observer, who may see one half of a swap, any number. */
 static uint32_t bin_length(const struct heap *heap, unsigned class)
 {
     const struct bin *bin = &heap->bins.small[class];
@@ -161,7 +159,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     struct magazine *loaded = &heap->loaded[class];
     bool apart = heap->apart[class].frees != 0 && slabs_wait(heap, class);
     struct chain full = apart ? (struct chain){0, 0} : depot_find(heap, class);
-    if (full.blocks == 0 && slabs_grow(heap, class)) full = depot_find_any(heap, class);
+    if (full.blocks == 0 && slabs_grow(heap, class)) full = depot_find_few(heap, class);
     if (full.blocks == 0 && !slabs_wait(heap, class)) depots_relieve_slabs();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
@@ -452,7 +450,7 @@ static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
 /* Does the block's first word name one of the slots from `first` to below `top`, and does that one hold the block? */
 static bool slots_hold(const uintptr_t *first, const uintptr_t *top, uintptr_t block)
 {
-    uintptr_t at = block_words(block)[0] - (uintptr_t)first;
+    uintptr_t at = block_slot(block) - (uintptr_t)first;
     return at < (uintptr_t)top - (uintptr_t)first && first[at / sizeof *first] == block;
 }
 
@@ -503,8 +501,8 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
     const struct bin *bin = &heap->bins.small[class];
     if (bin->limit != NO_SLOT && slots_hold(loaded->slots + 1, bin->top, block)) return true;
     if (spare->blocks != 0 && slots_hold(spare->slots + 1, spare->slots + 1 + spare->blocks, block)) return true;
-    uintptr_t word = block_words(block)[0];
-    if (word_is_of_rack(word) && racks_hold(word, block)) return true;
+    uintptr_t slot = block_slot(block);
+    if (word_is_of_rack(slot) && racks_hold(slot, block)) return true;
     if (LIKELY(!block_leads_on(class, block))) return false;
     if (slab_holds(span_of(block), block)) return true;
     bool found = false;
@@ -517,7 +515,7 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
 static ALWAYS_INLINE bool block_seems_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
     uintptr_t word = block_words(block)[0];
-    return (intptr_t)word >= (intptr_t)CHAIN_LEAST || word_is_of_rack(word) ||
+    return (intptr_t)word >= (intptr_t)CHAIN_LEAST || word_is_of_rack(block_slot(block)) ||
            word - (uintptr_t)heap->loaded[class].slots <= SLOTS_LONGEST ||
            word - (uintptr_t)heap->spare[class].slots <= SLOTS_LONGEST;
 }

@@ -78,7 +78,7 @@ static HIT void *new_here(size_t size)
 {
     if (UNLIKELY(size >= front.tiny_end)) return new_missed(size);
     uintptr_t block;
-    return LIKELY(bin_pop_own(bin_of_size(size), &block)) ? (void *)block : new_missed(size);
+    return LIKELY(bin_pop(bin_of_size(size), &block)) ? (void *)block : new_missed(size);
 }
 
 enum { CALLS_OF_C = 2 };

@@ -122,7 +122,7 @@ static bool short_is_free(struct heap *heap, const struct span *span)
     unsigned row = span->kind == SPAN_RUN ? run_row(span) : 0;
     if (row == 0) return false;
     uintptr_t *slots = shorts_slots(heap, row - CLASSES), block = run_block(span);
-    size_t at = (block_words(block)[0] - (uintptr_t)slots) / sizeof *slots;
+    size_t at = (block_slot(block) - (uintptr_t)slots) / sizeof *slots;
     if (at < shorts_count(heap, row - CLASSES) && slots[at] == block) return true;
     return short_leads_on(row, block) && depot_holds(shorts_depot(row - CLASSES), row, block);
 }

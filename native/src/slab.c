@@ -25,15 +25,24 @@ static ALWAYS_INLINE void slab_expect_free(uintptr_t block)
     if (UNLIKELY(link_next(block) != LIST_END)) fatal("free block overwritten, or freed twice,", block);
 }
 
-/* A slot holds a free block's address, and the block's first word the slot's. So of two slots that hold the same block,
- * freed twice, only one is right; and none whose block was overwritten, or is in use. */
+/* A slot holds a free block's address, and the block's first word that of the next slot: the magazine's top while the
+ * block is its uppermost. So of two slots that hold the same block, freed twice, only one is right; and none whose
+ * block was overwritten, or is in use. */
+static ALWAYS_INLINE void slot_name(const uintptr_t *slot, uintptr_t block)
+{
+    block_words(block)[0] = (uintptr_t)(slot + 1);
+}
+
 static ALWAYS_INLINE void slot_fill(uintptr_t *slot, uintptr_t block)
 {
     POKE(*slot, block);
-    block_words(block)[0] = (uintptr_t)slot;
+    slot_name(slot, block);
 }
 
-static ALWAYS_INLINE bool slot_is_right(const uintptr_t *slot) { return block_words(*slot)[0] == (uintptr_t)slot; }
+/* The slot that a free block's first word names; of other blocks, any address. */
+static ALWAYS_INLINE uintptr_t block_slot(uintptr_t block) { return block_words(block)[0] - sizeof(uintptr_t); }
+
+static ALWAYS_INLINE bool slot_is_right(const uintptr_t *slot) { return block_slot(*slot) == (uintptr_t)slot; }
 
 static void slot_expect_right(const uintptr_t *slot)
 {

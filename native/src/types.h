@@ -130,6 +130,7 @@
 #define SLABS_USED ((size_t)1 << 20)     /* a part whose threads took or gave so many bytes of slabs is in use ... */
 #define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long: others leave its list alone */
 #define PARTS 8u                         /* into which what threads share is divided: depots, lists of slabs */
+#define DEPOT_FEW 4u                     /* magazines of a part that others may take before memory grows */
 #define DEPOT_TURN 16u                   /* pushes; an owner that asked for none in so many does not want them back */
 #define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: an arena's range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)

@@ -107,9 +107,9 @@ PROMISE(long_blocks_that_come_and_go_seldom_go_home) {
     for (size_t i = 0; i < STAY; i++) free(blocks[i]);
 }
 
-/* A thread whose own freed blocks come back to it all the time holds more of them than it needs; one that only takes
- * gets those before memory grows. */
-enum { SPARE = 2000, SPARE_BYTES = 500, SPARE_TAKEN = 600 };
+/* A thread whose own freed blocks come back to it all the time holds a few magazines more than it needs; one that only
+ * takes gets those before memory grows. */
+enum { SPARE = 700, SPARE_BYTES = 500, SPARE_TAKEN = 300 };
 static void *take_blocks(void *unused) {
     for (int i = 0; i < SPARE_TAKEN; i++) HOLDS(malloc(SPARE_BYTES) != NULL);
     return unused;
@@ -120,7 +120,7 @@ PROMISE(what_one_thread_holds_too_much_of_serves_another_before_memory_grows) {
     pthread_t other;
     for (int i = 0; i < SPARE; i++) blocks[i] = malloc(SPARE_BYTES);
     for (int i = 0; i < SPARE; i++) free(blocks[i]);
-    for (int i = 0; i < SPARE / 4; i++) blocks[i] = malloc(SPARE_BYTES); /* asks its part of the depot */
+    for (int i = 0; i < SPARE / 3; i++) blocks[i] = malloc(SPARE_BYTES); /* asks its part of the depot */
     int64_t carved = counter("carved_blocks");
     HOLDS(pthread_create(&other, NULL, take_blocks, NULL) == 0 && pthread_join(other, NULL) == 0);
     HOLDS(counter("carved_blocks") - carved < SPARE_TAKEN / 4);
