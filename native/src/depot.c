@@ -84,7 +84,8 @@ static bool depot_is_wanted(const struct depot *depot)
 
 static void depot_ask(struct depot *depot) { POKE(depot->asked, (uint32_t)PEEK(depot->pushes) | 1); }
 
-/* How many magazines of a part others may take: all, or only the idle ones where the owner comes back for its own.
+/* How many magazines of a part others may take, until they need a new slab (depot_find_few): all, or only the idle ones
+ * where the owner comes back for its own.
  * Taking what another thread would have taken back mixes their blocks for good: neighbours in one page then belong to
  * two cores, and the prefetches of each disturb the other. */
 static uint32_t depot_spare(const struct depot *depot)
@@ -109,12 +110,13 @@ static struct chain depot_find(struct heap *heap, unsigned class)
     return full;
 }
 
-/* Before memory grows: a full magazine of a part that holds few, even if its owner comes back for them. To mix so few
- * blocks costs less than pages that nobody needs. Those who hold many work in bursts, and would miss them. A chain of 0
- * blocks where there is none. */
+/* Before a new slab is taken: a full magazine of a part that holds few, even if its owner comes back for them. To mix
+ * so few blocks costs less than pages that nobody needs. Those who hold many work in bursts, and would miss them; and
+ * to take what a child inherited copies its pages. A chain of 0 blocks where there is none. */
 static struct chain depot_find_few(const struct heap *heap, unsigned class)
 {
     struct depot *most = depot_own(heap, class);
+    if (UNLIKELY(PEEK(depots_inherited) != 0)) return (struct chain){0, 0};
     for (uint32_t part = 0; part < parts_count(); part++) {
         struct depot *other = &depots[part][class];
         uint32_t magazines = PEEK(other->magazines);

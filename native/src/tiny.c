@@ -8,8 +8,8 @@
  * holds the address of another while both are in a magazine, so none can be had by overwriting one. Nothing is written
  * to a block that is handed out: a series of calls waits for nothing but room in the core's store buffer.
  *
- * The compiler would spend several more instructions on a bin's top, so on x86-64 some are written by hand. Everywhere
- * else, and under a sanitizer, the same code is plain C. */
+ * The compiler would spend a few more instructions, so on x86-64 some are written by hand. Everywhere else, and under a
+ * sanitizer, the same code is plain C. */
 
 static const struct bins no_bins = {.small = {[0 ... CLASSES - 1] = {NO_SLOT, NO_SLOT}},
                                     .shorts = {[0 ... RUN_SHORT] = {NO_SLOT, NO_SLOT}}};
@@ -24,7 +24,7 @@ const struct hak_owners_t *const hak_owners = (const void *)&owners;
 
 static void front_load(struct bins *bins)
 {
-    front.tiny_end = 0; /* so that a signal finds no bins that it may write to where there are none */
+    front.tiny_end = 0; /* so that a signal does not find what follows half changed */
     atomic_signal_fence(memory_order_seq_cst);
     front.bins = bins;
     front.sizes = SIZES(bins);

@@ -130,7 +130,7 @@
 #define SLABS_USED ((size_t)1 << 20)     /* a part whose threads took or gave so many bytes of slabs is in use ... */
 #define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long: others leave its list alone */
 #define PARTS 8u                         /* into which what threads share is divided: depots, lists of slabs */
-#define DEPOT_FEW 4u                     /* magazines of a part that others may take before memory grows */
+#define DEPOT_FEW 4u                     /* a part with no more magazines serves others that need a new slab */
 #define DEPOT_TURN 16u                   /* pushes; an owner that asked for none in so many does not want them back */
 #define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: an arena's range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
@@ -467,7 +467,7 @@ enum front_state { FRONT_NEW, FRONT_LIVE, FRONT_EXITED };
 struct front {
     struct bins *bins; /* the heap's; without a heap, bins that hold none and take none */
     char *sizes;       /* plus a tiny size, rounded down to a granule: the address of its bin */
-    size_t tiny_end;   /* TINY_MAX + 1; 0 without a heap: those bins must not be written to */
+    size_t tiny_end;   /* TINY_MAX + 1; 0 without a heap, and while the other two change */
     struct heap *heap;
     uint32_t state;       /* enum front_state */
     uint32_t early_frees; /* served before the thread had a heap, up to EARLY_FREES */
