@@ -85,9 +85,8 @@ static bool depot_is_wanted(const struct depot *depot)
 static void depot_ask(struct depot *depot) { POKE(depot->asked, (uint32_t)PEEK(depot->pushes) | 1); }
 
 /* How many magazines of a part others may take, until they need a new slab (depot_find_few): all, or only the idle ones
- * where the owner comes back for its own.
- * Taking what another thread would have taken back mixes their blocks for good: neighbours in one page then belong to
- * two cores, and the prefetches of each disturb the other. */
+ * where the owner comes back for its own. Taking what another thread would have taken back mixes their blocks for good:
+ * neighbours in one page then belong to two cores, and the prefetches of each disturb the other. */
 static uint32_t depot_spare(const struct depot *depot)
 {
     return depot_is_wanted(depot) ? depot_idle(depot) : PEEK(depot->magazines);
