@@ -362,6 +362,8 @@ static size_t libc_usable_size(void *p)
 
 size_t hak_usable_size(void *p)
 {
+    size_t row;
+    if (LIKELY(front.heap != NULL && front_has((uintptr_t)p, &row) && row < 2 * CLASSES)) return classes[row / 2].size;
     if (p == NULL) return 0;
     if (UNLIKELY(is_libcs(p))) return libc_usable_size(p);
     return span_usable(span_of_block(p, "usable size of no block"), (uintptr_t)p);
@@ -417,6 +419,15 @@ void *hak_calloc(size_t count, size_t size)
     return allocate_zeroed(total);
 }
 
+/* Does a block of this row stay where it lies, for another size? If half of it is needed, or of a short run, half of
+ * its units: what varies a little is not copied to and fro. */
+static ALWAYS_INLINE bool row_stays(unsigned row, size_t size)
+{
+    size_t had = row_size(row);
+    if (size - 1 >= had) return false;
+    return row < CLASSES || size <= L2_MAX ? had <= 2 * size + GRANULE : run_units(size) >= (row - CLASSES) / 2;
+}
+
 /* Moves a run's block into a growth window, to grow there in place. `warm`: only into one that has pages. NULL where
  * there is no such window. */
 static void *grow_in_window(struct heap *heap, struct span *run, size_t size, bool warm)
@@ -443,7 +454,7 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     if (heap == NULL || size > SIZE_LIMIT) return NULL;
     size_t had = run->size;
     bool brief = run_row(run) != 0; /* then `had` is the most that the block may have had */
-    if (brief && size <= had && run_units(size) >= run->units / 2) return (void *)run_block(run);
+    if (brief && row_stays(run_row(run), size)) return (void *)run_block(run);
     bool grows = size > had, window = large_is_window(run);
     bool moves = !window && run_units(size) > run->units && (brief || size >= had + had / 8) && had < WINDOW_HUGE;
     void *moved = moves ? grow_in_window(heap, run, size, size < LARGE_MIN) : NULL;
@@ -492,21 +503,10 @@ static void *reallocate_by_copy(void *p, size_t had, size_t size)
     return fresh;
 }
 
-/* Ends the program where a freed block is resized. Resized where it lies, it would have two owners. */
-static ALWAYS_INLINE void expect_live(struct heap *heap, unsigned class, uintptr_t block)
-{
-    if (UNLIKELY(block_seems_free(heap, class, block)) && block_is_free(heap, class, block))
-        fatal("realloc of a freed block", block);
-}
-
-void *hak_realloc(void *p, size_t size)
+/* What a hit of realloc did not serve. */
+static NOINLINE void *reallocate(void *p, size_t size)
 {
     struct heap *heap = front.heap;
-    size_t tiny = tiny_size((uintptr_t)p), rounded = tiny_round(size);
-    if (LIKELY(heap != NULL && tiny != 0 && rounded - 1 < TINY_MAX)) {
-        expect_live(heap, (unsigned)tiny / GRANULE, (uintptr_t)p);
-        return rounded == tiny ? p : reallocate_by_copy(p, tiny, size);
-    }
     if (p == NULL) return allocate(size);
     if (UNLIKELY(is_libcs(p))) return __libc_realloc(p, size);
     if (size == 0) {
@@ -519,28 +519,56 @@ void *hak_realloc(void *p, size_t size)
         void *there = grow(heap_here(), span, size);
         if (there != NULL) return there;
     } else if (span->kind == SPAN_SLAB) {
-        if (LIKELY(heap != NULL)) expect_live(heap, span->class, (uintptr_t)p);
-        if (size <= L2_MAX && (small_class(size) == span->class || wide_is_near(span->class, size))) return p;
+        bool seems = heap != NULL && block_seems_free(heap, span->class, (uintptr_t)p);
+        if (UNLIKELY(seems) && block_is_free(heap, span->class, (uintptr_t)p))
+            fatal("realloc of a freed block", (uintptr_t)p); /* where it lies, it would have two owners */
+        if (row_stays(span->class, size)) return p;
         void *there = grow_small(heap, p, classes[span->class].size, size);
         if (there != NULL) return there;
     }
     return reallocate_by_copy(p, span_usable(span, (uintptr_t)p), size);
 }
 
+/* The same for a block of a slab whose first word is like that of a free one. */
+static NOINLINE void *reallocate_doubted(void *p, size_t size, unsigned class)
+{
+    if (block_is_free(front.heap, class, (uintptr_t)p)) fatal("realloc of a freed block", (uintptr_t)p);
+    return row_stays(class, size) ? p : reallocate(p, size);
+}
+
+/* A hit: a block that seems to be live stays where it lies, or is tiny, as the one is that takes its place. */
+void *hak_realloc(void *p, size_t size)
+{
+    const struct heap *heap = front.heap;
+    uintptr_t block = (uintptr_t)p;
+    size_t doubled;
+    if (UNLIKELY(heap == NULL || !front_has(block, &doubled))) return reallocate(p, size);
+    unsigned row = (unsigned)doubled / 2;
+    bool small = row < CLASSES;
+    if (UNLIKELY(small && block_seems_free(heap, row, block))) return reallocate_doubted(p, size, row);
+    if (UNLIKELY(!small && short_seems_free(heap, row, block))) return reallocate(p, size);
+    if (LIKELY(row_stays(row, size))) return p;
+    bool tiny = row < TINY_CLASSES && size - 1 < TINY_MAX;
+    return tiny ? reallocate_by_copy(p, row_size(row), size) : reallocate(p, size);
+}
+
 /* Serves an alignment above the granule: by a class whose blocks all have it, else by a run, which begins on a unit,
  * else by a run taken at that alignment. */
 static void *allocate_aligned(size_t alignment, size_t size)
 {
+    if (LIKELY((size | alignment) < front.tiny_end)) return allocate(align_up(size_max(size, 1), alignment));
     if (alignment <= GRANULE) return allocate(size);
+    bool line = alignment <= CACHE_LINE && size >= TINY_MAX && !knob(KNOB_site_rules); /* as all such blocks have it */
+    if (LIKELY(line && front.heap != NULL)) return allocate(size);
     if (alignment > SIZE_LIMIT / 2 || size > SIZE_LIMIT - alignment) return refuse();
     struct heap *heap = heap_here();
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_otherwise(alignment, size);
-    size_t least = size > RUN_COLOURED * UNIT_BYTES ? UNIT_BYTES : CACHE_LINE; /* so every run's block is aligned */
-    if (size > L2_MAX && alignment <= least && !knob(KNOB_site_rules)) return allocate(size);
+    bool unit = alignment <= UNIT_BYTES && size > RUN_COLOURED * UNIT_BYTES && !knob(KNOB_site_rules);
+    if (unit) return allocate(size); /* so long a run has no colour */
     size_t rounded = align_up(size_max(size, 1), alignment);
-    if (rounded <= L2_MAX && alignment < UNIT_BYTES && classes[small_class(rounded)].size % alignment == 0) {
+    if (rounded <= L2_MAX && alignment < UNIT_BYTES && (classes[small_class(rounded)].size & (alignment - 1)) == 0) {
         void *p = allocate(rounded);
-        if (LIKELY((uintptr_t)p % alignment == 0)) return p;
+        if (LIKELY(((uintptr_t)p & (alignment - 1)) == 0)) return p;
         struct span *routed = span_of((uintptr_t)p); /* a run, by a call-site rule; a window begins on a unit */
         if (!large_is_window(routed)) run_level(routed, rounded);
         return (void *)run_block(routed);

@@ -497,12 +497,13 @@ static bool block_leads_on(unsigned class, uintptr_t block)
  * all places searched. */
 static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
-    const struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    const struct bin *bin = &heap->bins.small[class];
-    if (bin->limit != NO_SLOT && slots_hold(loaded->slots + 1, bin->top, block)) return true;
-    if (spare->blocks != 0 && slots_hold(spare->slots + 1, spare->slots + 1 + spare->blocks, block)) return true;
-    uintptr_t slot = block_slot(block);
-    if (word_is_of_rack(slot) && racks_hold(slot, block)) return true;
+    if ((intptr_t)block_words(block)[0] < (intptr_t)CHAIN_LEAST) { /* then it could only name a slot */
+        const struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
+        const struct bin *bin = &heap->bins.small[class];
+        if (bin->limit != NO_SLOT && slots_hold(loaded->slots + 1, bin->top, block)) return true;
+        if (spare->blocks != 0 && slots_hold(spare->slots + 1, spare->slots + 1 + spare->blocks, block)) return true;
+        return word_is_of_rack(block_slot(block)) && racks_hold(block_slot(block), block);
+    }
     if (LIKELY(!block_leads_on(class, block))) return false;
     if (slab_holds(span_of(block), block)) return true;
     bool found = false;
@@ -515,7 +516,7 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
 static ALWAYS_INLINE bool block_seems_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
     uintptr_t word = block_words(block)[0];
-    return (intptr_t)word >= (intptr_t)CHAIN_LEAST || word_is_of_rack(block_slot(block)) ||
+    return (intptr_t)word >= (intptr_t)CHAIN_LEAST || word_is_near_racks(block_slot(block)) ||
            word - (uintptr_t)heap->loaded[class].slots <= SLOTS_LONGEST ||
            word - (uintptr_t)heap->spare[class].slots <= SLOTS_LONGEST;
 }

@@ -30,11 +30,14 @@ static NOINLINE struct rack_box *box_of(uintptr_t address)
     return NULL;
 }
 
-/* May a word be the address of a rack's slot? */
-static ALWAYS_INLINE bool word_is_of_rack(uintptr_t word)
+/* Does a word lie where all racks lie, and maybe other things? */
+static ALWAYS_INLINE bool word_is_near_racks(uintptr_t word)
 {
-    return UNLIKELY(word >= PEEK(mappings_begin)) && word < PEEK(mappings_end) && box_of(word) != NULL;
+    return UNLIKELY(word >= PEEK(mappings_begin)) && word < PEEK(mappings_end);
 }
+
+/* May a word be the address of a rack's slot? */
+static ALWAYS_INLINE bool word_is_of_rack(uintptr_t word) { return word_is_near_racks(word) && box_of(word) != NULL; }
 
 static void boxes_map(void)
 {

@@ -124,7 +124,16 @@ static bool short_is_free(struct heap *heap, const struct span *span)
     uintptr_t *slots = shorts_slots(heap, row - CLASSES), block = run_block(span);
     size_t at = (block_slot(block) - (uintptr_t)slots) / sizeof *slots;
     if (at < shorts_count(heap, row - CLASSES) && slots[at] == block) return true;
-    return short_leads_on(row, block) && depot_holds(shorts_depot(row - CLASSES), row, block);
+    bool leads = (intptr_t)block_words(block)[0] >= (intptr_t)CHAIN_LEAST && short_leads_on(row, block);
+    return leads && depot_holds(shorts_depot(row - CLASSES), row, block);
+}
+
+/* May it be? The span of a run that a thread keeps says so, the first words of all others. */
+static ALWAYS_INLINE bool short_seems_free(const struct heap *heap, unsigned row, uintptr_t block)
+{
+    uintptr_t word = block_words(block)[0], slots = (uintptr_t)heap->short_slots[row - CLASSES];
+    return (intptr_t)word >= (intptr_t)CHAIN_LEAST || word - slots <= (RUN_SHORT_MOST + 1) * sizeof word ||
+           !run_is_live(span_of(block), block);
 }
 
 /* A short run is freed, for which there is no room in hand: makes room, if it can. */

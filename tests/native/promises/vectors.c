@@ -216,6 +216,32 @@ PROMISE(a_block_of_zeros_is_resized) { resize_a_block_that_begins_with("\0\0\0\0
 PROMISE(a_block_of_text_is_resized) { resize_a_block_that_begins_with("{\"a\": 1}"); }
 PROMISE(a_block_of_no_numbers_is_resized) { resize_a_block_that_begins_with("\0\0\0\0\0\0\xf8\x7f"); }
 
+/* A buffer whose length varies a little is not copied to and fro; one that keeps little of its block leaves the rest. */
+PROMISE(a_block_of_which_half_is_needed_stays_where_it_is) {
+    for (size_t size = 48; size <= 1 * MIB; size += size / 3) {
+        char *block = malloc(size);
+        size_t usable = malloc_usable_size(block);
+        memset(block, 1, usable);
+        for (size_t less = usable; less >= usable / 2; less -= usable / 32 + 1)
+            HOLDS(realloc(block, less) == block && realloc(block, usable) == block);
+        HOLDS(block[usable - 1] == 1);
+        free(block);
+    }
+}
+
+PROMISE(blocks_that_shrink_to_a_fifth_make_room_for_others) {
+    enum { BLOCKS = 32 * 1024, SIZE = 1000 };
+    static char *shrunk[BLOCKS], *others[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) shrunk[i] = memset(malloc(SIZE), 1, SIZE);
+    long before = resident_bytes();
+    for (int i = 0; i < BLOCKS; i++) shrunk[i] = realloc(shrunk[i], SIZE / 5);
+    for (int i = 0; i < BLOCKS / 4 * 3; i++) others[i] = memset(malloc(SIZE), 2, SIZE);
+    HOLDS(resident_bytes() - before < 8 * MIB);
+    for (int i = 0; i < BLOCKS; i++) HOLDS(shrunk[i][SIZE / 5 - 1] == 1);
+    for (int i = 0; i < BLOCKS; i++) free(shrunk[i]);
+    for (int i = 0; i < BLOCKS; i++) free(others[i]);
+}
+
 PROMISE(a_vector_that_is_refilled_keeps_its_pages) {
     enum { SECONDS = 6 };
     struct rusage warm, after;
