@@ -42,7 +42,12 @@ static ALWAYS_INLINE void slot_fill(uintptr_t *slot, uintptr_t block)
 /* The slot that a free block's first word names; of other blocks, any address. */
 static ALWAYS_INLINE uintptr_t block_slot(uintptr_t block) { return block_words(block)[0] - sizeof(uintptr_t); }
 
-static ALWAYS_INLINE bool slot_is_right(const uintptr_t *slot) { return block_slot(*slot) == (uintptr_t)slot; }
+static ALWAYS_INLINE bool slot_is_right(const uintptr_t *slot)
+{
+    uintptr_t at = (uintptr_t)slot;
+    __asm__("" : "+r"(at)); /* not the equal word in the block: from slot to slot, a loop would wait for that load */
+    return block_slot(*slot) == at;
+}
 
 static void slot_expect_right(const uintptr_t *slot)
 {
