@@ -44,14 +44,15 @@ static COLD void start(void)
     if (begins) pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
-/* The calling thread's heap, made if need be. NULL where the thread's caches are gone (it ends, or dies), where nothing
- * is cached in this mode, or where memory ends. */
-static struct heap *heap_here(void)
+static NOINLINE struct heap *heap_make(void)
 {
-    if (LIKELY(front.heap != NULL)) return front.heap;
     if (UNLIKELY(!atomic_load_explicit(&started, memory_order_acquire))) start();
     return mode != MODE_CACHED || front.state == FRONT_EXITED ? NULL : heap_begin();
 }
+
+/* The calling thread's heap, made if need be. NULL where the thread's caches are gone (it ends, or dies), where nothing
+ * is cached in this mode, or where memory ends. */
+static ALWAYS_INLINE struct heap *heap_here(void) { return LIKELY(front.heap != NULL) ? front.heap : heap_make(); }
 
 /* Before a refusal: gives back all that this thread and the depots hold. The caller then tries once more. */
 static COLD void scrape(struct heap *heap)
@@ -346,6 +347,13 @@ static ALWAYS_INLINE void release(void *p)
 
 /* --- the rest of the family --------------------------------------------------------------------------------------- */
 
+/* Is this a block as in front_has, and in the first arena, so that no address of others passes for one? For a thread
+ * with a heap. */
+static ALWAYS_INLINE bool front_holds(uintptr_t block, size_t *doubled)
+{
+    return front.heap != NULL && block - arenas[0].base < PEEK(arenas[0].bytes) && front_has(block, doubled);
+}
+
 static size_t span_usable(const struct span *span, uintptr_t block)
 {
     if (UNLIKELY(mode == MODE_GUARDED)) return guard_size(span, block);
@@ -362,8 +370,8 @@ static size_t libc_usable_size(void *p)
 
 size_t hak_usable_size(void *p)
 {
-    size_t row;
-    if (LIKELY(front.heap != NULL && front_has((uintptr_t)p, &row) && row < 2 * CLASSES)) return classes[row / 2].size;
+    size_t doubled;
+    if (LIKELY(front_holds((uintptr_t)p, &doubled) && doubled < 2 * CLASSES)) return classes[doubled / 2].size;
     if (p == NULL) return 0;
     if (UNLIKELY(is_libcs(p))) return libc_usable_size(p);
     return span_usable(span_of_block(p, "usable size of no block"), (uintptr_t)p);
@@ -420,7 +428,7 @@ void *hak_calloc(size_t count, size_t size)
 }
 
 /* Does a block of this row stay where it lies, for another size? If half of it is needed, or of a short run, half of
- * its units: what varies a little is not copied to and fro. */
+ * its units, rounded down: what varies a little is not copied to and fro. */
 static ALWAYS_INLINE bool row_stays(unsigned row, size_t size)
 {
     size_t had = row_size(row);
@@ -454,7 +462,6 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     if (heap == NULL || size > SIZE_LIMIT) return NULL;
     size_t had = run->size;
     bool brief = run_row(run) != 0; /* then `had` is the most that the block may have had */
-    if (brief && row_stays(run_row(run), size)) return (void *)run_block(run);
     bool grows = size > had, window = large_is_window(run);
     bool moves = !window && run_units(size) > run->units && (brief || size >= had + had / 8) && had < WINDOW_HUGE;
     void *moved = moves ? grow_in_window(heap, run, size, size < LARGE_MIN) : NULL;
@@ -503,6 +510,8 @@ static void *reallocate_by_copy(void *p, size_t had, size_t size)
     return fresh;
 }
 
+static const char resized_freed[] = "realloc of a freed block";
+
 /* What a hit of realloc did not serve. */
 static NOINLINE void *reallocate(void *p, size_t size)
 {
@@ -515,34 +524,33 @@ static NOINLINE void *reallocate(void *p, size_t size)
     }
     struct span *span = span_of_block(p, "realloc of no block");
     if (UNLIKELY(mode == MODE_GUARDED)) return reallocate_by_copy(p, guard_size(span, (uintptr_t)p), size);
-    if (span->kind == SPAN_RUN && (size > L2_MAX || large_is_window(span))) {
-        void *there = grow(heap_here(), span, size);
-        if (there != NULL) return there;
-    } else if (span->kind == SPAN_SLAB) {
-        bool seems = heap != NULL && block_seems_free(heap, span->class, (uintptr_t)p);
-        if (UNLIKELY(seems) && block_is_free(heap, span->class, (uintptr_t)p))
-            fatal("realloc of a freed block", (uintptr_t)p); /* where it lies, it would have two owners */
-        if (row_stays(span->class, size)) return p;
-        void *there = grow_small(heap, p, classes[span->class].size, size);
-        if (there != NULL) return there;
-    }
+    bool slab = span->kind == SPAN_SLAB, seems = slab && heap && block_seems_free(heap, span->class, (uintptr_t)p);
+    if (UNLIKELY(seems) && block_is_free(heap, span->class, (uintptr_t)p))
+        fatal(resized_freed, (uintptr_t)p); /* where it lies, it would have two owners */
+    unsigned row = slab ? span->class : run_row(span);
+    if (row != 0 && row_stays(row, size)) return p;
+    void *there = NULL;
+    if (slab) there = grow_small(heap, p, classes[row].size, size);
+    else if (size > L2_MAX || large_is_window(span)) there = grow(heap_here(), span, size);
+    if (there != NULL) return there;
     return reallocate_by_copy(p, span_usable(span, (uintptr_t)p), size);
 }
 
-/* The same for a block of a slab whose first word is like that of a free one. */
+/* A block of a slab that seems to be free. */
 static NOINLINE void *reallocate_doubted(void *p, size_t size, unsigned class)
 {
-    if (block_is_free(front.heap, class, (uintptr_t)p)) fatal("realloc of a freed block", (uintptr_t)p);
-    return row_stays(class, size) ? p : reallocate(p, size);
+    if (!row_stays(class, size)) return reallocate(p, size);
+    if (block_is_free(front.heap, class, (uintptr_t)p)) fatal(resized_freed, (uintptr_t)p);
+    return p;
 }
 
-/* A hit: a block that seems to be live stays where it lies, or is tiny, as the one is that takes its place. */
+/* A hit: a block that does not seem to be free stays where it lies, or is copied here if it is tiny and stays so. */
 void *hak_realloc(void *p, size_t size)
 {
     const struct heap *heap = front.heap;
     uintptr_t block = (uintptr_t)p;
     size_t doubled;
-    if (UNLIKELY(heap == NULL || !front_has(block, &doubled))) return reallocate(p, size);
+    if (UNLIKELY(!front_holds(block, &doubled))) return reallocate(p, size);
     unsigned row = (unsigned)doubled / 2;
     bool small = row < CLASSES;
     if (UNLIKELY(small && block_seems_free(heap, row, block))) return reallocate_doubted(p, size, row);
@@ -552,19 +560,17 @@ void *hak_realloc(void *p, size_t size)
     return tiny ? reallocate_by_copy(p, row_size(row), size) : reallocate(p, size);
 }
 
-/* Serves an alignment above the granule: by a class whose blocks all have it, else by a run, which begins on a unit,
- * else by a run taken at that alignment. */
+/* Serves an alignment by a class whose blocks all have it, else by a run, which begins on a unit, else by a run taken
+ * at that alignment. */
 static void *allocate_aligned(size_t alignment, size_t size)
 {
     if (LIKELY((size | alignment) < front.tiny_end)) return allocate(align_up(size_max(size, 1), alignment));
     if (alignment <= GRANULE) return allocate(size);
-    bool line = alignment <= CACHE_LINE && size >= TINY_MAX && !knob(KNOB_site_rules); /* as all such blocks have it */
-    if (LIKELY(line && front.heap != NULL)) return allocate(size);
     if (alignment > SIZE_LIMIT / 2 || size > SIZE_LIMIT - alignment) return refuse();
     struct heap *heap = heap_here();
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_otherwise(alignment, size);
-    bool unit = alignment <= UNIT_BYTES && size > RUN_COLOURED * UNIT_BYTES && !knob(KNOB_site_rules);
-    if (unit) return allocate(size); /* so long a run has no colour */
+    size_t least = size > RUN_COLOURED * UNIT_BYTES ? UNIT_BYTES : CACHE_LINE; /* L2's blocks have it, and runs' */
+    if (size >= TINY_MAX && alignment <= least && !knob(KNOB_site_rules)) return allocate(size);
     size_t rounded = align_up(size_max(size, 1), alignment);
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && (classes[small_class(rounded)].size & (alignment - 1)) == 0) {
         void *p = allocate(rounded);

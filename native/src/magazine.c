@@ -512,7 +512,8 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
     return found;
 }
 
-/* May the block be free? The first word of a live block seldom says so, unless a program copied it there unread. */
+/* May the block be free? The first word of a live block seldom says so, unless a program copied it there unread, or it
+ * points to what lies among the racks. */
 static ALWAYS_INLINE bool block_seems_free(const struct heap *heap, unsigned class, uintptr_t block)
 {
     uintptr_t word = block_words(block)[0];

@@ -117,10 +117,3 @@ static ALWAYS_INLINE bool front_free(uintptr_t block)
     MUST(block_is_of((unsigned)row / 2, block), block);
     return bin_push(bin_at(front.bins->small, row * (sizeof(struct bin) / 2)), block);
 }
-
-/* Bytes of the tiny block that starts here; 0 where none does. */
-static ALWAYS_INLINE size_t tiny_size(uintptr_t block)
-{
-    size_t row;
-    return front_has(block, &row) && row < 2 * TINY_CLASSES ? row * (GRANULE / 2) : 0;
-}
