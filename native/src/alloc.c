@@ -347,8 +347,8 @@ static ALWAYS_INLINE void release(void *p)
 
 /* --- the rest of the family --------------------------------------------------------------------------------------- */
 
-/* Is this a block as in front_has, and in the first arena, so that no address of others passes for one? For a thread
- * with a heap. */
+/* Is this a block as in front_has, and in the first arena, so that no address of others passes for one? False in a
+ * thread without a heap. */
 static ALWAYS_INLINE bool front_holds(uintptr_t block, size_t *doubled)
 {
     return front.heap != NULL && block - arenas[0].base < PEEK(arenas[0].bytes) && front_has(block, doubled);
@@ -427,8 +427,8 @@ void *hak_calloc(size_t count, size_t size)
     return allocate_zeroed(total);
 }
 
-/* Does a block of this row stay where it lies, for another size? If half of it is needed, or of a short run, half of
- * its units, rounded down: what varies a little is not copied to and fro. */
+/* Does a block of this row stay where it lies, for another size? If half of its bytes are needed, or all but a granule
+ * of that; above L2_MAX, half of its units, rounded down. So what varies a little is not copied to and fro. */
 static ALWAYS_INLINE bool row_stays(unsigned row, size_t size)
 {
     size_t had = row_size(row);
@@ -536,7 +536,7 @@ static NOINLINE void *reallocate(void *p, size_t size)
     return reallocate_by_copy(p, span_usable(span, (uintptr_t)p), size);
 }
 
-/* A block of a slab that seems to be free. */
+/* A block of a slab that seems to be free: as reallocate would, but without asking for its span. */
 static NOINLINE void *reallocate_doubted(void *p, size_t size, unsigned class)
 {
     if (!row_stays(class, size)) return reallocate(p, size);
@@ -569,7 +569,8 @@ static void *allocate_aligned(size_t alignment, size_t size)
     if (alignment > SIZE_LIMIT / 2 || size > SIZE_LIMIT - alignment) return refuse();
     struct heap *heap = heap_here();
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_otherwise(alignment, size);
-    size_t least = size > RUN_COLOURED * UNIT_BYTES ? UNIT_BYTES : CACHE_LINE; /* L2's blocks have it, and runs' */
+    /* Blocks of 1 KiB and more begin a line; runs so long that they have no colour, a unit. */
+    size_t least = size > RUN_COLOURED * UNIT_BYTES ? UNIT_BYTES : CACHE_LINE;
     if (size >= TINY_MAX && alignment <= least && !knob(KNOB_site_rules)) return allocate(size);
     size_t rounded = align_up(size_max(size, 1), alignment);
     if (rounded <= L2_MAX && alignment < UNIT_BYTES && (classes[small_class(rounded)].size & (alignment - 1)) == 0) {

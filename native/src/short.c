@@ -128,12 +128,13 @@ static bool short_is_free(struct heap *heap, const struct span *span)
     return leads && depot_holds(shorts_depot(row - CLASSES), row, block);
 }
 
-/* May it be? The span of a run that a thread keeps says so, the first words of all others. */
+/* May it be? For one whose block starts in the first arena, as a bound says. The descriptor of a run that the thread
+ * keeps tells, and the first word of one in its hand or in the depot. */
 static ALWAYS_INLINE bool short_seems_free(const struct heap *heap, unsigned row, uintptr_t block)
 {
     uintptr_t word = block_words(block)[0], slots = (uintptr_t)heap->short_slots[row - CLASSES];
     return (intptr_t)word >= (intptr_t)CHAIN_LEAST || word - slots <= (RUN_SHORT_MOST + 1) * sizeof word ||
-           !run_is_live(span_of(block), block);
+           !run_is_live(&arenas[0].spans[(block - arenas[0].base) >> UNIT_SHIFT], block);
 }
 
 /* A short run is freed, for which there is no room in hand: makes room, if it can. */

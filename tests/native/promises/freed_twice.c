@@ -4,6 +4,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <sys/mman.h>
 
 enum { TAKEN = 12000 };
 
@@ -232,13 +233,29 @@ static void resize_freed(size_t size, int apart, int home) {
     }
     for (int i = home; i < TAKEN; i += 1 + home) free(blocks[i]);
     if (home) malloc_trim(0);
-    realloc(blocks[apart | home], size - 1);
+    realloc(blocks[apart | home], apart % 200 ? size - 1 : size / 2 + 8);
 }
 
 PROMISE(is_not_resized_in_a_slab_or_in_a_magazine_of_the_depot) {
     for (size_t size = 16; size <= 48; size += 16)
         for (int home = 0; home < 2; home++)
             for (int apart = 100; apart < 4000; apart += 500) ENDS(resize_freed(size, apart, home));
+}
+
+/* What free knows of a block it knows of the address 256 GiB before it, too. */
+static void use_an_address_like(char *block, bool resize) {
+    char *others = block - (UINT64_C(1) << 38), *place = (char *)((uintptr_t)others & ~(uintptr_t)0xffff);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    if (mmap(place, 128 * KIB, PROT_READ | PROT_WRITE, flags, -1, 0) != place) _exit(1);
+    if (resize) realloc(others, malloc_usable_size(block) / 4 * 3);
+    else malloc_usable_size(others);
+}
+
+PROMISE(what_lies_where_a_block_might_is_not_resized) {
+    for (size_t size = 48; size < 500 * KIB; size *= 4) {
+        ENDS(use_an_address_like(malloc(size), true));
+        ENDS(use_an_address_like(malloc(size), false));
+    }
 }
 
 /* What is written to a block that is free is noticed before the block is taken again: also where the block goes from
