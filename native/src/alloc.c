@@ -1,6 +1,6 @@
-/* alloc.c: the front door. malloc and free handle the hits here: those of the heap's magazines, and those of the short
- * runs that a thread has in hand. Everything else is one call away: there sizes are checked, heaps made and the files
- * above asked; a refusal becomes NULL and ENOMEM, damage becomes one fatal line. errno survives a free. */
+/* alloc.c: the front door. malloc, free and realloc handle the hits here: those of the heap's magazines, and those of
+ * the short runs that a thread has in hand. Everything else is one call away: there sizes are checked, heaps made and
+ * the files above asked; a refusal becomes NULL and ENOMEM, damage becomes one fatal line. errno survives a free. */
 
 static _Atomic bool started;
 
@@ -427,8 +427,8 @@ void *hak_calloc(size_t count, size_t size)
     return allocate_zeroed(total);
 }
 
-/* Does a block of this row stay where it lies, for another size? If half of its bytes are needed, or all but a granule
- * of that; above L2_MAX, half of its units, rounded down. So what varies a little is not copied to and fro. */
+/* Does a block of this row stay where it lies, for another size? If half of its bytes are needed, or half a granule
+ * less; above L2_MAX, if half of its units are, rounded down. So what varies a little is not copied to and fro. */
 static ALWAYS_INLINE bool row_stays(unsigned row, size_t size)
 {
     size_t had = row_size(row);
@@ -510,7 +510,11 @@ static void *reallocate_by_copy(void *p, size_t had, size_t size)
     return fresh;
 }
 
-static const char resized_freed[] = "realloc of a freed block";
+/* Ends the program where a freed block is resized. Resized where it lies, it would have two owners. */
+static void expect_live(const struct heap *heap, unsigned class, uintptr_t block)
+{
+    if (UNLIKELY(block_is_free(heap, class, block))) fatal("realloc of a freed block", block);
+}
 
 /* What a hit of realloc did not serve. */
 static NOINLINE void *reallocate(void *p, size_t size)
@@ -524,9 +528,9 @@ static NOINLINE void *reallocate(void *p, size_t size)
     }
     struct span *span = span_of_block(p, "realloc of no block");
     if (UNLIKELY(mode == MODE_GUARDED)) return reallocate_by_copy(p, guard_size(span, (uintptr_t)p), size);
-    bool slab = span->kind == SPAN_SLAB, seems = slab && heap && block_seems_free(heap, span->class, (uintptr_t)p);
-    if (UNLIKELY(seems) && block_is_free(heap, span->class, (uintptr_t)p))
-        fatal(resized_freed, (uintptr_t)p); /* where it lies, it would have two owners */
+    bool slab = span->kind == SPAN_SLAB;
+    if (slab && heap != NULL && UNLIKELY(block_seems_free(heap, span->class, (uintptr_t)p)))
+        expect_live(heap, span->class, (uintptr_t)p);
     unsigned row = slab ? span->class : run_row(span);
     if (row != 0 && row_stays(row, size)) return p;
     void *there = NULL;
@@ -540,7 +544,7 @@ static NOINLINE void *reallocate(void *p, size_t size)
 static NOINLINE void *reallocate_doubted(void *p, size_t size, unsigned class)
 {
     if (!row_stays(class, size)) return reallocate(p, size);
-    if (block_is_free(front.heap, class, (uintptr_t)p)) fatal(resized_freed, (uintptr_t)p);
+    expect_live(front.heap, class, (uintptr_t)p);
     return p;
 }
 

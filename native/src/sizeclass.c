@@ -20,9 +20,9 @@ static uint16_t big_bins[RUN_SHORT_MAX / L2_STEP + 1]; /* size / 128, rounded up
 static ALWAYS_INLINE size_t tiny_round(size_t size)
 {
 #ifdef HAK_TINY_PUBLISHED8
-    return (size_t)2 << log2_floor((size - 1) | (GRANULE - 1)); /* 0 for a size without a class, as below */
+    return (size_t)2 << log2_floor((size - 1) | (GRANULE - 1)); /* 0 for 0, as below */
 #else
-    return (size + GRANULE - 1) & ~(size_t)(GRANULE - 1); /* wraps to 0 for absurd sizes: the empty class */
+    return (size + GRANULE - 1) & ~(size_t)(GRANULE - 1); /* 0 for 0: the empty class */
 #endif
 }
 

@@ -62,8 +62,8 @@ static ALWAYS_INLINE struct bin *bin_of_size(size_t size)
 static ALWAYS_INLINE struct bin *bin_of_big(size_t size) { return bin_at(front.bins->small, big_bin(size)); }
 
 /* Pops a block; false where the magazine is empty, or its uppermost block was overwritten or is in use. The top is read
- * by observers in other threads, so it is an atomic without order. To lower it in memory saves
- * an instruction, and is safe from what bin_push says, as nothing was stored since it was read. */
+ * by observers in other threads, so it is an atomic without order. To lower it in memory saves an
+ * instruction, and is safe from what bin_push says, as nothing was stored since it was read. */
 static ALWAYS_INLINE bool bin_pop(struct bin *bin, uintptr_t *block)
 {
     uintptr_t *top = bin->top;

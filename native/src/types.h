@@ -454,7 +454,7 @@ struct layout {
     uint32_t start;  /* ... and what offsets are multiplied by */
 };
 
-/* What a free asks of an address. One base address reaches both tables. */
+/* What a free, or a resize, asks of an address. One base address reaches both tables. */
 struct owners {
     struct layout layout[ROWS];
     /* By unit: above the products of the blocks that begin there, and of nothing else; its lowest byte is twice the
