@@ -65,12 +65,6 @@ static struct heap *heap_map(void)
     return heap;
 }
 
-static void heap_abandon(struct heap *heap, unsigned class, uint64_t now)
-{
-    if (heap->current[class] != NULL) slab_abandon(heap->current[class], now);
-    heap->current[class] = NULL;
-}
-
 /* The heap waits for the next thread. Result: was it the last one with a thread? Under heap_lock. */
 static bool heap_retire(struct heap *heap)
 {

@@ -140,6 +140,17 @@ static void magazine_swap(struct heap *heap, unsigned class)
     magazine_put(&heap->spare[class], loaded);
 }
 
+/* Loaded and spare changed places, and no block left the thread or came. Where they do so again and again, it has as
+ * many free blocks as one of them holds, sometimes more and sometimes less, and each time costs two calls: one with
+ * more room holds all of them. */
+static void magazine_turned(struct heap *heap, unsigned class)
+{
+    POKE(heap->swaps[class], heap->swaps[class] + 1);
+    if (++heap->turns[class] < TURNS_MANY) return;
+    heap->turns[class] = 0;
+    if (heap->bursts[class] < TURNS_BURSTS) heap->bursts[class]++;
+}
+
 /* Blocks to fetch from slabs at once when the depot has none: a page's worth, so that little is touched before it is
  * needed; of a class that the thread has much of, more, but at most a quarter of that, and a unit. Where two fetches
  * meet, neighbours may come to belong to two cores and disturb each other, so few long ones are better. */
@@ -163,6 +174,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     if (full.blocks == 0 && !slabs_wait(heap, class)) depots_relieve_slabs();
     uint32_t blocks = full.blocks != 0 ? full.blocks : magazine_batch(heap, class);
     POKE(heap->refills[class], heap->refills[class] + 1);
+    heap->turns[class] = 0;
     if (heap->gave_all || heap->given_bytes != 0) heap->homed = heap->gave_all || heap->given_bytes >= HOMES_LEAST;
     if (UNLIKELY(heap->gave_all)) {
         heap_regret(heap, &heap->peaks, PEAKS_MAX);
@@ -273,7 +285,7 @@ static NOINLINE bool magazine_refill(struct heap *heap, unsigned class)
     bool served = true;
     if (heap->spare[class].blocks != 0 && heap->apart[class].frees == 0) {
         magazine_swap(heap, class);
-        POKE(heap->swaps[class], heap->swaps[class] + 1);
+        magazine_turned(heap, class);
     } else {
         served = magazine_fetch(heap, class);
     }
@@ -394,8 +406,12 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
             if (heap->given[class] == GIVEN_MANY) heap->given_ns = os_tick_ns();
         }
         heap->given_bytes += (size_t)given * classes[class].size;
-        uint32_t *count = given != 0 ? &heap->spills[class] : &heap->swaps[class];
-        POKE(*count, *count + 1);
+        if (given != 0) {
+            POKE(heap->spills[class], heap->spills[class] + 1);
+            heap->turns[class] = 0;
+        } else {
+            magazine_turned(heap, class);
+        }
         parts = magazine_parts(heap, class);
     }
     if (UNLIKELY(loaded->room == 0)) return false;

@@ -96,8 +96,7 @@ static bool slabs_wait(const struct heap *heap, unsigned class)
 /* Would blocks for the heap need a new slab? */
 static bool slabs_grow(const struct heap *heap, unsigned class)
 {
-    const struct span *slab = heap->current[class];
-    return (slab == NULL || slab->carved == classes[class].slab_blocks) && !slabs_wait(heap, class);
+    return heap->current[class] == NULL && !slabs_wait(heap, class);
 }
 
 /* Counts bytes that a thread of the part took from slabs or gave back. A lost update does no harm. */
@@ -435,10 +434,13 @@ static bool slab_has_blocks(const struct span *slab)
     return slab->returned > 0 || slab->carved < classes[slab->class].slab_blocks;
 }
 
-/* The heap stops carving the slab: it is listed if it has blocks to give, and deleted if all of its blocks are
- * returned. */
-static void slab_abandon(struct span *slab, uint64_t now)
+/* The heap stops carving its slab of the class: it is listed if it has blocks to give, and deleted if all of its blocks
+ * are returned. */
+static void heap_abandon(struct heap *heap, unsigned class, uint64_t now)
 {
+    struct span *slab = heap->current[class];
+    if (slab == NULL) return;
+    heap->current[class] = NULL;
     struct class_slabs *slabs = slabs_of(slab);
     lock_take(&slabs->lock);
     slab->place = SLAB_NOWHERE;
@@ -519,10 +521,6 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
         if (n != 0) return n;
     }
     struct span *slab = heap->current[class];
-    if (slab != NULL && slab->carved == classes[class].slab_blocks) {
-        slab_abandon(slab, os_tick_ns());
-        slab = heap->current[class] = NULL;
-    }
     if (slab == NULL) {
         struct class_slabs *idle = slabs_idle(class);
         uint32_t n = idle != NULL ? slabs_take(heap, idle, wanted, slots) : 0;
@@ -535,5 +533,7 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
     }
     uint32_t n = slab_carve(slab, wanted, slots);
     stat_add(heap, STAT_carved_blocks, n);
+    bool whole = slab->carved == classes[class].slab_blocks;
+    if (whole) heap_abandon(heap, class, os_tick_ns()); /* so that what comes back is listed */
     return n;
 }

@@ -72,6 +72,8 @@
  * doublings at most. */
 #define BURSTS_MAX 5u   /* of a magazine's bytes, for the class that it gave */
 #define TRADES_MANY 16u /* exchanges of less, taken again each time, that count as one burst */
+#define TURNS_MANY 16u  /* so do as many turns of its two magazines in a row, ... */
+#define TURNS_BURSTS 3u /* ... but they double its bytes so many times only */
 #define PEAKS_MAX 2u    /* of the runs that it may keep, if it gave much; of GIVEN_MUCH, only one */
 #define HUGE_SOON 2     /* from this part of huge_after_bytes on, superslabs that are half taken get huge pages ... */
 #define HUGE_HALF 12    /* ... if so many sixteenths of that half were touched */
@@ -428,6 +430,7 @@ struct heap {
     bool slotted;       /* a magazine has slots */
     uint64_t given_ns;  /* when it last gave much in a row, or a run */
     uint8_t trades[CLASSES];   /* times it gave less, and took it again */
+    uint8_t turns[CLASSES];    /* times its two magazines changed places, since it last gave or took any */
     uint8_t bursts[CLASSES];   /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */
     uint8_t peaks;             /* ... the same of much of all classes, or of runs, up to PEAKS_MAX */
     uint32_t run_given;        /* runs given to the arena since one was taken from it */

@@ -107,6 +107,21 @@ PROMISE(long_blocks_that_come_and_go_seldom_go_home) {
     for (size_t i = 0; i < STAY; i++) free(blocks[i]);
 }
 
+/* Where blocks come and go by chance, a thread has as many free ones as a magazine holds for long whiles. Then it does not
+ * exchange magazines call by call, as one with more room holds them all. */
+PROMISE(long_blocks_that_come_and_go_seldom_cost_an_exchange) {
+    enum { MANY = 60, SHORTEST = 4096, STEP = 512, SIZES = 8, TURNS = 100000 };
+    int64_t before = 0;
+    for (size_t i = 0; i < 2 * TURNS; i++) {
+        if (i == TURNS) before = counter("refills");
+        size_t at = next_random() % MANY;
+        free(blocks[at]);
+        blocks[at] = malloc(SHORTEST + next_random() % SIZES * STEP);
+    }
+    HOLDS(counter("refills") - before < TURNS / 1000);
+    for (size_t i = 0; i < MANY; i++) free(blocks[i]);
+}
+
 /* A thread whose own freed blocks come back to it all the time holds a few magazines more than it needs; one that only
  * takes gets those before memory grows. */
 enum { SPARE = 700, SPARE_BYTES = 500, SPARE_TAKEN = 300 };
