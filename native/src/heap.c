@@ -104,6 +104,7 @@ static void heap_flush(struct heap *heap, uint64_t now)
     memset(heap->bursts, 0, sizeof heap->bursts);
     memset(heap->given, 0, sizeof heap->given);
     memset(heap->trades, 0, sizeof heap->trades);
+    memset(heap->turns, 0, sizeof heap->turns);
     memset(heap->apart, 0, sizeof heap->apart);
     heap->given_bytes = heap->peaks = heap->gave_all = heap->homed = 0;
     heap->grown_bytes = heap->grows_long = 0;

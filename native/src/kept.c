@@ -11,6 +11,15 @@ static _Atomic size_t run_units_out; /* in runs that callers have, threads keep 
 static _Atomic size_t runs_told;     /* bytes that threads keep, each thread's to within a portion */
 static bool fences_there;            /* the kernel passes fences, so runs can be collected ... */
 static bool runs_watched;            /* ... and the helper does, from threads that rest */
+static _Atomic uint32_t heaps_alive; /* threads that cache; heap.c counts them */
+static uint32_t run_threads = 1;     /* threads that can work at a time: the number of cores */
+
+/* What a thread may keep is divided by this: where there are more threads than cores, most of them rest. */
+static uint32_t threads_share(void)
+{
+    uint32_t share = atomic_load_explicit(&heaps_alive, memory_order_relaxed) / run_threads;
+    return share != 0 ? share : 1;
+}
 
 /* Not by a thread that passes locks (lock_passing), for it drops none: one that forks may be asked for memory by a
  * handler that runs after ours. */

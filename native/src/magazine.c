@@ -20,8 +20,9 @@ static uint32_t magazine_capacity(unsigned class)
     return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(fit, MAGAZINE_MIN));
 }
 
-/* The capacity for one thread, which holds more bytes of a class that goes to the depot and comes back in bursts: up to
- * as many blocks as make an exchange cost each of them little. */
+/* The capacity for one thread, which holds more bytes of a class that goes to the depot and comes back in bursts, or of
+ * which it has now more and now less free than a magazine holds: up to as many blocks as make an exchange cost each of
+ * them little. */
 static uint32_t heap_capacity(const struct heap *heap, unsigned class)
 {
     uint32_t capacity = magazine_capacity(class);
@@ -142,13 +143,13 @@ static void magazine_swap(struct heap *heap, unsigned class)
 
 /* Loaded and spare changed places, and no block left the thread or came. Where they do so again and again, it has as
  * many free blocks as one of them holds, sometimes more and sometimes less, and each time costs two calls: one with
- * more room holds all of them. */
+ * more room holds all of them. Not where there are many threads, most of which rest with what they hold. */
 static void magazine_turned(struct heap *heap, unsigned class)
 {
     POKE(heap->swaps[class], heap->swaps[class] + 1);
     if (++heap->turns[class] < TURNS_MANY) return;
     heap->turns[class] = 0;
-    if (heap->bursts[class] < TURNS_BURSTS) heap->bursts[class]++;
+    if (heap->bursts[class] < TURNS_BURSTS && threads_share() == 1) heap->bursts[class]++;
 }
 
 /* Blocks to fetch from slabs at once when the depot has none: a page's worth, so that little is touched before it is
@@ -317,7 +318,10 @@ static int64_t heap_out(const struct heap *heap, unsigned class)
 static bool class_is_sparse(const struct heap *heap, unsigned class, bool before)
 {
     uint32_t cached = heap->loaded[class].blocks + heap->spare[class].blocks, usual = 2 * magazine_capacity(class);
-    uint32_t idle = depot_idle(depot_own(heap, class)) * heap->capacity[class];
+    const struct depot *depot = depot_own(heap, class);
+    size_t magazines = PEEK(depot->magazines), blocks = (size_t)depot_idle(depot) * PEEK(depot->blocks);
+    uint32_t idle =
+        magazines != 0 ? (uint32_t)(blocks / magazines) : 0; /* these may be longer than the thread's are now */
     return slabs_are_sparse(slabs_own(heap, class), class, idle + (uint32_t)(cached - size_min(cached, usual)), before);
 }
 

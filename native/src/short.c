@@ -99,10 +99,12 @@ static NOINLINE uintptr_t shorts_receive(struct heap *heap, size_t length)
 static uintptr_t short_take_more(struct heap *heap, size_t size)
 {
     size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
+    uint8_t *lent = &heap->short_lent[length];
+    bool near = next <= RUN_SHORT && run_is_near(next, units) && *lent < NEAR_MANY - 1;
     uintptr_t block = 0;
     shorts_expect_none(heap, length);
     if (PEEK(heap->kept.runs[length - 1]) != NULL) block = shorts_unkeep(heap, length);
-    else if (next <= RUN_SHORT && run_is_near(next, units)) block = short_pop(heap, next);
+    else if (near && (block = short_pop(heap, next)) != 0) *lent += 1;
     return block != 0 ? block : shorts_receive(heap, length);
 }
 

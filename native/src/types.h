@@ -122,7 +122,7 @@
 #define MAGAZINE_BURST 128u             /* blocks; with more an exchange costs each block hardly less */
 #define GIVEN_MANY 4u                   /* units, or shorter magazines, given in a row: the next ones are smaller */
 #define GIVEN_ALL (GIVEN_MANY + 1)      /* in place of that number: much of all classes was given; then still smaller */
-#define NEAR_MANY 8u                    /* requests that longer classes may serve, until one gets a block of its own */
+#define NEAR_MANY 8u                    /* requests that longer blocks may serve, until one gets a block of its own */
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes of all classes given in a row that are much */
 #define HOMES_LEAST ((size_t)3 << 19)   /* bytes given in a row, about a core's second cache, from which order counts */
 #define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
@@ -411,6 +411,7 @@ struct heap {
     uintptr_t *slots, *slots_end;       /* free ones for magazines: behind the heap, then mapped elsewhere */
     uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
     uint8_t lent[CLASSES - WIDE_CLASS]; /* requests that longer classes might serve, modulo NEAR_MANY */
+    uint8_t short_lent[RUN_SHORT + 1];  /* the same of short runs, by units */
     uint8_t given[CLASSES];             /* units since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
     uint32_t given_pops[CLASSES];       /* pops of its part of the depot when it began to give, plus its own since */
     struct apart apart[CLASSES];
@@ -429,12 +430,12 @@ struct heap {
     bool homed;         /* it had given HOMES_LEAST in a row before it last took something */
     bool slotted;       /* a magazine has slots */
     uint64_t given_ns;  /* when it last gave much in a row, or a run */
-    uint8_t trades[CLASSES];   /* times it gave less, and took it again */
-    uint8_t turns[CLASSES];    /* times its two magazines changed places, since it last gave or took any */
-    uint8_t bursts[CLASSES];   /* times it soon took again what it gave in a row, up to BURSTS_MAX: ... */
-    uint8_t peaks;             /* ... the same of much of all classes, or of runs, up to PEAKS_MAX */
-    uint32_t run_given;        /* runs given to the arena since one was taken from it */
-    size_t run_held;           /* bytes of runs this thread took from the arena minus those it gave back */
+    uint8_t trades[CLASSES]; /* times it gave less, and took it again */
+    uint8_t turns[CLASSES];  /* times its two magazines changed places, and the class's blocks stayed with it */
+    uint8_t bursts[CLASSES]; /* times it soon took again what it gave in a row, up to BURSTS_MAX, or took turns: ... */
+    uint8_t peaks;           /* ... the same of much of all classes, or of runs, up to PEAKS_MAX */
+    uint32_t run_given;      /* runs given to the arena since one was taken from it */
+    size_t run_held;         /* bytes of runs this thread took from the arena minus those it gave back */
     const struct front *front; /* the thread's: one who has it at the same place later knows that this thread ended */
     uint32_t number;           /* 1, 2, ... */
     uint32_t helped;           /* part of a depot where another's magazine was found last */

@@ -104,3 +104,18 @@ PROMISE(what_a_thread_keeps_is_collected_while_threads_come_and_go) {
     churn_over = 1;
     pthread_join(trimmer, NULL);
 }
+
+/* Where none of the right length lies ready a longer run serves, but not for ever. */
+PROMISE(what_longer_runs_served_gets_runs_of_its_own) {
+    for (size_t longer = 150 * KIB; longer <= 200 * KIB; longer += 50 * KIB) {
+        char *block = malloc(longer);
+        free(block);
+        for (int i = 0; i < 50; i++) {
+            block = malloc(100 * KIB);
+            free(block);
+        }
+        block = malloc(100 * KIB);
+        HOLDS(span_of(block).size <= 128 * KIB);
+        free(block);
+    }
+}

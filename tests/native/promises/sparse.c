@@ -36,6 +36,22 @@ static void *decline(void *size) {
 PROMISE(a_class_in_decline_lets_its_slabs_go) { decline((void *)(uintptr_t)64); }
 PROMISE(a_class_of_long_blocks_in_decline_lets_its_slabs_go) { decline((void *)(uintptr_t)1500); }
 
+/* Blocks that came and went in ever longer rows got the thread longer magazines. */
+static void sway(size_t size) {
+    enum { LEAST = 14, MOST = 140, TIMES = 200 };
+    for (int row = LEAST; row < MOST; row += 4)
+        for (int i = 0; i < TIMES * row; i++)
+            if (i / row % 2 == 0) blocks[i % row] = malloc(size);
+            else free(blocks[i % row]);
+}
+
+PROMISE(a_class_that_swayed_lets_its_slabs_go_in_decline) {
+    for (size_t size = 1500; size <= 3000; size *= 2) {
+        sway(size);
+        decline((void *)(uintptr_t)size);
+    }
+}
+
 PROMISE(a_class_in_decline_lets_its_slabs_go_beside_another_threads) {
     filled(64);
     pthread_t thread;
@@ -107,8 +123,8 @@ PROMISE(long_blocks_that_come_and_go_seldom_go_home) {
     for (size_t i = 0; i < STAY; i++) free(blocks[i]);
 }
 
-/* Where blocks come and go by chance, a thread has as many free ones as a magazine holds for long whiles. Then it does not
- * exchange magazines call by call, as one with more room holds them all. */
+/* Where blocks come and go by chance, a thread has as many free ones as a magazine holds for long whiles. Then it does
+ * not exchange magazines call by call, as one with more room holds them all. */
 PROMISE(long_blocks_that_come_and_go_seldom_cost_an_exchange) {
     enum { MANY = 60, SHORTEST = 4096, STEP = 512, SIZES = 8, TURNS = 100000 };
     int64_t before = 0;
