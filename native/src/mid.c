@@ -149,6 +149,54 @@ static struct span *short_run(struct heap *heap, size_t length)
     return span_of(block);
 }
 
+/* Serves a block by the cached run whose length is nearest and not shorter; NULL where none is near. Its pages are not
+ * zero. Of the requests that a longer short run could serve, one in NEAR_MANY is refused, or a length that is served so
+ * again and again would never get runs of its own: it gets one from the arena, to which the longer one goes. The caller
+ * has begun with kept_try or kept_enter; this ends it. */
+static NOINLINE struct span *mid_allocate_near(struct heap *heap, size_t size)
+{
+    size_t units = run_units(size);
+    struct span *run = NULL;
+    for (size_t length = units; run == NULL && length <= RUN_SHORT && run_is_near(length, units); length++)
+        run = short_run(heap, length);
+    unsigned bin = run_bin_ceil(units);
+    uint64_t bits = run == NULL && bin < RUN_BINS ? heap->kept.bits >> bin : 0;
+    if (bits != 0 && run_is_near(run_bin_units(bin + lowest_bit(bits)), units))
+        run = kept_serve(heap, bin + lowest_bit(bits));
+    else kept_leave(&heap->kept);
+    if (run == NULL) return NULL;
+    if (run->units > run_length(units) && run->units <= RUN_SHORT) {
+        uint8_t *lent = &heap->short_lent[run_length(units)];
+        *lent = (uint8_t)((*lent + 1) % NEAR_MANY);
+        if (*lent == 0) {
+            heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
+            run_give(run, run->life, os_tick_ns());
+            return NULL;
+        }
+    }
+    run_serve(run, size, units);
+    return run;
+}
+
+static NOINLINE struct span *mid_allocate_later(struct heap *heap, size_t size)
+{
+    kept_enter(&heap->kept);
+    return mid_allocate_near(heap, size);
+}
+
+/* A cached run that is long enough and not much longer, at first one of the right length; NULL where there is none, or
+ * one was refused. */
+static struct span *mid_allocate(struct heap *heap, size_t size)
+{
+    size_t units = run_units(size), length = run_length(units);
+    struct kept *kept = &heap->kept;
+    if (UNLIKELY(!kept_try(kept))) return mid_allocate_later(heap, size);
+    if (length > RUN_EXACT || kept->runs[length - 1] == NULL) return mid_allocate_near(heap, size);
+    struct span *run = kept_serve(heap, (unsigned)length - 1);
+    run_serve(run, size, units);
+    return run;
+}
+
 static void run_huge(const struct span *run, bool wanted)
 {
     const struct arena *arena = arena_of(run->address);
@@ -281,52 +329,6 @@ static void mid_spill(struct heap *heap, struct span *run, uint32_t life, uint64
 static void short_spill(struct heap *heap, struct span *run, uint64_t now)
 {
     mid_spill(heap, run, run_mark(run_block(run)), now);
-}
-
-/* Serves a block by the cached run whose length is nearest and not shorter; NULL where none is near. Its pages are not
- * zero. Of the requests that a longer short run could serve, one in NEAR_MANY is refused, or a length that is served so
- * again and again would never get runs of its own: it gets one from the arena, to which the longer one goes. The caller
- * has begun with kept_try or kept_enter; this ends it. */
-static NOINLINE struct span *mid_allocate_near(struct heap *heap, size_t size)
-{
-    size_t units = run_units(size);
-    struct span *run = NULL;
-    for (size_t length = units; run == NULL && length <= RUN_SHORT && run_is_near(length, units); length++)
-        run = short_run(heap, length);
-    unsigned bin = run_bin_ceil(units);
-    uint64_t bits = run == NULL && bin < RUN_BINS ? heap->kept.bits >> bin : 0;
-    if (bits != 0 && run_is_near(run_bin_units(bin + lowest_bit(bits)), units))
-        run = kept_serve(heap, bin + lowest_bit(bits));
-    else kept_leave(&heap->kept);
-    if (run == NULL) return NULL;
-    if (run->units > run_length(units) && run->units <= RUN_SHORT) {
-        uint8_t *lent = &heap->short_lent[run_length(units)];
-        *lent = (uint8_t)((*lent + 1) % NEAR_MANY);
-        if (*lent == 0) {
-            mid_spill(heap, run, run->life, os_tick_ns());
-            return NULL;
-        }
-    }
-    run_serve(run, size, units);
-    return run;
-}
-
-static NOINLINE struct span *mid_allocate_later(struct heap *heap, size_t size)
-{
-    kept_enter(&heap->kept);
-    return mid_allocate_near(heap, size);
-}
-
-/* A cached run that is long enough and not much longer, at first one of the right length; NULL where there is none. */
-static struct span *mid_allocate(struct heap *heap, size_t size)
-{
-    size_t units = run_units(size), length = run_length(units);
-    struct kept *kept = &heap->kept;
-    if (UNLIKELY(!kept_try(kept))) return mid_allocate_later(heap, size);
-    if (length > RUN_EXACT || kept->runs[length - 1] == NULL) return mid_allocate_near(heap, size);
-    struct span *run = kept_serve(heap, (unsigned)length - 1);
-    run_serve(run, size, units);
-    return run;
 }
 
 /* Bounds the short runs in hand to so many bytes of each length; spills what is beyond. */

@@ -95,7 +95,8 @@ static NOINLINE uintptr_t shorts_receive(struct heap *heap, size_t length)
 }
 
 /* Where no short run of the length for the size is in hand: one that is kept with accounts, else one of the next length
- * in hand, if that is near enough, else one that was passed on. Result: its block; 0 where there is none. */
+ * in hand, if that is near enough and it is not the turn of mid_allocate_near to refuse it, else one that was passed
+ * on. Result: its block; 0 where there is none. */
 static uintptr_t short_take_more(struct heap *heap, size_t size)
 {
     size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);

@@ -533,7 +533,7 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
     }
     uint32_t n = slab_carve(slab, wanted, slots);
     stat_add(heap, STAT_carved_blocks, n);
-    bool whole = slab->carved == classes[class].slab_blocks;
-    if (whole) heap_abandon(heap, class, os_tick_ns()); /* so that what comes back is listed */
+    if (slab->carved == classes[class].slab_blocks) /* so that what comes back is listed */
+        heap_abandon(heap, class, os_tick_ns());
     return n;
 }

@@ -411,7 +411,7 @@ struct heap {
     uintptr_t *slots, *slots_end;       /* free ones for magazines: behind the heap, then mapped elsewhere */
     uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
     uint8_t lent[CLASSES - WIDE_CLASS]; /* requests that longer classes might serve, modulo NEAR_MANY */
-    uint8_t short_lent[RUN_SHORT + 1];  /* the same of short runs, by units */
+    uint8_t short_lent[RUN_SHORT + 1];  /* requests that longer short runs served, by units; the same modulo */
     uint8_t given[CLASSES];             /* units since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
     uint32_t given_pops[CLASSES];       /* pops of its part of the depot when it began to give, plus its own since */
     struct apart apart[CLASSES];

@@ -20,10 +20,10 @@ static char *filled(size_t size) { return memset(malloc(size), 1, size); }
 
 /* A queue of which the oldest are freed and three for four of them come anew, until one of sixteen is left. */
 static void *decline(void *size) {
-    size_t head = COUNT, tail = 0, left = COUNT;
-    for (size_t i = 0; i < COUNT; i++) blocks[i] = filled((size_t)size);
+    size_t count = (size_t)size > 2000 ? COUNT / 2 : COUNT, head = count, tail = 0, left = count;
+    for (size_t i = 0; i < count; i++) blocks[i] = filled((size_t)size);
     size_t peak = slab_bytes();
-    while (left > COUNT / 16) {
+    while (left > count / 16) {
         free(blocks[tail++ % COUNT]);
         if (next_random() % 4 != 0) blocks[head++ % COUNT] = filled((size_t)size);
         else left--;
