@@ -66,7 +66,8 @@ def test_a_killed_campaign_goes_on_where_it_stopped(tiny, tmp_path):
     os.kill(campaign.pid, signal.SIGKILL)
     campaign.communicate()
     kept = store.load(tmp_path / "samples")
-    whole = runner.ensure(spec, folder=tmp_path / "samples", quick=False)
+    # the run that it had begun has the bench slot until it ends, soon and by itself
+    whole = runner.ensure(spec, folder=tmp_path / "samples", quick=False, wait_s=60)
     everything = store.load(tmp_path / "samples")
     assert len(whole) == len(everything) == 40 * 4
     assert everything["run_id"].is_unique
