@@ -75,6 +75,13 @@ static uint32_t depot_idle(const struct depot *depot)
     return (uint32_t)size_min(PEEK(depot->idle), PEEK(depot->least));
 }
 
+/* Blocks in them, if they are as long as the others there: that may be longer than a thread's magazines are by now. */
+static uint32_t depot_idle_blocks(const struct depot *depot)
+{
+    uint32_t magazines = PEEK(depot->magazines);
+    return magazines != 0 ? (uint32_t)((uint64_t)depot_idle(depot) * PEEK(depot->blocks) / magazines) : 0;
+}
+
 /* Did somebody ask for a magazine within this turn of pushes? */
 static bool depot_is_wanted(const struct depot *depot)
 {

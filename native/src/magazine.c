@@ -319,10 +319,7 @@ static int64_t heap_out(const struct heap *heap, unsigned class)
 static bool class_is_sparse(const struct heap *heap, unsigned class, bool before)
 {
     uint32_t cached = heap->loaded[class].blocks + heap->spare[class].blocks, usual = 2 * magazine_capacity(class);
-    const struct depot *depot = depot_own(heap, class);
-    size_t magazines = PEEK(depot->magazines), blocks = (size_t)depot_idle(depot) * PEEK(depot->blocks);
-    uint32_t idle =
-        magazines != 0 ? (uint32_t)(blocks / magazines) : 0; /* these may be longer than the thread's are now */
+    uint32_t idle = depot_idle_blocks(depot_own(heap, class));
     return slabs_are_sparse(slabs_own(heap, class), class, idle + (uint32_t)(cached - size_min(cached, usual)), before);
 }
 

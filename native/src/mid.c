@@ -168,7 +168,7 @@ static NOINLINE struct span *mid_allocate_near(struct heap *heap, size_t size)
     if (run->units > run_length(units) && run->units <= RUN_SHORT) {
         uint8_t *lent = &heap->short_lent[run_length(units)];
         *lent = (uint8_t)((*lent + 1) % NEAR_MANY);
-        if (*lent == 0) {
+        if (*lent == 0) { /* it is exchanged, which does not count as given */
             heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
             run_give(run, run->life, os_tick_ns());
             return NULL;

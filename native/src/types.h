@@ -431,7 +431,7 @@ struct heap {
     bool slotted;       /* a magazine has slots */
     uint64_t given_ns;  /* when it last gave much in a row, or a run */
     uint8_t trades[CLASSES]; /* times it gave less, and took it again */
-    uint8_t turns[CLASSES];  /* times its two magazines changed places, and the class's blocks stayed with it */
+    uint8_t turns[CLASSES];  /* times in a row that its two magazines changed places */
     uint8_t bursts[CLASSES]; /* times it soon took again what it gave in a row, up to BURSTS_MAX, or took turns: ... */
     uint8_t peaks;           /* ... the same of much of all classes, or of runs, up to PEAKS_MAX */
     uint32_t run_given;      /* runs given to the arena since one was taken from it */

@@ -18,7 +18,8 @@ static size_t slab_bytes(void) {
 
 static char *filled(size_t size) { return memset(malloc(size), 1, size); }
 
-/* A queue of which the oldest are freed and three for four of them come anew, until one of sixteen is left. */
+/* A queue of which the oldest are freed and three for four of them come anew, until one of sixteen is left. Long blocks
+ * are half as many, so that a peak takes no more than 500 MB. */
 static void *decline(void *size) {
     size_t count = (size_t)size > 2000 ? COUNT / 2 : COUNT, head = count, tail = 0, left = count;
     for (size_t i = 0; i < count; i++) blocks[i] = filled((size_t)size);
