@@ -22,7 +22,7 @@ STEADY = {  # iterations after which nothing is asked of the kernel, and as many
     "random_mixed": (400_000, 4_000_000),
     "large_ws": (800_000, 3_000_000),
     "json_var": (60_000, 600_000),
-    "mixed": (600_000, 2_400_000),
+    "mixed": (1_000_000, 4_000_000),
 }
 
 needs_strace = pytest.mark.skipif(
