@@ -269,7 +269,7 @@ static void small_free(struct heap *heap, struct span *slab, uintptr_t block)
     if (UNLIKELY(!slab_has(slab, block))) fatal("free of no block's start", block);
     if (UNLIKELY(heap == NULL || !small_keep(heap, class, block))) orphan_free(class, block);
     if (heap == NULL) return;
-    if (UNLIKELY(heap->given_bytes >= (GIVEN_MUCH << (heap->peaks != 0)) / threads_share())) heap_give_all(heap);
+    if (UNLIKELY(heap->given_bytes >= heap_much(heap))) heap_give_all(heap);
 }
 
 /* Frees what the thread's caches do not take. In a thread that dies, libc's blocks go to libc, and nothing goes to the

@@ -157,7 +157,7 @@ static void helper_consider(void)
     atomic_thread_fence(memory_order_seq_cst); /* what was freed is told before it is asked whether the helper sleeps */
     if ((due || (much && knob(KNOB_idle_return))) && atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
         helper_poke();
-    if (!knob(KNOB_background) || !helper_is_there()) tidy(os_now_ns(), false, SLABS_INLINE);
+    if (!knob(KNOB_background) || !helper_is_there()) tidy(os_tick_ns(), false, SLABS_INLINE);
     errno = saved;
 }
 

@@ -74,7 +74,7 @@
 #define TRADES_MANY 16u /* exchanges of less, taken again each time, that count as one burst */
 #define TURNS_MANY 16u  /* so do as many turns of its two magazines in a row, ... */
 #define TURNS_BURSTS 3u /* ... but they double its bytes so many times only */
-#define PEAKS_MAX 2u    /* of the runs that it may keep, if it gave much; of GIVEN_MUCH, only one */
+#define PEAKS_MAX 2u    /* of the runs that it may keep, if it gave much, and of that (heap_much) */
 #define HUGE_SOON 2     /* from this part of huge_after_bytes on, superslabs that are half taken get huge pages ... */
 #define HUGE_HALF 12    /* ... if so many sixteenths of that half were touched */
 #define LARGE_FEW 2u    /* large blocks filled in a row, until some of such a size get huge pages ... */
