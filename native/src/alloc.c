@@ -478,10 +478,11 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
 
 /* Moves a small block that grows by half or more into a growth window that is warm already. Or into any, where a thread
  * has copied much for such blocks, windows are few and address space costs nothing. That pays only if the block becomes
- * long: so blocks move from 2 KiB on while those in windows do, else from GROWN_SMALL on. NULL where there is none. */
+ * long: so blocks move from GROWN_LEAST on while those in windows do, else from GROWN_SMALL on. NULL where there is
+ * none. */
 static void *grow_small(struct heap *heap, void *p, size_t had, size_t size)
 {
-    size_t least = heap != NULL && heap->grows_long ? 2 * TINY_MAX : GROWN_SMALL;
+    size_t least = heap != NULL && heap->grows_long ? GROWN_LEAST : GROWN_SMALL;
     if (heap == NULL || size <= least || size < had + had / 2) return NULL;
     struct span *window = window_take(heap, size, true);
     heap->grown_bytes += window == NULL ? had : 0;
@@ -548,7 +549,8 @@ static NOINLINE void *reallocate_doubted(void *p, size_t size, unsigned class)
     return p;
 }
 
-/* A hit: a block that does not seem to be free stays where it lies, or is copied here if it is tiny and stays so. */
+/* A hit: a block that does not seem to be free stays where it lies, or is copied here if it is of a slab and becomes no
+ * longer than what a slab serves in any case (grow_small). */
 void *hak_realloc(void *p, size_t size)
 {
     const struct heap *heap = front.heap;
@@ -560,8 +562,8 @@ void *hak_realloc(void *p, size_t size)
     if (UNLIKELY(small && block_seems_free(heap, row, block))) return reallocate_doubted(p, size, row);
     if (UNLIKELY(!small && short_seems_free(heap, row, block))) return reallocate(p, size);
     if (LIKELY(row_stays(row, size))) return p;
-    bool tiny = row < TINY_CLASSES && size - 1 < TINY_MAX;
-    return tiny ? reallocate_by_copy(p, row_size(row), size) : reallocate(p, size);
+    bool copied = small && size - 1 < GROWN_LEAST;
+    return copied ? reallocate_by_copy(p, row_size(row), size) : reallocate(p, size);
 }
 
 /* Serves an alignment by a class whose blocks all have it, else by a run, which begins on a unit, else by a run taken

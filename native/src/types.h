@@ -97,7 +97,8 @@
 #define SIZE_LIMIT (WINDOW_BYTES / 2)        /* larger requests are refused; units below it fit 32 bits */
 #define GROWTH_UNITS RUN_UNITS_MAX           /* address space given to a block that grows: 64 MiB ... */
 #define GROWTH_UNITS_MAX (64 * GROWTH_UNITS) /* ... and 4 GiB to one that has outgrown that */
-#define GROWN_SMALL ((size_t)16 << 10)  /* bytes; a block that grows to no more is copied, unless most grow longer */
+#define GROWN_SMALL ((size_t)16 << 10)  /* bytes; a block that grows to no more is copied, unless most grow longer, */
+#define GROWN_LEAST ((size_t)2 << 10)   /* ... and one that grows to no more than this always */
 #define GROWN_MUCH ((size_t)256 << 10)  /* bytes that a thread copies for longer ones, until one gets a new window */
 #define WINDOWS_FEW 8u                  /* windows; with more, none is made for a small block */
 #define WINDOW_SPARE (GROWTH_UNITS / 2) /* units; if more lie beyond the block they go, however long it is */
