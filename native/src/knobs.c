@@ -12,7 +12,7 @@
 /*   name                   unit     default    minimum  maximum   learn start why */
 #define KNOBS(X)                                                                                                          \
     X(magazine_blocks,      "blocks", MAGAZINE_MAX, MAGAZINE_MIN, MAGAZINE_MAX, 1, 0, "most blocks that a magazine holds: more save exchanges, fewer save memory") \
-    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "most bytes that a magazine holds, but always 16 blocks; up to 32 times as many, for up to 128 blocks, where a class comes and goes in bursts, or its free blocks sway about a magazine's room") \
+    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "most bytes that a magazine holds, but always 16 blocks; fewer where there are more than two threads a core; up to 32 times as many, for up to 128 blocks, where a class comes and goes in bursts, or its free blocks sway about a magazine's room") \
     X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, 0, "bytes that the shared depot of full magazines may hold; beyond that, blocks go back to their slabs at once, short runs to the arena") \
     X(superslab_bytes,      "bytes", SUPERSLAB_LARGE, SUPERSLAB_SMALL, SUPERSLAB_LARGE, 1, 0, "region from which slabs are taken, a power of two: 2 MiB suits huge pages, 1 MiB suits small heaps") \
     X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs that a thread may always keep, and three quarters as many of each short length besides; up to 64 times as many if it used them and the helper can take them while it rests, else 8 times; less where there are more threads than cores") \

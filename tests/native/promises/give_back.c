@@ -419,16 +419,20 @@ static void *answer_and_rest(void *seed) {
     return seed;
 }
 
-/* What a thread may keep for its next turn is less where there are more threads than can have one at a time. */
-PROMISE(many_threads_that_rest_keep_little) {
-    enum { THREADS = 64, CORES = 2 };
+enum { THREADS = 64, CORES = 2 };
+
+static void begin_again_on_few_cores(void) {
     cpu_set_t cores;
     HOLDS(sched_getaffinity(0, sizeof cores, &cores) == 0);
-    if (CPU_COUNT(&cores) > CORES) {
-        for (int core = CPU_SETSIZE - 1; CPU_COUNT(&cores) > CORES; core--) CPU_CLR(core, &cores);
-        HOLDS(sched_setaffinity(0, sizeof cores, &cores) == 0);
-        execl("/proc/self/exe", "again", promise_name, NULL);
-    }
+    if (CPU_COUNT(&cores) <= CORES) return;
+    for (int core = CPU_SETSIZE - 1; CPU_COUNT(&cores) > CORES; core--) CPU_CLR(core, &cores);
+    HOLDS(sched_setaffinity(0, sizeof cores, &cores) == 0);
+    execl("/proc/self/exe", "again", promise_name, NULL);
+}
+
+/* What a thread may keep for its next turn is less where there are more threads than can have one at a time. */
+PROMISE(many_threads_that_rest_keep_little) {
+    begin_again_on_few_cores();
     pthread_t threads[THREADS];
     pthread_barrier_init(&all_have_it, NULL, THREADS + 1);
     pthread_barrier_init(&all_may_rest, NULL, THREADS + 1);
@@ -436,6 +440,38 @@ PROMISE(many_threads_that_rest_keep_little) {
     for (size_t i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, answer_and_rest, (void *)i) == 0);
     pthread_barrier_wait(&all_have_it);
     HOLDS(resident_bytes() - before < THREADS * 12 * MIB / 3);
+    pthread_barrier_wait(&all_may_rest);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+}
+
+enum { TASK_SIZES = 32, TASK_BYTES = 96 * KIB }; /* a task: so many bytes of each size */
+
+static void *work_and_rest(void *unused) {
+    pthread_barrier_wait(&all_have_it);
+    for (size_t i = 0; blocks[i] != NULL; i++) free(blocks[i]);
+    pthread_barrier_wait(&all_have_it);
+    pthread_barrier_wait(&all_may_rest);
+    return unused;
+}
+
+/* A pool of workers, which free what the thread that asked them has made. They get their tasks one after the other. */
+PROMISE(many_workers_of_one_thread_keep_little) {
+    begin_again_on_few_cores();
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&all_have_it, NULL, 2);
+    pthread_barrier_init(&all_may_rest, NULL, THREADS + 1);
+    long before = resident_bytes();
+    for (int i = 0; i < THREADS; i++) {
+        size_t n = 0;
+        for (size_t size = 1; size <= TASK_SIZES; size++)
+            for (size_t bytes = 0; bytes < TASK_BYTES; bytes += 32 * size)
+                blocks[n++] = memset(malloc(32 * size), 1, 32 * size);
+        blocks[n] = NULL;
+        HOLDS(pthread_create(&threads[i], NULL, work_and_rest, NULL) == 0);
+        pthread_barrier_wait(&all_have_it);
+        pthread_barrier_wait(&all_have_it);
+    }
+    HOLDS(resident_bytes() - before < (long)THREADS * TASK_SIZES * TASK_BYTES / 4);
     pthread_barrier_wait(&all_may_rest);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
 }
