@@ -629,6 +629,6 @@ size_t hak_purge(void)
 void hak_thread_idle(void)
 {
     if (front.heap == NULL) return;
-    heap_flush(front.heap, os_now_ns());
+    heap_flush(front.heap, os_tick_ns());
     helper_consider();
 }

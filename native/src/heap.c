@@ -195,7 +195,7 @@ static void heap_end(void *argument)
 {
     struct heap *heap = argument;
     if (front.heap != heap) return;
-    heap_flush(heap, os_now_ns());
+    heap_flush(heap, os_tick_ns()); /* by the clock that a round of tidying goes by (helper_consider) */
     bool first = heap->thread == getpid();
     lock_take(&heap_lock);
     front_leave();

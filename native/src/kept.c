@@ -14,7 +14,7 @@ static bool runs_watched;            /* ... and the helper does, from threads th
 static _Atomic uint32_t heaps_alive; /* threads that cache; heap.c counts them */
 static uint32_t run_threads = 1;     /* threads that can work at a time: the number of cores */
 
-/* What a thread may keep is divided by this: where there are more threads than cores, most of them rest. */
+/* What a thread may keep is divided by this: where there are two threads a core or more, some of them rest. */
 static uint32_t threads_share(void)
 {
     uint32_t share = atomic_load_explicit(&heaps_alive, memory_order_relaxed) / run_threads;

@@ -12,10 +12,10 @@
 /*   name                   unit     default    minimum  maximum   learn start why */
 #define KNOBS(X)                                                                                                          \
     X(magazine_blocks,      "blocks", MAGAZINE_MAX, MAGAZINE_MIN, MAGAZINE_MAX, 1, 0, "most blocks that a magazine holds: more save exchanges, fewer save memory") \
-    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "most bytes that a magazine holds, but always 16 blocks; fewer where there are more than two threads a core; up to 32 times as many, for up to 128 blocks, where a class comes and goes in bursts, or its free blocks sway about a magazine's room") \
+    X(magazine_bytes,       "bytes",  64 * KIB, 4 * KIB, 16 * MIB, 0, 0, "most bytes that a magazine holds, fewer where there are more than two threads a core, but always 16 blocks; up to 32 times as many, for up to 128 blocks, where a class comes and goes in bursts, or its free blocks sway about a magazine's room") \
     X(depot_bytes,          "bytes", 256 * MIB,     0, 1024 * MIB, 0, 0, "bytes that the shared depot of full magazines may hold; beyond that, blocks go back to their slabs at once, short runs to the arena") \
     X(superslab_bytes,      "bytes", SUPERSLAB_LARGE, SUPERSLAB_SMALL, SUPERSLAB_LARGE, 1, 0, "region from which slabs are taken, a power of two: 2 MiB suits huge pages, 1 MiB suits small heaps") \
-    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs that a thread may always keep, and three quarters as many of each short length besides; up to 64 times as many if it used them and the helper can take them while it rests, else 8 times; less where there are more threads than cores") \
+    X(run_cache_bytes,      "bytes",   2 * MIB,     0, 1024 * MIB, 0, 0, "bytes of idle runs that a thread may always keep, and three quarters as many of each short length besides; up to 64 times as many if it used them and the helper can take them while it rests, else 8 times; less where there are two threads a core or more") \
     X(large_threshold,      "bytes", LARGE_THRESHOLD_MAX, 512 * KIB, LARGE_THRESHOLD_MAX, 1, 0, "blocks of this size or more go back to the kernel when freed, smaller ones are kept; at 32 MiB, such blocks are kept for the purge delay too if they come again soon") \
     X(purge_delay_ms,       "ms",        500,       0,    60000,   1, 0, "how long free memory waits before it goes back to the kernel: longer saves faults") \
     X(purge_batch_bytes,    "bytes",   8 * MIB,     0, 1024 * MIB, 0, 0, "free bytes that must have gathered before a thread purges inline") \
@@ -37,7 +37,7 @@
     X(ace_slow_interval_ms, "ms",      30000,       1,  3600000,   0, 0, "window of the slow loop: superslabs, purging, the large threshold") \
     X(ace_policy,           "policy", POLICY_DEFAULT,     0, POLICY_LAST, 0, 0, "row of the policy table for magazines (20 is ucb-near); HAKMEM_ACE_POLICY takes a name") \
     X(ace_slow_policy,      "policy", POLICY_DEFAULT,     0, POLICY_LAST, 0, 0, "row of the policy table for the slow loop (20 is ucb-near); HAKMEM_ACE_SLOW_POLICY takes a name") \
-    X(ace_arm,              "arm",         5,       0,        5,   0, 0, "highest arm at which a magazine's learner begins (0 is 16 blocks, 5 is 512); it begins at the capacity in force, if that is lower") \
+    X(ace_arm,              "arm",         5,       0,        5,   0, 0, "highest arm at which a magazine's learner begins (0 is 16 blocks, 5 is 512); it begins at the capacity that the other knobs give, if that is lower") \
     X(ace_price_ppm,        "ppm",     10000,       0,  1000000,   0, 0, "what caching costs: this times cached bytes over resident bytes is taken off the reward") \
     X(ace_shuffled,         "bool",        0,       0,        1,   0, 0, "placebo: the policy is told the reward of one of the first windows, drawn at random") \
     X(ace_seed,             "number",      1,       0, INT32_MAX,  0, 0, "seed of the policies that draw at random") \

@@ -20,16 +20,15 @@ static uint32_t magazine_capacity(unsigned class)
     return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(fit, MAGAZINE_MIN));
 }
 
-/* The capacity for one thread: less where there are many, most of which rest with what they hold; but a thread holds
+/* The capacity for one thread: less where there are many, most of which rest with what they hold. But a thread holds
  * more bytes of a class that goes to the depot and comes back in bursts, or of which it has now more and now less free
  * than a magazine holds: up to as many blocks as make an exchange cost each of them little. */
 static uint32_t heap_capacity(const struct heap *heap, unsigned class)
 {
     uint32_t capacity = magazine_capacity(class);
-    uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
-    if (learnt != 0) return capacity;
-    if (LIKELY(heap->bursts[class] == 0))
-        return (uint32_t)size_max(threads_part(capacity), size_min(capacity, MAGAZINE_MIN));
+    if (atomic_load_explicit(&class_capacity[class], memory_order_relaxed) != 0) return capacity;
+    capacity = (uint32_t)size_max(threads_part(capacity), MAGAZINE_MIN);
+    if (LIKELY(heap->bursts[class] == 0)) return capacity;
     size_t fit = ((size_t)knob(KNOB_magazine_bytes) << heap->bursts[class]) / classes[class].size;
     fit = size_min(size_min(fit, MAGAZINE_BURST), (size_t)knob(KNOB_magazine_blocks));
     return (uint32_t)size_max(fit, capacity);

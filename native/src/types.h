@@ -74,7 +74,7 @@
 #define TRADES_MANY 16u /* exchanges of less, taken again each time, that count as one burst */
 #define TURNS_MANY 16u  /* so do as many turns of its two magazines in a row, ... */
 #define TURNS_BURSTS 3u /* ... but they double its bytes so many times only */
-#define PEAKS_MAX 2u    /* of the runs that it may keep, if it gave much, and of that (heap_much) */
+#define PEAKS_MAX 2u    /* of the runs that it may keep, if it gave much, and of GIVEN_MUCH (heap_much) */
 #define HUGE_SOON 2     /* from this part of huge_after_bytes on, superslabs that are half taken get huge pages ... */
 #define HUGE_HALF 12    /* ... if so many sixteenths of that half were touched */
 #define LARGE_FEW 2u    /* large blocks filled in a row, until some of such a size get huge pages ... */
@@ -124,7 +124,7 @@
 #define GIVEN_MANY 4u                   /* units, or shorter magazines, given in a row: the next ones are smaller */
 #define GIVEN_ALL (GIVEN_MANY + 1)      /* in place of that number: much of all classes was given; then still smaller */
 #define NEAR_MANY 8u                    /* requests that longer blocks may serve, until one gets a block of its own */
-#define GIVEN_MUCH ((size_t)2 << 20)    /* bytes of all classes given in a row that are much */
+#define GIVEN_MUCH ((size_t)2 << 20)    /* bytes of all classes given in a row that are much (heap_much) */
 #define HOMES_LEAST ((size_t)3 << 19)   /* bytes given in a row, about a core's second cache, from which order counts */
 #define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define SLOTS_COUNT (SLOTS_BYTES / sizeof(uintptr_t))

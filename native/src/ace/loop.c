@@ -142,8 +142,9 @@ static bool learners_ready(uint64_t now)
 }
 
 /* Fills in the capacities to choose from. Result: how many, two or more. Those that the bound in bytes makes equal are
- * one arm. The capacity in force takes the place of the nearest arm, so that to get a learner changes nothing by
- * itself; only what a thread holds beyond it for its bursts (heap_capacity) has to be learned again. */
+ * one arm. The capacity that the knobs give takes the place of the nearest arm, so that to get a learner changes
+ * nothing by itself; only what a thread holds beyond it for its bursts has to be learned again, and that there are many
+ * threads (heap_capacity). */
 static int capacity_arms(unsigned class, int64_t *settings)
 {
     int64_t bytes = (int64_t)size_max(LEARNT_BYTES, (size_t)knob(KNOB_magazine_bytes));

@@ -3,6 +3,7 @@
 #include "../peak.h"
 #include <limits.h>
 #include <malloc.h>
+#include <semaphore.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -419,7 +420,7 @@ static void *answer_and_rest(void *seed) {
     return seed;
 }
 
-enum { THREADS = 64, CORES = 2 };
+enum { POOL = 64, CORES = 2 };
 
 static void begin_again_on_few_cores(void) {
     cpu_set_t cores;
@@ -428,52 +429,63 @@ static void begin_again_on_few_cores(void) {
     for (int core = CPU_SETSIZE - 1; CPU_COUNT(&cores) > CORES; core--) CPU_CLR(core, &cores);
     HOLDS(sched_setaffinity(0, sizeof cores, &cores) == 0);
     execl("/proc/self/exe", "again", promise_name, NULL);
+    HOLDS(!"begun again");
 }
 
 /* What a thread may keep for its next turn is less where there are more threads than can have one at a time. */
 PROMISE(many_threads_that_rest_keep_little) {
     begin_again_on_few_cores();
-    pthread_t threads[THREADS];
-    pthread_barrier_init(&all_have_it, NULL, THREADS + 1);
-    pthread_barrier_init(&all_may_rest, NULL, THREADS + 1);
+    pthread_t threads[POOL];
+    pthread_barrier_init(&all_have_it, NULL, POOL + 1);
+    pthread_barrier_init(&all_may_rest, NULL, POOL + 1);
     long before = resident_bytes();
-    for (size_t i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, answer_and_rest, (void *)i) == 0);
+    for (size_t i = 0; i < POOL; i++) HOLDS(pthread_create(&threads[i], NULL, answer_and_rest, (void *)i) == 0);
     pthread_barrier_wait(&all_have_it);
-    HOLDS(resident_bytes() - before < THREADS * 12 * MIB / 3);
+    HOLDS(resident_bytes() - before < POOL * 12 * MIB / 3);
     pthread_barrier_wait(&all_may_rest);
-    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < POOL; i++) pthread_join(threads[i], NULL);
 }
 
-enum { TASK_SIZES = 32, TASK_BYTES = 96 * KIB }; /* a task: so many bytes of each size */
+enum { TASK_SIZES = 32, TASK_BYTES = 96 * KIB, ROUNDS = 2 }; /* a task: so many bytes of each size */
+static sem_t tasks[POOL], done;
 
-static void *work_and_rest(void *unused) {
-    pthread_barrier_wait(&all_have_it);
-    for (size_t i = 0; blocks[i] != NULL; i++) free(blocks[i]);
-    pthread_barrier_wait(&all_have_it);
+static void *work_and_rest(void *own) {
+    free(malloc(1));
+    sem_post(&done);
+    for (int round = 0; round < ROUNDS; round++) {
+        sem_wait(own);
+        for (size_t i = 0; blocks[i] != NULL; i++) free(blocks[i]);
+        sem_post(&done);
+    }
     pthread_barrier_wait(&all_may_rest);
-    return unused;
+    return own;
+}
+
+static void give_task(sem_t *worker) {
+    size_t n = 0;
+    for (size_t size = 32; size <= 32 * TASK_SIZES; size += 32)
+        for (size_t bytes = 0; bytes < TASK_BYTES; bytes += size) blocks[n++] = memset(malloc(size), 1, size);
+    blocks[n] = NULL;
+    sem_post(worker);
+    sem_wait(&done);
 }
 
 /* A pool of workers, which free what the thread that asked them has made. They get their tasks one after the other. */
 PROMISE(many_workers_of_one_thread_keep_little) {
     begin_again_on_few_cores();
-    pthread_t threads[THREADS];
-    pthread_barrier_init(&all_have_it, NULL, 2);
-    pthread_barrier_init(&all_may_rest, NULL, THREADS + 1);
-    long before = resident_bytes();
-    for (int i = 0; i < THREADS; i++) {
-        size_t n = 0;
-        for (size_t size = 1; size <= TASK_SIZES; size++)
-            for (size_t bytes = 0; bytes < TASK_BYTES; bytes += 32 * size)
-                blocks[n++] = memset(malloc(32 * size), 1, 32 * size);
-        blocks[n] = NULL;
-        HOLDS(pthread_create(&threads[i], NULL, work_and_rest, NULL) == 0);
-        pthread_barrier_wait(&all_have_it);
-        pthread_barrier_wait(&all_have_it);
+    pthread_t threads[POOL];
+    pthread_barrier_init(&all_may_rest, NULL, POOL + 1);
+    sem_init(&done, 0, 0);
+    for (int i = 0; i < POOL; i++) {
+        sem_init(&tasks[i], 0, 0);
+        HOLDS(pthread_create(&threads[i], NULL, work_and_rest, &tasks[i]) == 0);
     }
-    HOLDS(resident_bytes() - before < (long)THREADS * TASK_SIZES * TASK_BYTES / 4);
+    for (int i = 0; i < POOL; i++) sem_wait(&done);
+    long before = resident_bytes();
+    for (int i = 0; i < ROUNDS * POOL; i++) give_task(&tasks[i % POOL]);
+    HOLDS(resident_bytes() - before < (long)POOL * TASK_SIZES * TASK_BYTES / 8);
     pthread_barrier_wait(&all_may_rest);
-    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < POOL; i++) pthread_join(threads[i], NULL);
 }
 
 static void peak_of_mib(size_t mib) {
