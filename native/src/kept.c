@@ -6,13 +6,14 @@
  * is not, it will see that its lists are asked for before it touches them again. So the collector alone pays for the
  * ordering. Where the kernel cannot pass such a fence, nobody collects, and threads keep less. */
 
-static struct heap *_Atomic heaps;   /* every one there ever was, newest first */
-static _Atomic size_t run_units_out; /* in runs that callers have, threads keep or the depot holds */
-static _Atomic size_t runs_told;     /* bytes that threads keep, each thread's to within a portion */
-static bool fences_there;            /* the kernel passes fences, so runs can be collected ... */
-static bool runs_watched;            /* ... and the helper does, from threads that rest */
-static _Atomic uint32_t heaps_alive; /* threads that cache; heap.c counts them */
-static uint32_t run_threads = 1;     /* threads that can work at a time: the number of cores */
+static struct heap *_Atomic heaps; /* every one there ever was, newest first */
+/* In runs that callers have, threads keep or the depot holds. Written often, so not beside what slow paths read. */
+static _Alignas(CACHE_LINE) _Atomic size_t run_units_out;
+static _Atomic size_t runs_told; /* bytes that threads keep, each thread's to within a portion */
+static bool fences_there;        /* the kernel passes fences, so runs can be collected ... */
+static bool runs_watched;        /* ... and the helper does, from threads that rest */
+static _Alignas(CACHE_LINE) _Atomic uint32_t heaps_alive; /* threads that cache; heap.c counts them */
+static uint32_t run_threads = 1;                          /* threads that can work at a time: the number of cores */
 
 /* What a thread may keep is divided by this: where there are two threads a core or more, some of them rest. */
 static uint32_t threads_share(void)
