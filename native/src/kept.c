@@ -22,11 +22,12 @@ static uint32_t threads_share(void)
     return share != 0 ? share : 1;
 }
 
-/* Of many threads, each has so much less of what each of a few may have that all have as much as two a core would. */
-static uint32_t threads_part(uint32_t each)
+/* Of the bytes that each of a few threads may have, the part for each of many: together they have no more than two
+ * threads a core. */
+static size_t threads_part(size_t bytes)
 {
     uint32_t threads = atomic_load_explicit(&heaps_alive, memory_order_relaxed), few = 2 * run_threads;
-    return LIKELY(threads <= few) ? each : each * few / threads;
+    return LIKELY(threads <= few) ? bytes : bytes * few / threads;
 }
 
 /* Not by a thread that passes locks (lock_passing), for it drops none: one that forks may be asked for memory by a

@@ -12,12 +12,16 @@
 
 static _Atomic uint16_t class_capacity[CLASSES]; /* blocks; 0: as the knobs say. ACE writes here */
 
+/* Blocks of the class in so many bytes, within what a magazine may hold. */
+static uint32_t magazine_fits(unsigned class, size_t bytes)
+{
+    return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(bytes / classes[class].size, MAGAZINE_MIN));
+}
+
 static uint32_t magazine_capacity(unsigned class)
 {
     uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
-    if (learnt != 0) return learnt;
-    size_t fit = (size_t)knob(KNOB_magazine_bytes) / classes[class].size;
-    return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(fit, MAGAZINE_MIN));
+    return learnt != 0 ? learnt : magazine_fits(class, (size_t)knob(KNOB_magazine_bytes));
 }
 
 /* The capacity for one thread: less where there are many, most of which rest with what they hold. But a thread holds
@@ -25,13 +29,12 @@ static uint32_t magazine_capacity(unsigned class)
  * than a magazine holds: up to as many blocks as make an exchange cost each of them little. */
 static uint32_t heap_capacity(const struct heap *heap, unsigned class)
 {
-    uint32_t capacity = magazine_capacity(class);
-    if (atomic_load_explicit(&class_capacity[class], memory_order_relaxed) != 0) return capacity;
-    capacity = (uint32_t)size_max(threads_part(capacity), MAGAZINE_MIN);
-    if (LIKELY(heap->bursts[class] == 0)) return capacity;
-    size_t fit = ((size_t)knob(KNOB_magazine_bytes) << heap->bursts[class]) / classes[class].size;
-    fit = size_min(size_min(fit, MAGAZINE_BURST), (size_t)knob(KNOB_magazine_blocks));
-    return (uint32_t)size_max(fit, capacity);
+    uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
+    if (learnt != 0) return learnt;
+    size_t bytes = (size_t)knob(KNOB_magazine_bytes);
+    uint32_t capacity = magazine_fits(class, threads_part(bytes)), bursts = heap->bursts[class];
+    if (LIKELY(bursts == 0)) return capacity;
+    return (uint32_t)size_max(size_min(magazine_fits(class, bytes << bursts), MAGAZINE_BURST), capacity);
 }
 
 /* --- how much a magazine holds, whence it comes and where it goes ------------------------------------------------- */
