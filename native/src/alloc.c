@@ -497,10 +497,13 @@ static void *grow_small(struct heap *heap, void *p, size_t had, size_t size)
     return (void *)run_block(window);
 }
 
+/* Moves a block. A small one that grows by less than a quarter gets a quarter more: what grows in small steps is copied
+ * so often that each byte is copied four times, however long it becomes. */
 static void *reallocate_by_copy(void *p, size_t had, size_t size)
 {
     int saved = errno;
-    void *fresh = allocate(size);
+    bool steps = size > had && size < had + had / 4 && had + had / 4 <= L2_MAX;
+    void *fresh = allocate(steps ? had + had / 4 : size);
     if (UNLIKELY(fresh == NULL)) {
         if (size > had) return NULL;
         errno = saved; /* a block that shrinks can stay where it lies */
@@ -533,7 +536,7 @@ static NOINLINE void *reallocate(void *p, size_t size)
     if (slab && heap != NULL && UNLIKELY(block_seems_free(heap, span->class, (uintptr_t)p)))
         expect_live(heap, span->class, (uintptr_t)p);
     unsigned row = slab ? span->class : run_row(span);
-    if (row != 0 && row_stays(row, size)) return p;
+    if (row != 0 ? row_stays(row, size) : heap != NULL && run_stays(heap, span, size)) return p;
     void *there = NULL;
     if (slab) there = grow_small(heap, p, classes[row].size, size);
     else if (size > L2_MAX || large_is_window(span)) there = grow(heap_here(), span, size);

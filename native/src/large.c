@@ -75,8 +75,9 @@ static void window_count(size_t had, size_t has)
     if (has != had) atomic_fetch_add_explicit(&window_units, has - had, memory_order_relaxed);
 }
 
-/* Has the window pages for several blocks of so many bytes? */
-static bool window_is_roomy(const struct span *window, size_t size) { return run_touched_bytes(window) > 4 * size; }
+/* Has the window pages for several blocks of so many bytes? Told by units, so that it holds for all sizes of as many.
+ */
+static bool window_is_roomy(const struct span *window, size_t size) { return window->touched > 4 * run_units(size); }
 
 /* What a live window holds beyond its block. */
 struct room {
@@ -87,7 +88,8 @@ static const struct room no_room;
 
 static ALWAYS_INLINE struct room window_room(const struct span *window)
 {
-    return (struct room){window_spare(window, run_units(window->size)), window_is_roomy(window, window->size)};
+    size_t size = PEEK(window->size);
+    return (struct room){window_spare(window, run_units(size)), window_is_roomy(window, size)};
 }
 
 static void room_count(struct room had, struct room has)
@@ -257,7 +259,7 @@ static size_t windows_trim(bool all)
     lock_take(&arena_lock);
     for (struct span *window = windows_live; window != NULL; window = window->next) {
         if (!window_try(window)) continue;
-        uint32_t units = (uint32_t)run_units(window->size), wanted = all ? units : window->wanted;
+        uint32_t units = (uint32_t)run_units(PEEK(window->size)), wanted = all ? units : window->wanted;
         struct room had = window_room(window);
         if (window_spare(window, wanted) != 0) {
             lock_drop(&arena_lock); /* nobody takes a window that is held out of the list */
@@ -356,6 +358,19 @@ static void run_resize(struct heap *heap, struct span *run, size_t size, size_t 
         POKE(run->touched, (uint32_t)units);
     }
     run_sort(run);
+}
+
+/* Lets a live run that is not short serve another size, if nothing but that changes: it needs as many units as before,
+ * or of a few at least half. False where more is to be done. A window needs no hold for it: whoever trims it asks for
+ * units. */
+static ALWAYS_INLINE bool run_stays(struct heap *heap, struct span *run, size_t size)
+{
+    size_t units = run_units(size), had = run_units(run->size);
+    if (size <= L2_MAX || units > had || run->start + size > run_touched_bytes(run)) return false;
+    if (units < had) return had <= RUN_SHORT && units >= had / 2;
+    stat_add(heap, STAT_growths, size > run->size);
+    POKE(run->size, size);
+    return true;
 }
 
 /* Lets a live run serve another size where it lies; false where it cannot. */

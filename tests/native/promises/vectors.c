@@ -294,3 +294,20 @@ PROMISE(a_vector_that_grows_to_64_kib_is_copied_no_more_once_many_were) {
     }
     HOLDS(moves < ROUNDS / 20);
 }
+
+/* What grows in small steps is copied each time that it has grown by a quarter, not at each step. */
+PROMISE(a_string_that_grows_by_a_few_bytes_moves_seldom) {
+    enum { STEP = 8, LONG = 1 * MIB };
+    int moves = 0;
+    char *string = NULL;
+    for (size_t size = STEP; size <= LONG; size += STEP) {
+        uintptr_t before = opaque((uintptr_t)string);
+        string = realloc(string, size);
+        moves += (uintptr_t)string != before;
+        HOLDS(malloc_usable_size(string) >= size);
+        memset(string + size - STEP, (int)(size / STEP), STEP);
+    }
+    for (size_t at = 0; at < LONG; at++) HOLDS(string[at] == (char)(at / STEP + 1));
+    HOLDS(moves < 50);
+    free(string);
+}
