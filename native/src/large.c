@@ -75,9 +75,8 @@ static void window_count(size_t had, size_t has)
     if (has != had) atomic_fetch_add_explicit(&window_units, has - had, memory_order_relaxed);
 }
 
-/* Has the window pages for several blocks of so many bytes? Told by units, so that it holds for all sizes of as many.
- */
-static bool window_is_roomy(const struct span *window, size_t size) { return window->touched > 4 * run_units(size); }
+/* Has the window pages for several blocks of so many bytes? */
+static bool window_is_roomy(const struct span *window, size_t size) { return run_touched_bytes(window) > 4 * size; }
 
 /* What a live window holds beyond its block. */
 struct room {
@@ -361,14 +360,15 @@ static void run_resize(struct heap *heap, struct span *run, size_t size, size_t 
 }
 
 /* Lets a live run that is not short serve another size, if nothing but that changes: it needs as many units as before,
- * or of a few at least half. False where more is to be done. A window needs no hold for it: whoever trims it asks for
- * units. */
+ * or of a few at least half. False where more is to be done. A window needs no hold for it, as whoever trims it goes by
+ * units, and is as roomy as it was. */
 static ALWAYS_INLINE bool run_stays(struct heap *heap, struct span *run, size_t size)
 {
-    size_t units = run_units(size), had = run_units(run->size);
-    if (size <= L2_MAX || units > had || run->start + size > run_touched_bytes(run)) return false;
-    if (units < had) return had <= RUN_SHORT && units >= had / 2;
-    stat_add(heap, STAT_growths, size > run->size);
+    size_t had = run->size, units = run_units(size), had_units = run_units(had);
+    if (size <= L2_MAX || units > had_units || run->start + size > run_touched_bytes(run)) return false;
+    if (units < had_units) return had_units <= RUN_SHORT && units >= had_units / 2;
+    if (UNLIKELY(window_is_roomy(run, size) != window_is_roomy(run, had))) return false;
+    stat_add(heap, STAT_growths, size > had);
     POKE(run->size, size);
     return true;
 }
