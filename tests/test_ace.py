@@ -636,6 +636,29 @@ assert max(own.values()) < 0.2, own
     holds(BY_HAND + code)
 
 
+def test_an_arm_that_is_divided_among_many_threads_gets_its_own_reward():
+    code = """
+import threading
+ready, over = threading.Barrier(61), threading.Event()
+def rest():
+    lib.hak_free(lib.hak_malloc(1))
+    ready.wait(), over.wait()
+for _ in range(60): threading.Thread(target=rest, daemon=True).start()
+ready.wait()
+native.set_knob("ace_policy", 1)
+learner, work = lib.hak_ace_learner_of(64), ace.bursts(64, blocks=3000)
+for _ in range(40): work(), step()
+rows = ace.events().query(f"learner == {learner}")
+assert len(rows) > 30 and rows["arm"].nunique() == 6, rows["arm"].value_counts()
+assert rows["arm"].to_list()[1:] == rows["next_arm"].to_list()[:-1]
+most = native.magazines().query("block_size == 64")["capacity"].max()
+assert most < 128, most
+over.set()
+"""
+    cores = "import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])\n"
+    holds(cores + BY_HAND + code)
+
+
 def test_steps_by_hand_are_undone_by_stop():
     code = """
 for knob, value in {"ace_slow_interval_ms": 5, "ace_slow_policy": 18}.items(): native.set_knob(knob, value)

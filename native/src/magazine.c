@@ -24,13 +24,20 @@ static uint32_t magazine_capacity(unsigned class)
     return learnt != 0 ? learnt : magazine_fits(class, (size_t)knob(KNOB_magazine_bytes));
 }
 
+/* Of the blocks that ACE gives each magazine of a class, those for one of as many threads as there are: all, up to twice
+ * the number from which other magazines are divided, for it has learnt that they pay. */
+static uint32_t capacity_part(uint32_t blocks)
+{
+    return (uint32_t)size_min(size_max(threads_part(2 * (size_t)blocks), MAGAZINE_MIN), blocks);
+}
+
 /* The capacity for one thread: less where there are many, most of which rest with what they hold. But a thread holds
  * more bytes of a class that goes to the depot and comes back in bursts, or of which it has now more and now less free
  * than a magazine holds: up to as many blocks as make an exchange cost each of them little. */
 static uint32_t heap_capacity(const struct heap *heap, unsigned class)
 {
     uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
-    if (learnt != 0) return learnt;
+    if (learnt != 0) return capacity_part(learnt);
     size_t bytes = (size_t)knob(KNOB_magazine_bytes);
     uint32_t capacity = magazine_fits(class, threads_part(bytes)), bursts = heap->bursts[class];
     if (LIKELY(bursts == 0)) return capacity;

@@ -71,7 +71,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
     }
     lock_drop(&heap_lock);
     if (!used) return c; /* as most classes in most programs: the cache lines of their depots are not touched */
-    if (c.capacity == 0) c.capacity = magazine_capacity(class); /* the threads that used it have ended */
+    if (c.capacity == 0) c.capacity = capacity_part(magazine_capacity(class)); /* the threads that used it have ended */
     struct depot_counts depot = depot_read(class);
     c.window.contended = depot.contended;
     c.window.cached_bytes = (uint64_t)(held + (int64_t)depot.blocks) * classes[class].size;
