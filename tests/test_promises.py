@@ -56,6 +56,10 @@ def test_hardened_blocks_have_one_owner_too(promise):
     keep("promises/freed_twice.c", promise, HAKMEM_PROFILE="hardened")
 
 
+def test_hardened_blocks_that_grew_have_the_size_asked_for():
+    keep("promises/vectors.c", "what_grew_by_a_byte_has_a_quarter_more_at_most", HAKMEM_PROFILE="hardened")
+
+
 @pytest.mark.parametrize("promise", promises("promises/helper.c"))
 def test_helper_is_nobodys_concern_while_it_learns(promise):
     keep("promises/helper.c", promise, HAKMEM_ACE_ENABLED="1")

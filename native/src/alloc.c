@@ -497,13 +497,15 @@ static void *grow_small(struct heap *heap, void *p, size_t had, size_t size)
     return (void *)run_block(window);
 }
 
-/* Moves a block. A small one that grows by less than a quarter gets a quarter more: what grows in small steps is copied
- * so often that each byte is copied four times, however long it becomes. */
+/* Moves a block. A small one that grows by less than a quarter gets a quarter more, so that one which grows in small
+ * steps is copied seldom: about four bytes for each of its length. Not where its exact size is guarded. */
 static void *reallocate_by_copy(void *p, size_t had, size_t size)
 {
     int saved = errno;
-    bool steps = size > had && size < had + had / 4 && had + had / 4 <= L2_MAX;
-    void *fresh = allocate(steps ? had + had / 4 : size);
+    size_t more = had + had / 4;
+    bool steps = size > had && size < more && more <= L2_MAX && mode == MODE_CACHED;
+    void *fresh = steps ? allocate(more) : NULL;
+    if (fresh == NULL) errno = saved, fresh = allocate(size);
     if (UNLIKELY(fresh == NULL)) {
         if (size > had) return NULL;
         errno = saved; /* a block that shrinks can stay where it lies */

@@ -359,18 +359,25 @@ static void run_resize(struct heap *heap, struct span *run, size_t size, size_t 
     run_sort(run);
 }
 
-/* Lets a live run that is not short serve another size, if nothing but that changes: it needs as many units as before,
- * or of a few at least half. False where more is to be done. A window needs no hold for it, as whoever trims it goes by
- * units, and is as roomy as it was. */
+/* Lets a live run that is not short serve another size, if nothing but that changes: it needs as many units as before
+ * or, of up to RUN_SHORT, at least half; then its size is left as it was. False where more is to be done. A window
+ * needs no hold for it, as windows_trim goes by units; but one that is roomy does, for it may cease to be so meanwhile.
+ */
 static ALWAYS_INLINE bool run_stays(struct heap *heap, struct span *run, size_t size)
 {
     size_t had = run->size, units = run_units(size), had_units = run_units(had);
     if (size <= L2_MAX || units > had_units || run->start + size > run_touched_bytes(run)) return false;
     if (units < had_units) return had_units <= RUN_SHORT && units >= had_units / 2;
-    if (UNLIKELY(window_is_roomy(run, size) != window_is_roomy(run, had))) return false;
-    stat_add(heap, STAT_growths, size > had);
-    POKE(run->size, size);
-    return true;
+    bool window = large_is_window(run), roomy = window && window_is_roomy(run, size_min(size, had));
+    if (UNLIKELY(roomy) && !window_try(run)) return false;
+    bool same = !roomy || window_is_roomy(run, size) == window_is_roomy(run, had);
+    if (LIKELY(same)) {
+        if (window) heap->grows_long = true;
+        stat_add(heap, STAT_growths, size > had);
+        POKE(run->size, size);
+    }
+    if (roomy) window_release(run, run_mark(run_block(run)));
+    return same;
 }
 
 /* Lets a live run serve another size where it lies; false where it cannot. */
@@ -388,7 +395,7 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
             window_release(run, run_mark(run_block(run)));
             return false;
         }
-        window_want(run, units);
+        window_want(run, run_units(size)); /* as windows_trim counts them: maybe one more */
         window_huge(run, run->touched, units, false);
         struct room had = window_room(run);
         run_resize(heap, run, size, units);

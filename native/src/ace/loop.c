@@ -143,7 +143,8 @@ static bool learners_ready(uint64_t now)
 
 /* Fills in the capacities to choose from. Result: how many, two or more. Those that the bound in bytes makes equal are
  * one arm. The capacity that the knobs give takes the place of the nearest arm, so that to get a learner changes
- * nothing by itself; only what a thread holds beyond it for its bursts has to be learned again. */
+ * nothing by itself; only what a thread holds beyond it for its bursts has to be learned again. (Among many threads it
+ * changes in what measure their magazines are divided: capacity_part.) */
 static int capacity_arms(unsigned class, int64_t *settings)
 {
     int64_t bytes = (int64_t)size_max(LEARNT_BYTES, (size_t)knob(KNOB_magazine_bytes));
@@ -265,21 +266,6 @@ static void learner_decide(int number, const hak_window_t *window, int arm, uint
     decision_record(number, window, arm, reason, rss);
 }
 
-/* By how many blocks the arm misses a capacity that is in force. */
-static int64_t capacity_off(const struct learner *learner, int arm, uint32_t capacity)
-{
-    return llabs((int64_t)capacity_part((uint32_t)learner->settings[arm]) - (int64_t)capacity);
-}
-
-/* The arm of a class whose magazines hold so many blocks: of several, the one chosen last. */
-static int class_arm_of(const struct learner *learner, uint32_t capacity)
-{
-    int near = learner->arm;
-    for (int arm = 0; arm < learner->arms; arm++)
-        if (capacity_off(learner, arm, capacity) < capacity_off(learner, near, capacity)) near = arm;
-    return near;
-}
-
 /* Ends the window of a fast learner. False: the class was not used in it. */
 static bool class_window(struct learner *learner, const struct class_counts *now, hak_window_t *window)
 {
@@ -301,7 +287,7 @@ static bool class_step(unsigned class, uint64_t now, uint64_t *rss)
     hak_window_t window;
     if (learner_yields(&learners[number]) || !class_window(&learners[number], &counts, &window)) return false;
     if (*rss == 0) *rss = os_rss();
-    learner_decide(number, &window, class_arm_of(&learners[number], counts.capacity), *rss);
+    learner_decide(number, &window, learner_arm_of(&learners[number], counts.capacity), *rss);
     return true;
 }
 

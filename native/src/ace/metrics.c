@@ -6,7 +6,8 @@
 struct class_counts {
     hak_window_t window; /* counts and levels so far */
     uint64_t state;    /* a hash of all magazines: changes while the class is in use, even where every call is a hit */
-    uint32_t capacity; /* blocks, with most of those at work: owners take up a new one at their next refill or spill */
+    uint32_t capacity; /* blocks, with most of those at work, as if there were few threads: owners take up a new one at
+                          their next refill or spill */
 };
 
 static uint64_t cpu_then, cpu_told; /* when the kernel was last asked (0: not yet in this process), and what it said */
@@ -48,7 +49,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
     bool used = false;
     lock_take(&heap_lock); /* while it is held no heap changes hands */
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
-        uint32_t capacity = PEEK(heap->capacity[class]);
+        uint32_t capacity = PEEK(heap->capacity_of_few[class]);
         if (capacity == 0) continue; /* this heap never used the class */
         used = true;
         uint32_t refills = PEEK(heap->refills[class]), spills = PEEK(heap->spills[class]);
@@ -71,7 +72,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
     }
     lock_drop(&heap_lock);
     if (!used) return c; /* as most classes in most programs: the cache lines of their depots are not touched */
-    if (c.capacity == 0) c.capacity = capacity_part(magazine_capacity(class)); /* the threads that used it have ended */
+    if (c.capacity == 0) c.capacity = magazine_capacity(class); /* the threads that used it have ended */
     struct depot_counts depot = depot_read(class);
     c.window.contended = depot.contended;
     c.window.cached_bytes = (uint64_t)(held + (int64_t)depot.blocks) * classes[class].size;

@@ -311,3 +311,30 @@ PROMISE(a_string_that_grows_by_a_few_bytes_moves_seldom) {
     HOLDS(moves < 50);
     free(string);
 }
+
+/* Whatever sizes it had while pages behind it went back. */
+PROMISE(a_vector_that_shrank_and_grew_again_keeps_what_it_holds) {
+    enum { COUNT = 16, LONG = 100 * KIB };
+    char *vectors[COUNT] = {NULL};
+    for (int i = 0; i < COUNT; i++)
+        for (size_t size = LONG; size < 8 * MIB; size *= 2) memset(vectors[i] = realloc(vectors[i], size), 1, size);
+    for (int i = 0; i < COUNT; i++) vectors[i] = realloc(vectors[i], LONG / 2);
+    for (int i = 0; i < COUNT; i++) {
+        usleep(30000);
+        vectors[i] = realloc(vectors[i], 62 * KIB);
+        memset(vectors[i] = realloc(vectors[i], LONG), 2, LONG);
+    }
+    usleep(1500000);
+    for (int i = 0; i < COUNT; i++)
+        for (size_t at = 0; at < LONG; at++) HOLDS(vectors[i][at] == 2);
+    for (int i = 0; i < COUNT; i++) free(vectors[i]);
+}
+
+/* Hardened, one that grew by a byte has no more than that, so a write behind it is noticed. */
+PROMISE(what_grew_by_a_byte_has_a_quarter_more_at_most) {
+    const char *profile = getenv("HAKMEM_PROFILE");
+    bool hardened = profile != NULL && strcmp(profile, "hardened") == 0;
+    char *block = realloc(malloc(112), 113);
+    HOLDS(malloc_usable_size(block) <= (hardened ? 113 : 144));
+    free(block);
+}
