@@ -213,8 +213,9 @@ static void fuzz_malloc(struct worker *worker, struct block *block) {
 }
 
 static void fuzz_realloc(struct worker *worker, struct block *block) {
-    size_t size = random_size(worker) + 1;
-    if (next_random(worker) % 2) size = block->size + block->size / 4 + 1; /* growth, as a vector does it */
+    size_t size = random_size(worker) + 1, kind = next_random(worker) % 4, eighth = block->size / 8;
+    if (kind < 2) size = block->size + 2 * eighth + 1; /* growth, as a vector does it */
+    if (kind == 2) size = block->size - eighth + next_random(worker) % (2 * eighth + 1) + 1; /* a little more or less */
     if (size > (size_t)1 << SIZE_BITS) size = 1;
     struct block old = *block;
     let_go(&old, "realloc");
