@@ -161,7 +161,8 @@ def spans():
 
 def magazines():
     """One row per heap and size class: block_size in bytes; loaded, spare: blocks in the magazine in use and
-    in the one behind it; capacity: blocks of a magazine; depot: full magazines there, shared by all heaps."""
+    in the one behind it; capacity: the most that a magazine may hold by now (fewer than what ACE gives it,
+    where there are many threads); depot: full magazines there, shared by all heaps."""
     library = load()
     return _walk(library, "hak_magazine_t", library.lib.hak_magazine_walk, MAGAZINE)
 

@@ -498,14 +498,13 @@ static void *grow_small(struct heap *heap, void *p, size_t had, size_t size)
 }
 
 /* Moves a block. A small one that grows by less than a quarter gets a quarter more, so that one which grows in small
- * steps is copied seldom: about four bytes for each of its length. Not where its exact size is guarded. */
+ * steps is copied seldom: in all, four to six bytes for each that it has in the end. Not where sizes are guarded. */
 static void *reallocate_by_copy(void *p, size_t had, size_t size)
 {
     int saved = errno;
-    size_t more = had + had / 4;
-    bool steps = size > had && size < more && more <= L2_MAX && mode == MODE_CACHED;
-    void *fresh = steps ? allocate(more) : NULL;
-    if (fresh == NULL) errno = saved, fresh = allocate(size);
+    bool steps = size > had && size < had + had / 4 && size <= L2_MAX && mode == MODE_CACHED;
+    void *fresh = allocate(steps ? size_min(had + had / 4, L2_MAX) : size);
+    if (UNLIKELY(fresh == NULL) && steps) errno = saved, fresh = allocate(size);
     if (UNLIKELY(fresh == NULL)) {
         if (size > had) return NULL;
         errno = saved; /* a block that shrinks can stay where it lies */

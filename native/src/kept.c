@@ -22,8 +22,13 @@ static uint32_t threads_share(void)
     return share != 0 ? share : 1;
 }
 
-/* Of the bytes that each of a few threads may have, the part for each of many: together they have no more than two
- * threads a core. */
+/* Up to two a core. */
+static bool threads_are_few(void)
+{
+    return atomic_load_explicit(&heaps_alive, memory_order_relaxed) <= 2 * run_threads;
+}
+
+/* Of the bytes that each of a few threads may have, the part for each of many: together they have no more than few. */
 static size_t threads_part(size_t bytes)
 {
     uint32_t threads = atomic_load_explicit(&heaps_alive, memory_order_relaxed), few = 2 * run_threads;

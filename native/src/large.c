@@ -359,10 +359,10 @@ static void run_resize(struct heap *heap, struct span *run, size_t size, size_t 
     run_sort(run);
 }
 
-/* Lets a live run that is not short serve another size, if nothing but that changes: it needs as many units as before
- * or, of up to RUN_SHORT, at least half; then its size is left as it was. False where more is to be done. A window
- * needs no hold for it, as windows_trim goes by units; but one that is roomy does, for it may cease to be so meanwhile.
- */
+/* Lets a live run that is not short serve another size, if nothing else has to change. Either it needs as many units as
+ * before. Or it had up to RUN_SHORT and needs half of them, rounded down: then it keeps its old size. False where more
+ * is to be done. A window is not held for this, as windows_trim goes by units, unless it is roomy: the new size may
+ * change that, and so may a trim meanwhile. */
 static ALWAYS_INLINE bool run_stays(struct heap *heap, struct span *run, size_t size)
 {
     size_t had = run->size, units = run_units(size), had_units = run_units(had);

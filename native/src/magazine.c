@@ -24,19 +24,17 @@ static uint32_t magazine_capacity(unsigned class)
     return learnt != 0 ? learnt : magazine_fits(class, (size_t)knob(KNOB_magazine_bytes));
 }
 
-/* Of the blocks that ACE gives a magazine of the class, those for one of as many threads as there are: fewer in the
- * same measure as of other magazines, but twice as many, for it has learnt that they pay. */
+/* What ACE gives a magazine, divided where there are many threads: as other magazines are, but each gets twice the
+ * part, for ACE has learnt that it pays. */
 static uint32_t capacity_part(unsigned class, uint32_t blocks)
 {
     size_t bytes = (size_t)knob(KNOB_magazine_bytes), part = threads_part(bytes);
-    if (LIKELY(part == bytes)) return blocks;
-    uint32_t most = 2 * blocks * magazine_fits(class, part) / magazine_fits(class, bytes);
-    return (uint32_t)size_min(size_max(most, MAGAZINE_MIN), blocks);
+    return (uint32_t)size_min(size_max(2 * blocks * part / bytes, magazine_fits(class, part)), blocks);
 }
 
-/* The capacity for one thread of `bytes`: more of a class that goes to the depot and comes back in bursts, or of which
- * it has now more and now less free than a magazine holds, up to as many blocks as make an exchange cost each of them
- * little. */
+/* The capacity for a thread that may have so many bytes of the class: more where that goes to the depot and comes back
+ * in bursts, or where the thread has now more and now less free than a magazine holds, up to as many blocks as make an
+ * exchange cost each of them little. */
 static uint32_t capacity_with_bursts(const struct heap *heap, unsigned class, size_t bytes)
 {
     uint32_t capacity = magazine_fits(class, bytes), bursts = heap->bursts[class];
@@ -45,19 +43,20 @@ static uint32_t capacity_with_bursts(const struct heap *heap, unsigned class, si
     return (uint32_t)size_max(size_min(most, MAGAZINE_BURST), capacity);
 }
 
-/* The capacity for one thread; less where there are many, most of which rest with what they hold. */
-static uint32_t heap_capacity(const struct heap *heap, unsigned class)
-{
-    uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
-    if (learnt != 0) return capacity_part(class, learnt);
-    return capacity_with_bursts(heap, class, threads_part((size_t)knob(KNOB_magazine_bytes)));
-}
-
-/* The same, as if there were few threads: what ACE takes for the arm in force. */
+/* The capacity for one of few threads: what ACE takes for the arm in force, however many there are. */
 static uint32_t heap_capacity_of_few(const struct heap *heap, unsigned class)
 {
     uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
     return learnt != 0 ? learnt : capacity_with_bursts(heap, class, (size_t)knob(KNOB_magazine_bytes));
+}
+
+/* The capacity for one thread; less where there are many, most of which rest with what they hold. */
+static uint32_t heap_capacity(const struct heap *heap, unsigned class)
+{
+    if (LIKELY(threads_are_few())) return heap_capacity_of_few(heap, class);
+    uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
+    if (learnt != 0) return capacity_part(class, learnt);
+    return capacity_with_bursts(heap, class, threads_part((size_t)knob(KNOB_magazine_bytes)));
 }
 
 /* --- how much a magazine holds, whence it comes and where it goes ------------------------------------------------- */
@@ -111,8 +110,9 @@ static void bin_load(struct heap *heap, unsigned class, uint32_t limit)
 {
     struct bin *bin = &heap->bins.small[class];
     struct magazine *loaded = &heap->loaded[class];
-    POKE(heap->capacity[class], (uint16_t)heap_capacity(heap, class));
-    POKE(heap->capacity_of_few[class], (uint16_t)heap_capacity_of_few(heap, class));
+    uint32_t of_few = heap_capacity_of_few(heap, class);
+    POKE(heap->capacity_of_few[class], (uint16_t)of_few);
+    POKE(heap->capacity[class], (uint16_t)(LIKELY(threads_are_few()) ? of_few : heap_capacity(heap, class)));
     POKE(bin->top, loaded->slots + 1 + loaded->blocks);
     POKE(bin->limit, loaded->slots + 1 + size_min(limit, loaded->room));
 }

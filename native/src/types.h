@@ -410,7 +410,7 @@ struct heap {
     struct magazine loaded[CLASSES];    /* the slots that bins point into; the bin says how many blocks */
     struct magazine spare[CLASSES];     /* the magazine behind it, once full; or freed blocks that are kept apart */
     uintptr_t *slots, *slots_end;       /* free ones for magazines: behind the heap, then mapped elsewhere */
-    uint16_t capacity[CLASSES];         /* in force; taken from the knobs at a refill or spill */
+    uint16_t capacity[CLASSES];         /* in force; from the knobs or ACE, at a refill or spill */
     uint16_t capacity_of_few[CLASSES];  /* what it would be if there were few threads */
     uint8_t lent[CLASSES - WIDE_CLASS]; /* requests that longer classes might serve, modulo NEAR_MANY */
     uint8_t short_lent[RUN_SHORT + 1];  /* requests that longer short runs served, by units; the same modulo */

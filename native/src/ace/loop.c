@@ -144,7 +144,7 @@ static bool learners_ready(uint64_t now)
 /* Fills in the capacities to choose from. Result: how many, two or more. Those that the bound in bytes makes equal are
  * one arm. The capacity that the knobs give takes the place of the nearest arm, so that to get a learner changes
  * nothing by itself; only what a thread holds beyond it for its bursts has to be learned again. (Among many threads it
- * changes in what measure their magazines are divided: capacity_part.) */
+ * may have up to twice as much from then on: capacity_part.) */
 static int capacity_arms(unsigned class, int64_t *settings)
 {
     int64_t bytes = (int64_t)size_max(LEARNT_BYTES, (size_t)knob(KNOB_magazine_bytes));

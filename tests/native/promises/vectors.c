@@ -332,8 +332,8 @@ PROMISE(a_vector_that_shrank_and_grew_again_keeps_what_it_holds) {
 
 /* Hardened, one that grew by a byte has no more than that, so a write behind it is noticed. */
 PROMISE(what_grew_by_a_byte_has_a_quarter_more_at_most) {
-    const char *profile = getenv("HAKMEM_PROFILE");
-    bool hardened = profile != NULL && strcmp(profile, "hardened") == 0;
+    const char *(*profile)(void) = (const char *(*)(void))library("hak_profile");
+    bool hardened = strcmp(profile(), "hardened") == 0;
     char *block = realloc(malloc(112), 113);
     HOLDS(malloc_usable_size(block) <= (hardened ? 113 : 144));
     free(block);
