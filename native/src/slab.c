@@ -121,7 +121,7 @@ static bool slabs_are_sparse(const struct class_slabs *slabs, unsigned class, ui
 static void partial_link(struct class_slabs *slabs, struct span *slab)
 {
     bool last = slab->quiet == SLAB_STRIPPED;
-    slab->place = SLAB_PARTIAL;
+    POKE(slab->place, SLAB_PARTIAL);
     slab->prev = last ? slabs->last : NULL;
     slab->next = last ? NULL : slabs->partial;
     if (slab->prev != NULL) slab->prev->next = slab;
@@ -132,7 +132,7 @@ static void partial_link(struct class_slabs *slabs, struct span *slab)
 
 static void partial_unlink(struct class_slabs *slabs, struct span *slab)
 {
-    slab->place = SLAB_NOWHERE;
+    POKE(slab->place, SLAB_NOWHERE);
     if (slabs->cursor == slab) slabs->cursor = slab->next;
     if (slab->prev != NULL) slab->prev->next = slab->next;
     else POKE(slabs->partial, slab->next);
@@ -152,24 +152,21 @@ static void slab_begin(struct span *slab, unsigned class, uint32_t part, uint64_
 {
     slab->class = (uint8_t) class;
     slab->part = (uint8_t)part;
-    slab->place = SLAB_NOWHERE;
+    POKE(slab->place, SLAB_NOWHERE);
     slab->carved = slab->returned = slab->heap = slab->lifeless = 0;
     slab->bare = slab->quiet = 0;
-    if (words != NULL) slab->words = words;
-    else slab->word = 0;
+    slab->words = words != NULL ? words : &slab->word;
+    slab->word = 0;
 }
-
-/* The bits of the slab's returned blocks. Those of blocks that begin in a bare part are not set. */
-static ALWAYS_INLINE uint64_t *slab_words(struct span *slab) { return slab_is_tiny(slab) ? slab->words : &slab->word; }
 
 static size_t slab_words_count(const struct span *slab) { return ((size_t)classes[slab->class].slab_blocks + 63) / 64; }
 
-static bool slab_is_marked(struct span *slab, size_t index) { return bit_of(slab_words(slab), index); }
+static bool slab_is_marked(struct span *slab, size_t index) { return bit_of(slab->words, index); }
 
 /* Marks some blocks of one word. Ends the program where one is marked already. */
 static ALWAYS_INLINE void slab_mark(struct span *slab, size_t word, uint64_t bits)
 {
-    uint64_t *at = &slab_words(slab)[word], twice = *at & bits;
+    uint64_t *at = &slab->words[word], twice = *at & bits;
     if (UNLIKELY(twice != 0)) fatal("block freed twice", slab_block(slab, word * 64 + lowest_bit(twice)));
     *at |= bits;
 }
@@ -329,7 +326,7 @@ static void slab_expect_bare(const struct span *slab, uintptr_t block)
 /* Marks a block as returned, by its bit and its first word. Ends the program where it is marked already. */
 static ALWAYS_INLINE void slab_put(struct span *slab, uintptr_t block, size_t index)
 {
-    uint64_t *word = &slab_words(slab)[index / 64];
+    uint64_t *word = &slab->words[index / 64];
     if (UNLIKELY((*word >> index % 64 & 1) != 0)) fatal("block freed twice", block);
     *word |= UINT64_C(1) << index % 64;
     link_set(block, LIST_END);
@@ -358,8 +355,8 @@ static void slab_dress(struct span *slab, unsigned part)
 static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t n = (uint32_t)size_min(wanted, slab->returned);
-    uint64_t *words = slab_words(slab), word = 0, count = slab_words_count(slab);
-    slab->quiet = 0;
+    uint64_t *words = slab->words, word = 0, count = slab_words_count(slab);
+    POKE(slab->quiet, 0);
     for (uint32_t i = n; i-- > 0;) {
         while (words[word] == 0) {
             if (++word < count) continue;
@@ -370,6 +367,7 @@ static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
         words[word] &= words[word] - 1;
         if (UNLIKELY(slab->bare != 0))
             for (uint32_t bare; (bare = slab->bare & slab_parts(slab, block)) != 0;) slab_dress(slab, lowest_bit(bare));
+        __builtin_prefetch((void *)block, 1);
         POKE(slots[i], block);
     }
     POKE(slab->returned, slab->returned - n);
@@ -383,7 +381,7 @@ static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 static NOINLINE bool slab_given(struct class_slabs *slabs, struct span *slab)
 {
     if (UNLIKELY(slab->quiet == SLAB_STRIPPED && slab->place == SLAB_PARTIAL)) partial_unlink(slabs, slab);
-    slab->quiet = 0;
+    POKE(slab->quiet, 0);
     if (slab->returned == slab->carved) {
         if (slab->place == SLAB_PARTIAL) partial_unlink(slabs, slab);
         return true;
@@ -407,25 +405,24 @@ static ALWAYS_INLINE bool slab_give(struct class_slabs *slabs, struct span *slab
 
 /* As slab_of, for a block that no bound covers: one in the unit of index 0, which is NULL's. Ends the program for all
  * others. */
-static COLD struct span *slab_search(unsigned class, uintptr_t block, size_t *index)
+static COLD struct span *slab_search(unsigned class, uintptr_t block)
 {
     struct span *slab = span_of(block);
     if (slab == NULL || slab->kind != SPAN_SLAB || slab->class != class) fatal("free list overwritten", block);
-    if (!slab_finds(slab, block, index)) fatal("free of no block", block);
+    if (!slab_has(slab, block)) fatal("free of no block", block);
     return slab;
 }
 
 /* The slab of a freed block, and the block's index in it: the upper half of the product by which free tells blocks
  * (sizeclass.c). Ends the program for what is no block of the class. */
-static ALWAYS_INLINE struct span *slab_of(unsigned class, struct layout layout, uintptr_t block, size_t *index)
+static struct span *slab_of(unsigned class, uintptr_t block, uint32_t *index)
 {
+    struct layout layout = owners.layout[class];
     uint64_t product = (uint64_t)((uint32_t)block & layout.within) * layout.start;
-    if (UNLIKELY((uint32_t)product >= PEEK(owners.bound[map_index(block)]))) return slab_search(class, block, index);
-    size_t offset = block - arenas[0].base;
-    bool first = LIKELY(offset < PEEK(arenas[0].bytes)); /* arena, where a tiny slab is found by its one unit */
-    struct span *slab = first && class < TINY_CLASSES ? &arenas[0].spans[offset >> UNIT_SHIFT] : span_of(block);
+    *index = (uint32_t)(product >> 32);
+    if (UNLIKELY((uint32_t)product >= PEEK(owners.bound[map_index(block)]))) return slab_search(class, block);
+    struct span *slab = span_of(block);
     if (UNLIKELY(slab == NULL || slab->class != class)) fatal("free list overwritten", block);
-    *index = product >> 32;
     return slab;
 }
 
@@ -443,7 +440,7 @@ static void heap_abandon(struct heap *heap, unsigned class, uint64_t now)
     heap->current[class] = NULL;
     struct class_slabs *slabs = slabs_of(slab);
     lock_take(&slabs->lock);
-    slab->place = SLAB_NOWHERE;
+    POKE(slab->place, SLAB_NOWHERE);
     POKE(slab->heap, 0);
     bool whole = slab->returned == slab->carved;
     if (!whole && slab_has_blocks(slab)) partial_link(slabs, slab);
@@ -451,25 +448,65 @@ static void heap_abandon(struct heap *heap, unsigned class, uint64_t now)
     if (whole) slab_delete(slab, now);
 }
 
+/* The state of most slabs to which blocks return: listed in this part, with all their pages, and not quiet. */
+static uint64_t slab_usual(unsigned class, uint8_t part)
+{
+    const uint8_t bytes[sizeof(uint64_t)] = {[offsetof(struct span, kind)] = SPAN_SLAB,
+                                             [offsetof(struct span, class)] = (uint8_t) class,
+                                             [offsetof(struct span, place)] = SLAB_PARTIAL,
+                                             [offsetof(struct span, part)] = part};
+    uint64_t state;
+    memcpy(&state, bytes, sizeof state);
+    return state;
+}
+
+/* Returns blocks, as slab_of and slab_give would, up to the first of which the slab is not as most are (slab_usual),
+ * and of one unit of the first arena, or would be whole by that. Under the part's class lock. Result: how many. */
+static NOINLINE uint32_t slabs_give_usual(unsigned class, uint8_t part, const uintptr_t *slots, uint32_t blocks)
+{
+    uint64_t usual = slab_usual(class, part);
+    const struct layout layout = owners.layout[class];
+    const uint32_t *bounds = owners.bound;
+    const uintptr_t base = arenas[0].base, end = LIST_END + link_key;
+    const size_t bytes = PEEK(arenas[0].bytes);
+    struct span *spans = arenas[0].spans;
+    uint32_t n = 0;
+    for (; n < blocks && layout.within == UNIT_BYTES - 1; n++) {
+        uintptr_t block = slots[n], offset = block - base;
+        uint64_t product = (uint64_t)((uint32_t)block & layout.within) * layout.start;
+        if (UNLIKELY(!slot_is_right(&slots[n]) || (uint32_t)product >= PEEK(bounds[map_index(block)]))) break;
+        struct span *slab = &spans[offset >> UNIT_SHIFT];
+        if (UNLIKELY(offset >= bytes || PEEK(slab->state) != usual)) break;
+        uint32_t returned = slab->returned + 1;
+        uint64_t *word = &slab->words[product >> 38], marked = *word | UINT64_C(1) << (product >> 32) % 64;
+        if (UNLIKELY(returned == slab->carved || marked == *word)) break;
+        *word = marked;
+        block_words(block)[0] = end;
+        POKE(slab->returned, returned);
+    }
+    return n;
+}
+
 /* Returns the blocks in so many slots, each to its slab. Result: bytes. A block that is not free, or none of ours, ends
  * the program. */
 static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t blocks, uint64_t now)
 {
-    struct layout layout = owners.layout[class];
-    size_t bytes = (size_t)blocks * classes[class].size, index;
+    size_t bytes = (size_t)blocks * classes[class].size;
     atomic_fetch_add_explicit(&returned_bytes, bytes, memory_order_relaxed);
     for (uint32_t n = 0; n < blocks;) {
+        uint32_t index, begin = n, end = (uint32_t)size_min(n + 64, blocks);
         slot_expect_right(&slots[n]);
-        struct span *slab = slab_of(class, layout, slots[n], &index), *whole = NULL;
+        struct span *slab = slab_of(class, slots[n], &index), *whole = NULL;
         const uint8_t part = slab->part; /* blocks of one part in a row share a hold of its lock */
         struct class_slabs *slabs = &class_slabs[part][class];
-        uint32_t begin = n, end = (uint32_t)size_min(n + 64, blocks);
         lock_take(&slabs->lock);
-        while (true) {
+        while (whole == NULL) {
             if (slab_give(slabs, slab, slots[n], index)) whole = slab;
-            if (++n == end || whole != NULL) break;
+            n++;
+            n += slabs_give_usual(class, part, slots + n, end - n);
+            if (n == end) break;
             slot_expect_right(&slots[n]);
-            slab = slab_of(class, layout, slots[n], &index);
+            slab = slab_of(class, slots[n], &index);
             if (UNLIKELY(slab->part != part)) break;
         }
         POKE(slabs->returned, slabs->returned + n - begin);
@@ -528,7 +565,7 @@ static uint32_t slabs_fill(struct heap *heap, unsigned class, uint32_t wanted, u
         slab = slab_new(class, heap_part(heap));
         heap->current[class] = slab;
         if (slab == NULL) return slabs_take_any(heap, class, wanted, slots);
-        slab->place = SLAB_CURRENT;
+        POKE(slab->place, SLAB_CURRENT);
         POKE(slab->heap, heap->number);
     }
     uint32_t n = slab_carve(slab, wanted, slots);

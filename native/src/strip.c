@@ -59,11 +59,11 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab)
 {
     uint64_t free[MARKS_WORDS];
     size_t words = slab_words_count(slab);
-    memcpy(free, slab_words(slab), words * sizeof *free);
-    memset(slab_words(slab), 0, words * sizeof *free);
+    memcpy(free, slab->words, words * sizeof *free);
+    memset(slab->words, 0, words * sizeof *free);
     uint32_t returned = slab->returned;
     partial_unlink(slabs, slab);
-    slab->place = SLAB_CURRENT;
+    POKE(slab->place, SLAB_CURRENT);
     lock_drop(&slabs->lock); /* only `returned` and the bits change meanwhile */
     uint32_t idle = slab_idle_parts(slab, free) & ~slab->bare;
     slab_expect_idle(slab, free, idle);
@@ -78,8 +78,8 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab)
     lock_take(&slabs->lock);
     POKE(slab->bare, (uint16_t)(slab->bare | gone));
     for (size_t w = 0; w < words; w++) slab_mark(slab, w, free[w]);
-    slab->place = SLAB_NOWHERE;
-    slab->quiet = slab->returned == returned ? SLAB_STRIPPED : 0;
+    POKE(slab->place, SLAB_NOWHERE);
+    POKE(slab->quiet, slab->returned == returned ? SLAB_STRIPPED : 0);
     if (slab->quiet == 0) POKE(slabs_due, true);
     size_t bytes = (size_t)__builtin_popcount(gone) << slab_part_shift(slab);
     bool whole = slab->returned == slab->carved;
@@ -107,10 +107,10 @@ static size_t slabs_strip_list(struct class_slabs *slabs, bool all, size_t *most
             *most -= 1;
         } else if (ripe && !half) {
             partial_unlink(slabs, slab);
-            slab->quiet = SLAB_STRIPPED;
+            POKE(slab->quiet, SLAB_STRIPPED);
             partial_link(slabs, slab);
         } else {
-            if (!ripe) slab->quiet++;
+            if (!ripe) POKE(slab->quiet, (uint16_t)(slab->quiet + 1));
             POKE(slabs_due, true);
         }
         if (++seen % 64 != 0) continue;

@@ -244,33 +244,36 @@ enum run_life { RUN_FREE = 0, RUN_HELD = 2, RUN_KEPT = 4 /* times the number of 
 
 /* A pair of cache lines each, or two threads at neighbouring slabs would take each other's descriptor away. */
 struct span {
-    _Alignas(CACHE_PAIR) uint8_t kind; /* enum span_kind; inside: see back */
-    uint8_t class;                     /* slab: its class */
-    uint8_t place;                     /* enum slab_place, or enum run_place */
-    union {
-        uint8_t zeroed; /* run, free span: never written since the kernel gave it */
-        uint8_t part;   /* slab: in whose list it waits: the part of the thread that took it new */
-    };
-    uint32_t back;  /* units to the span's first one; kept in every unit of a slab, else in the last one */
-    uint32_t units; /* length in units, in the first descriptor */
-    union {
-        uint32_t touched;   /* run, free span: units from the start that may hold pages */
-        struct {            /* slab; under the class lock */
-            uint16_t bare;  /* bit i: part i need hold no pages; free blocks that begin there are not marked */
-            uint16_t quiet; /* rounds since a block came or went, then SLAB_STRIPPED */
+    _Alignas(CACHE_PAIR) union {
+        struct {
+            uint8_t kind;  /* enum span_kind; inside: see back */
+            uint8_t class; /* slab: its class */
+            uint8_t place; /* enum slab_place, or enum run_place */
+            union {
+                uint8_t zeroed; /* run, free span: never written since the kernel gave it */
+                uint8_t part;   /* slab: in whose list it waits: the part of the thread that took it new */
+            };
+            union {
+                uint32_t touched;   /* run, free span: units from the start that may hold pages */
+                struct {            /* slab; under the class lock */
+                    uint16_t bare;  /* bit i: part i need hold no pages; free blocks that begin there are not marked */
+                    uint16_t quiet; /* rounds since a block came or went, then SLAB_STRIPPED */
+                };
+            };
         };
+        uint64_t state; /* slab: all of these at once */
     };
+    uint32_t back;     /* units to the span's first one; kept in every unit of a slab, else in the last one */
+    uint32_t units;    /* length in units, in the first descriptor */
     uintptr_t address; /* of the first byte */
     union {
         struct {               /* slab */
             uint32_t carved;   /* blocks ever handed out; written by the carving heap, else under the class lock */
             uint32_t returned; /* blocks that are back; under the class lock, as the bits: i is set, block i is back */
-            union {
-                uint64_t *words; /* tiny */
-                uint64_t word;   /* L2 */
-            };
+            uint64_t *words;   /* the bits: a row of marks.c, or `word` */
             uint32_t lifeless; /* always 0: a run has its word of life here */
             uint32_t heap;     /* number of the heap that carves it, 0 none */
+            uint64_t word;     /* bits of a slab of few blocks, an L2 slab */
         };
         struct { /* run */
             union {
