@@ -35,6 +35,7 @@ static void depot_push(struct depot *depot, unsigned row, struct chain chain)
     POKE(depot->magazines, depot->magazines + 1);
     POKE(depot->blocks, depot->blocks + chain.blocks);
     POKE(depot->pushes, depot->pushes + 1);
+    if (PEEK(depot->wanted) != 0) POKE(depot->wanted, PEEK(depot->wanted) - 1);
     if (depot->pushes % DEPOT_TURN == 0) {
         POKE(depot->idle, depot->least);
         POKE(depot->least, depot->magazines);
@@ -82,21 +83,20 @@ static uint32_t depot_idle_blocks(const struct depot *depot)
     return magazines != 0 ? (uint32_t)((uint64_t)depot_idle(depot) * PEEK(depot->blocks) / magazines) : 0;
 }
 
-/* Did somebody ask for a magazine within this turn of pushes? */
-static bool depot_is_wanted(const struct depot *depot)
+/* Somebody asks for a magazine, and may come back for one more of those that are pushed from now on. An update that is
+ * lost does no harm. */
+static void depot_ask(struct depot *depot)
 {
-    uint32_t asked = PEEK(depot->asked);
-    return asked != 0 && (uint32_t)PEEK(depot->pushes) + 1 - asked < DEPOT_TURN;
+    if (PEEK(depot->wanted) < DEPOT_TURN) POKE(depot->wanted, PEEK(depot->wanted) + 1);
 }
 
-static void depot_ask(struct depot *depot) { POKE(depot->asked, (uint32_t)PEEK(depot->pushes) | 1); }
-
-/* How many magazines of a part others may take, until they need a new slab (depot_find_few): all, or only the idle ones
- * where the owner comes back for its own. Taking what another thread would have taken back mixes their blocks for good:
- * neighbours in one page then belong to two cores, and the prefetches of each disturb the other. */
+/* How many magazines of a part others may take, until they need a new slab (depot_find_few): those that its owner did
+ * not ask for as often as it pushes them, and idle ones. Taking what another thread would have taken back mixes their
+ * blocks for good: neighbours in one page then belong to two cores, and the prefetches of each disturb the other. */
 static uint32_t depot_spare(const struct depot *depot)
 {
-    return depot_is_wanted(depot) ? depot_idle(depot) : PEEK(depot->magazines);
+    uint32_t magazines = PEEK(depot->magazines), wanted = PEEK(depot->wanted);
+    return (uint32_t)size_max(depot_idle(depot), magazines - size_min(wanted, magazines));
 }
 
 /* A full magazine: from the thread's own part or else from another, beginning where one was found last; a chain of 0

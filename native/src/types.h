@@ -134,7 +134,7 @@
 #define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long: others leave its list alone */
 #define PARTS 8u                         /* into which what threads share is divided: depots, lists of slabs */
 #define DEPOT_FEW 4u                     /* a part with no more magazines serves others that need a new slab */
-#define DEPOT_TURN 16u                   /* pushes; an owner that asked for none in so many does not want them back */
+#define DEPOT_TURN 16u                   /* pushes; at most so many magazines are counted as wanted back */
 #define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: an arena's range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
@@ -349,8 +349,8 @@ struct depot {
     _Atomic uint32_t contended;            /* times the lock was not free at once */
     uintptr_t top;                         /* head of the uppermost magazine, as in struct chain */
     uint32_t magazines, blocks;
-    uint32_t low;   /* fewest magazines since the last trim: so many were of no use */
-    uint32_t asked; /* `pushes` when the owner, or of short runs anybody, last asked for one, made odd; 0: never */
+    uint32_t low;         /* fewest magazines since the last trim: so many were of no use */
+    uint32_t wanted;      /* that the owner, or of short runs anybody, asked for; less one by each push */
     uint32_t least, idle; /* fewest magazines in this turn of DEPOT_TURN pushes, and in the last one */
     uint64_t pushes, pops;
     size_t told; /* bytes that the sum over all depots counts for this one */
