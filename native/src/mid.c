@@ -369,7 +369,7 @@ static void runs_taken(struct heap *heap)
 {
     if (UNLIKELY(runs_given_many(heap))) heap_regret(heap, &heap->peaks, PEAKS_MAX);
     shorts_bound(heap, shorts_bytes());
-    heap->run_given = 0;
+    heap->run_given = heap->shorts_kept = 0;
 }
 
 static _Atomic size_t window_units; /* that may hold pages: in free growth windows, and spare ones in live ones */

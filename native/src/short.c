@@ -16,6 +16,30 @@ static void runs_count(struct heap *heap, uint32_t runs)
     if (UNLIKELY(PEEK(heap->run_round) >= RUN_ROUND)) mid_age(heap);
 }
 
+/* A thread that tears down what it had holds less in hand, until it takes runs again: from its lists, where the others
+ * go, they can be collected while it rests. The hand of one that soon took them again stays full for longer. */
+static bool shorts_fell(const struct heap *heap)
+{
+    return heap->shorts_kept == SHORTS_KEPT_MANY << heap->shorts_bursts;
+}
+
+static void shorts_fall(struct heap *heap)
+{
+    heap->shorts_kept++;
+    if (LIKELY(!shorts_fell(heap))) return;
+    shorts_limit(heap, size_min(heap->short_bytes, shorts_bytes() / 4));
+    heap->given_ns = os_tick_ns();
+}
+
+static void shorts_rise(struct heap *heap)
+{
+    if (UNLIKELY(shorts_fell(heap))) {
+        heap_regret(heap, &heap->shorts_bursts, SHORTS_BURSTS_MAX);
+        if (!runs_given_many(heap)) shorts_limit(heap, shorts_bytes());
+    }
+    heap->shorts_kept = 0;
+}
+
 /* Makes room in hand for short runs of this length: those freed last are kept with accounts, as many as may be. Their
  * first words name their descriptors meanwhile (kept_expect), and free would still take them. False where none may
  * be. */
@@ -23,7 +47,8 @@ static NOINLINE bool shorts_keep(struct heap *heap, size_t length)
 {
     struct kept *kept = &heap->kept;
     size_t longest = (length + 1) << UNIT_SHIFT;
-    uint32_t leaving = shorts_leaving(heap, length), runs = 0;
+    uint32_t runs = 0;
+    uint32_t leaving = shorts_fell(heap) ? (uint32_t)shorts_count(heap, length) : shorts_leaving(heap, length);
     kept_enter(kept);
     for (; runs < leaving && kept->bytes + longest <= heap->run_allowed; runs++) {
         struct span *run = short_run(heap, length);
@@ -33,6 +58,7 @@ static NOINLINE bool shorts_keep(struct heap *heap, size_t length)
     }
     kept_leave_fuller(kept);
     runs_count(heap, runs);
+    if (runs != 0 && !shorts_fell(heap)) shorts_fall(heap);
     return runs != 0;
 }
 
@@ -42,6 +68,7 @@ static NOINLINE uintptr_t shorts_unkeep(struct heap *heap, size_t length)
 {
     struct kept *kept = &heap->kept;
     struct bin *bin = &heap->bins.shorts[length];
+    shorts_rise(heap);
     size_t half = (size_t)(bin->limit - bin->top + 1) / 2;
     uintptr_t block = 0;
     kept_enter(kept);

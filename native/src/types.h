@@ -55,7 +55,9 @@
 #define AGE_MOST 8u                          /* a free span so many times as long as what joins it keeps its age */
 #define RUN_SHORT 8u                         /* units; up to here a thread has a few runs in hand, without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length that it has in hand, at most */
-#define SHORTS_PASSED 16u                    /* magazines of short runs of a length that wait for others */
+#define SHORTS_KEPT_MANY 8u  /* times in a row that short runs left the hand for its lists, until it falls */
+#define SHORTS_BURSTS_MAX 4u /* doublings of that */
+#define SHORTS_PASSED 16u    /* magazines of short runs of a length that wait for others */
 #define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 runs of one unit */
 #define ROWS (CLASSES + RUN_SHORT + 1)                /* of bins: by class, then short runs by units */
 /* What a thread keeps besides (mid_allow): at most RUN_TIMES the bytes that its callers have, and RUN_MORE times what
@@ -426,6 +428,8 @@ struct heap {
     uint32_t run_round;       /* runs that left the hand, or were longer, since they last aged; or RUN_ENDED */
     size_t run_allowed;       /* bytes of runs that it may keep */
     size_t short_bytes;       /* bytes of short runs of each length that may be in hand */
+    uint8_t shorts_kept;      /* times in a row that some left the hand for its lists, until it fell */
+    uint8_t shorts_bursts;    /* times that it soon took runs after that, up to SHORTS_BURSTS_MAX */
     const struct span *fresh; /* large run, untouched before, that was handed out last */
     size_t grown_bytes; /* copied for small blocks that grew and found no window, since it last asked for a new one */
     bool grows_long;    /* its last block in a window became longer than GROWN_SMALL */

@@ -41,14 +41,12 @@ PROMISE(what_held_a_peak_of_32_byte_blocks_goes_back) {
     expect_at_most(before + PEAK / 32);
 }
 
-/* Sizes of all classes, freed in no order: hardly a page of theirs stays with a thread that rests. */
-PROMISE(a_small_peak_of_many_sizes_goes_back) {
-    enum { SMALL_PEAK = 48 * MIB };
+static void give_back_small(size_t peak, size_t least, unsigned doublings, long part) {
     memset(blocks, 0, sizeof blocks);
     long before = resident_bytes();
     size_t count = 0;
-    for (size_t bytes = 0, size; bytes < SMALL_PEAK; bytes += size) {
-        size = (size_t)20 << next_random() % 9;
+    for (size_t bytes = 0, size; bytes < peak; bytes += size) {
+        size = least << next_random() % doublings;
         size += next_random() % size;
         memset(blocks[count++] = malloc(size), 1, size);
     }
@@ -58,8 +56,12 @@ PROMISE(a_small_peak_of_many_sizes_goes_back) {
         *other = block;
     }
     for (size_t i = 0; i < count; i++) free(blocks[i]);
-    expect_at_most(before + SMALL_PEAK / 8);
+    expect_at_most(before + (long)peak / part);
 }
+
+/* Sizes of all classes, freed in no order: hardly a page of theirs stays with a thread that rests. */
+PROMISE(a_small_peak_of_many_sizes_goes_back) { give_back_small(48 * MIB, 20, 9, 8); }
+PROMISE(a_small_peak_of_20_to_300_kib_goes_back) { give_back_small(32 * MIB, 20 * KIB, 4, 10); }
 
 /* Values that grow from phase to phase: what the old sizes left serves the new ones. */
 PROMISE(sizes_that_drift_leave_little_behind) {
