@@ -108,6 +108,7 @@ static void heap_flush(struct heap *heap, uint64_t now)
     memset(heap->apart, 0, sizeof heap->apart);
     heap->given_bytes = heap->peaks = heap->gave_all = heap->homed = 0;
     heap->grown_bytes = heap->grows_long = heap->shorts_kept = heap->shorts_bursts = 0;
+    shorts_limit(heap, shorts_bytes());
 }
 
 /* Frees the heap of a thread that ended unheard. Under heap_lock. */

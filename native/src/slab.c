@@ -155,18 +155,21 @@ static void slab_begin(struct span *slab, unsigned class, uint32_t part, uint64_
     POKE(slab->place, SLAB_NOWHERE);
     slab->carved = slab->returned = slab->heap = slab->lifeless = 0;
     slab->bare = slab->quiet = 0;
-    slab->words = words != NULL ? words : &slab->word;
-    slab->word = 0;
+    if (words != NULL) slab->words = words;
+    else slab->word = 0;
 }
+
+/* The bits of the slab's returned blocks. Those of blocks that begin in a bare part are not set. */
+static ALWAYS_INLINE uint64_t *slab_words(struct span *slab) { return slab_is_tiny(slab) ? slab->words : &slab->word; }
 
 static size_t slab_words_count(const struct span *slab) { return ((size_t)classes[slab->class].slab_blocks + 63) / 64; }
 
-static bool slab_is_marked(struct span *slab, size_t index) { return bit_of(slab->words, index); }
+static bool slab_is_marked(struct span *slab, size_t index) { return bit_of(slab_words(slab), index); }
 
 /* Marks some blocks of one word. Ends the program where one is marked already. */
 static ALWAYS_INLINE void slab_mark(struct span *slab, size_t word, uint64_t bits)
 {
-    uint64_t *at = &slab->words[word], twice = *at & bits;
+    uint64_t *at = &slab_words(slab)[word], twice = *at & bits;
     if (UNLIKELY(twice != 0)) fatal("block freed twice", slab_block(slab, word * 64 + lowest_bit(twice)));
     *at |= bits;
 }
@@ -326,7 +329,7 @@ static void slab_expect_bare(const struct span *slab, uintptr_t block)
 /* Marks a block as returned, by its bit and its first word. Ends the program where it is marked already. */
 static ALWAYS_INLINE void slab_put(struct span *slab, uintptr_t block, size_t index)
 {
-    uint64_t *word = &slab->words[index / 64];
+    uint64_t *word = &slab_words(slab)[index / 64];
     if (UNLIKELY((*word >> index % 64 & 1) != 0)) fatal("block freed twice", block);
     *word |= UINT64_C(1) << index % 64;
     link_set(block, LIST_END);
@@ -355,7 +358,7 @@ static void slab_dress(struct span *slab, unsigned part)
 static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t n = (uint32_t)size_min(wanted, slab->returned);
-    uint64_t *words = slab->words, word = 0, count = slab_words_count(slab);
+    uint64_t *words = slab_words(slab), word = 0, count = slab_words_count(slab);
     POKE(slab->quiet, 0);
     for (uint32_t i = n; i-- > 0;) {
         while (words[word] == 0) {
@@ -460,11 +463,13 @@ static uint64_t slab_usual(unsigned class, uint8_t part)
     return state;
 }
 
-/* Returns blocks, as slab_of and slab_give would, up to the first of which the slab is not as most are (slab_usual),
- * and of one unit of the first arena, or would be whole by that. Under the part's class lock. Result: how many. */
+/* Returns blocks as slab_of and slab_give would, until one is damaged, free already or none of ours, or its slab is not
+ * as most are: of one unit of the first arena, in the usual state, and not whole by that block. Nothing is done for
+ * that one. Under the part's class lock. Result: how many. */
 static NOINLINE uint32_t slabs_give_usual(unsigned class, uint8_t part, const uintptr_t *slots, uint32_t blocks)
 {
-    uint64_t usual = slab_usual(class, part);
+    const uint64_t usual = slab_usual(class, part);
+    const bool tiny = class < TINY_CLASSES;
     const struct layout layout = owners.layout[class];
     const uint32_t *bounds = owners.bound;
     const uintptr_t base = arenas[0].base, end = LIST_END + link_key;
@@ -478,7 +483,8 @@ static NOINLINE uint32_t slabs_give_usual(unsigned class, uint8_t part, const ui
         struct span *slab = &spans[offset >> UNIT_SHIFT];
         if (UNLIKELY(offset >= bytes || PEEK(slab->state) != usual)) break;
         uint32_t returned = slab->returned + 1;
-        uint64_t *word = &slab->words[product >> 38], marked = *word | UINT64_C(1) << (product >> 32) % 64;
+        uint64_t *word = (tiny ? slab->words : &slab->word) + (product >> 38),
+                 marked = *word | UINT64_C(1) << (product >> 32) % 64;
         if (UNLIKELY(returned == slab->carved || marked == *word)) break;
         *word = marked;
         block_words(block)[0] = end;

@@ -59,8 +59,8 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab)
 {
     uint64_t free[MARKS_WORDS];
     size_t words = slab_words_count(slab);
-    memcpy(free, slab->words, words * sizeof *free);
-    memset(slab->words, 0, words * sizeof *free);
+    memcpy(free, slab_words(slab), words * sizeof *free);
+    memset(slab_words(slab), 0, words * sizeof *free);
     uint32_t returned = slab->returned;
     partial_unlink(slabs, slab);
     POKE(slab->place, SLAB_CURRENT);

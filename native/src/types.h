@@ -55,8 +55,8 @@
 #define AGE_MOST 8u                          /* a free span so many times as long as what joins it keeps its age */
 #define RUN_SHORT 8u                         /* units; up to here a thread has a few runs in hand, without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length that it has in hand, at most */
-#define SHORTS_KEPT_MANY 8u  /* times in a row that short runs left the hand for its lists, until it falls */
-#define SHORTS_BURSTS_MAX 4u /* doublings of that */
+#define SHORTS_KEPT_MANY 8u  /* times in a row that short runs left the hand for its lists, until its limits fall */
+#define SHORTS_BURSTS_MAX 5u /* doublings of that */
 #define SHORTS_PASSED 16u    /* magazines of short runs of a length that wait for others */
 #define RUN_SHORT_MOST (RUN_SHORT_BYTES / UNIT_BYTES) /* 24 runs of one unit */
 #define ROWS (CLASSES + RUN_SHORT + 1)                /* of bins: by class, then short runs by units */
@@ -136,8 +136,9 @@
 #define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long: others leave its list alone */
 #define PARTS 8u                         /* into which what threads share is divided: depots, lists of slabs */
 #define DEPOT_FEW 4u                     /* a part with no more magazines serves others that need a new slab */
-#define DEPOT_TURN 16u                   /* pushes; at most so many magazines are counted as wanted back */
-#define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: an arena's range, where the address space is not limited */
+#define DEPOT_TURN 16u /* pushes from one look at what lies idle to the next; magazines that are wanted back at most   \
+                        */
+#define ARENA_BYTES (WINDOW_BYTES / 4) /* 64 GiB: an arena's range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
 /* Base of an arena that is none. No address lies within reach of it, NULL neither: a thread may free that while another
@@ -263,7 +264,7 @@ struct span {
                 };
             };
         };
-        uint64_t state; /* slab: all of these at once */
+        uint64_t state; /* slab: all of these, which who holds another part's lock compares: write them by POKE */
     };
     uint32_t back;     /* units to the span's first one; kept in every unit of a slab, else in the last one */
     uint32_t units;    /* length in units, in the first descriptor */
@@ -272,10 +273,12 @@ struct span {
         struct {               /* slab */
             uint32_t carved;   /* blocks ever handed out; written by the carving heap, else under the class lock */
             uint32_t returned; /* blocks that are back; under the class lock, as the bits: i is set, block i is back */
-            uint64_t *words;   /* the bits: a row of marks.c, or `word` */
+            union {
+                uint64_t *words; /* tiny */
+                uint64_t word;   /* L2 */
+            };
             uint32_t lifeless; /* always 0: a run has its word of life here */
             uint32_t heap;     /* number of the heap that carves it, 0 none */
-            uint64_t word;     /* bits of a slab of few blocks, an L2 slab */
         };
         struct { /* run */
             union {
@@ -285,7 +288,8 @@ struct span {
             uint32_t site;   /* number of the site that asked for it, 0 unknown */
             uint32_t start;  /* bytes from the run to its block: the colour, below RUN_COLOURS lines */
             uint32_t life;   /* the block's mark, or enum run_life */
-            uint32_t wanted; /* growth window: most units that its blocks have had since the last round of purging */
+            uint32_t wanted; /* by threads of the part, or of short runs by anybody: asked for less pushed, up to
+                                DEPOT_TURN */
         };
         struct {                        /* free span */
             struct span *newer, *older; /* dirty ones by age */
@@ -351,8 +355,8 @@ struct depot {
     _Atomic uint32_t contended;            /* times the lock was not free at once */
     uintptr_t top;                         /* head of the uppermost magazine, as in struct chain */
     uint32_t magazines, blocks;
-    uint32_t low;         /* fewest magazines since the last trim: so many were of no use */
-    uint32_t wanted;      /* that the owner, or of short runs anybody, asked for; less one by each push */
+    uint32_t low;    /* fewest magazines since the last trim: so many were of no use */
+    uint32_t wanted; /* by threads of the part, or of short runs by anybody: asked for less pushed, up to DEPOT_TURN */
     uint32_t least, idle; /* fewest magazines in this turn of DEPOT_TURN pushes, and in the last one */
     uint64_t pushes, pops;
     size_t told; /* bytes that the sum over all depots counts for this one */
@@ -427,8 +431,8 @@ struct heap {
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
     uint32_t run_round;       /* runs that left the hand, or were longer, since they last aged; or RUN_ENDED */
     size_t run_allowed;       /* bytes of runs that it may keep */
-    size_t short_bytes;       /* bytes of short runs of each length that may be in hand */
-    uint8_t shorts_kept;      /* times in a row that some left the hand for its lists, until it fell */
+    size_t short_bytes;       /* bytes of short runs of each length in hand at most; 0: unknown, but limits fell */
+    uint16_t shorts_kept;     /* times in a row that some left the hand for its lists, until the hand's limits fell */
     uint8_t shorts_bursts;    /* times that it soon took runs after that, up to SHORTS_BURSTS_MAX */
     const struct span *fresh; /* large run, untouched before, that was handed out last */
     size_t grown_bytes; /* copied for small blocks that grew and found no window, since it last asked for a new one */
@@ -438,7 +442,7 @@ struct heap {
     bool gave_all;      /* it gave much of all classes, and took nothing since */
     bool homed;         /* it had given HOMES_LEAST in a row before it last took something */
     bool slotted;       /* a magazine has slots */
-    uint64_t given_ns;  /* when it last gave much in a row, or a run */
+    uint64_t given_ns;  /* when it last gave much in a row, or a run, or its hand's limits fell */
     uint8_t trades[CLASSES]; /* times it gave less, and took it again */
     uint8_t turns[CLASSES];  /* times in a row that its two magazines changed places */
     uint8_t bursts[CLASSES]; /* times it soon took again what it gave in a row, up to BURSTS_MAX, or took turns: ... */
