@@ -136,8 +136,7 @@
 #define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long: others leave its list alone */
 #define PARTS 8u                         /* into which what threads share is divided: depots, lists of slabs */
 #define DEPOT_FEW 4u                     /* a part with no more magazines serves others that need a new slab */
-#define DEPOT_TURN 16u /* pushes from one look at what lies idle to the next; magazines that are wanted back at most   \
-                        */
+#define DEPOT_TURN 16u /* pushes from one look at what lies idle to the next, and the most wanted back */
 #define ARENA_BYTES (WINDOW_BYTES / 4) /* 64 GiB: an arena's range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
