@@ -107,7 +107,8 @@ static void heap_flush(struct heap *heap, uint64_t now)
     memset(heap->turns, 0, sizeof heap->turns);
     memset(heap->apart, 0, sizeof heap->apart);
     heap->given_bytes = heap->peaks = heap->gave_all = heap->homed = 0;
-    heap->grown_bytes = heap->grows_long = heap->shorts_kept = heap->shorts_bursts = 0;
+    heap->grown_bytes = heap->grows_long = 0;
+    heap->shorts_kept = heap->shorts_bursts = 0;
     shorts_limit(heap, shorts_bytes());
 }
 
