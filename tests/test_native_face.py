@@ -312,3 +312,25 @@ def test_threads_are_counted(lib):
         beside = native.counters()["value"]
     assert [beside[name] - before[name] for name in ("threads_seen", "heaps")] == [1, 1]
     assert settle(before["heaps"]) == before["heaps"]
+
+
+def test_what_one_thread_frees_for_another_that_one_takes_again(lib, knob):
+    """Though the first takes some of that size itself, and might come back for its own."""
+    size = 688  # this test's alone
+    knob("purge_delay_ms", 60_000)
+
+    def take(blocks):
+        return [lib.hak_malloc(size) for _ in range(blocks)]
+
+    def give(blocks):
+        for block in blocks:
+            lib.hak_free(block)
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        other.submit(lambda: give(take(1))).result()
+        first = one.submit(take, 900).result()
+        other.submit(give, first).result()
+        second = one.submit(take, 900).result()
+        again = {address(block) for block in first} & {address(block) for block in second}
+        other.submit(give, second).result()
+    assert len(again) > 0.6 * len(first)

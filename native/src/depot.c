@@ -30,13 +30,13 @@ static void depot_lock(struct depot *depot)
 static void depot_push(struct depot *depot, unsigned row, struct chain chain)
 {
     depot_lock(depot);
-    uint32_t wanted = PEEK(depot->wanted); /* once: a thread that leaves sets it to 0 */
+    int32_t given = PEEK(depot->given); /* once: others who share the part change it, too */
     chain_seal(chain, depot->top);
     POKE(depot->top, chain.head);
     POKE(depot->magazines, depot->magazines + 1);
     POKE(depot->blocks, depot->blocks + chain.blocks);
     POKE(depot->pushes, depot->pushes + 1);
-    if (wanted != 0) POKE(depot->wanted, wanted - 1);
+    if (given < DEPOT_GIVEN) POKE(depot->given, given + 1);
     if (depot->pushes % DEPOT_TURN == 0) {
         POKE(depot->idle, depot->least);
         POKE(depot->least, depot->magazines);
@@ -84,20 +84,22 @@ static uint32_t depot_idle_blocks(const struct depot *depot)
     return magazines != 0 ? (uint32_t)((uint64_t)depot_idle(depot) * PEEK(depot->blocks) / magazines) : 0;
 }
 
-/* Somebody asks for a magazine, which is wanted back once it has been pushed. An update that is lost does no harm. */
+/* Somebody asks for a magazine. An update that is lost does no harm. */
 static void depot_ask(struct depot *depot)
 {
-    uint32_t wanted = PEEK(depot->wanted);
-    if (wanted < DEPOT_TURN) POKE(depot->wanted, wanted + 1);
+    int32_t given = PEEK(depot->given);
+    if (given == DEPOT_LEFT) given = 0;
+    if (given > -DEPOT_TURN) POKE(depot->given, given - 1);
 }
 
-/* How many magazines of a part others may take, until they need a new slab (depot_find_few): all but as many as its
- * threads asked for and have not pushed yet, and in any case the idle ones. Where threads give what others took, nearly
- * all are spare. Where one comes back for its own, to take them mixes their blocks for good: neighbours in one page
- * then belong to two cores, and the prefetches of each disturb the other. */
+/* How many magazines of a part others may take, until they need a new slab (depot_find_few): all of those whose threads
+ * give what others took, and of the rest those beyond what they are likely to come back for, and the idle ones. To take
+ * what a thread would have taken back mixes their blocks for good: neighbours in one page then belong to two cores, and
+ * the prefetches of each disturb the other. */
 static uint32_t depot_spare(const struct depot *depot)
 {
-    uint32_t magazines = PEEK(depot->magazines), wanted = PEEK(depot->wanted);
+    int32_t asked = DEPOT_GIVEN - PEEK(depot->given);
+    uint32_t magazines = PEEK(depot->magazines), wanted = asked > 0 ? DEPOT_WANTED * (uint32_t)asked : 0;
     return (uint32_t)size_max(depot_idle(depot), magazines - size_min(wanted, magazines));
 }
 

@@ -488,7 +488,7 @@ static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
         bin_load(heap, class, magazine_limit(heap, class));
     }
     if (spare->blocks != 0) magazine_give(heap, class, spare, leaves);
-    if (leaves) POKE(depot_own(heap, class)->wanted, 0);
+    if (leaves) POKE(depot_own(heap, class)->given, DEPOT_LEFT);
 }
 
 /* --- a block asked about ------------------------------------------------------------------------------------------ */

@@ -99,7 +99,7 @@ static NOINLINE bool shorts_pass(struct heap *heap, size_t length)
     struct depot *depot = shorts_depot(length);
     struct bin *bin = &heap->bins.shorts[length];
     uint32_t runs = shorts_leaving(heap, length);
-    bool wanted = PEEK(depot->wanted) != 0 && PEEK(depot->magazines) < SHORTS_PASSED;
+    bool wanted = PEEK(depot->given) < 0 && PEEK(depot->magazines) < SHORTS_PASSED;
     if (!wanted || runs == 0 || depots_hold((size_t)knob(KNOB_depot_bytes))) return false;
     struct chain chain = chain_pack(CLASSES + (unsigned)length, bin->top - runs, runs);
     POKE(bin->top, bin->top - runs);

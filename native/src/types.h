@@ -136,8 +136,11 @@
 #define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long: others leave its list alone */
 #define PARTS 8u                         /* into which what threads share is divided: depots, lists of slabs */
 #define DEPOT_FEW 4u                     /* a part with no more magazines serves others that need a new slab */
-#define DEPOT_TURN 16u /* pushes from one look at what lies idle to the next, and the most wanted back */
-#define ARENA_BYTES (WINDOW_BYTES / 4) /* 64 GiB: an arena's range, where the address space is not limited */
+#define DEPOT_TURN 16                    /* pushes from one look at what lies idle to the next */
+#define DEPOT_GIVEN 4                    /* ... to this many more: then others may take all magazines, ... */
+#define DEPOT_WANTED 3u                  /* ... and this many fewer for each that was asked for besides */
+#define DEPOT_LEFT (DEPOT_GIVEN + 1)     /* in place of the difference: the thread left, none will be asked for */
+#define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: an arena's range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
 /* Base of an arena that is none. No address lies within reach of it, NULL neither: a thread may free that while another
@@ -287,8 +290,7 @@ struct span {
             uint32_t site;   /* number of the site that asked for it, 0 unknown */
             uint32_t start;  /* bytes from the run to its block: the colour, below RUN_COLOURS lines */
             uint32_t life;   /* the block's mark, or enum run_life */
-            uint32_t wanted; /* by threads of the part, or of short runs by anybody: asked for less pushed, up to
-                                DEPOT_TURN */
+            uint32_t wanted; /* growth window: most units that its blocks have had since the last round of purging */
         };
         struct {                        /* free span */
             struct span *newer, *older; /* dirty ones by age */
@@ -354,8 +356,8 @@ struct depot {
     _Atomic uint32_t contended;            /* times the lock was not free at once */
     uintptr_t top;                         /* head of the uppermost magazine, as in struct chain */
     uint32_t magazines, blocks;
-    uint32_t low;    /* fewest magazines since the last trim: so many were of no use */
-    uint32_t wanted; /* by threads of the part, or of short runs by anybody: asked for less pushed, up to DEPOT_TURN */
+    uint32_t low;  /* fewest magazines since the last trim: so many were of no use */
+    int32_t given; /* pushes less what the part's threads, or of short runs anybody, asked for, from -DEPOT_TURN ... */
     uint32_t least, idle; /* fewest magazines in this turn of DEPOT_TURN pushes, and in the last one */
     uint64_t pushes, pops;
     size_t told; /* bytes that the sum over all depots counts for this one */
