@@ -89,13 +89,13 @@ static void depot_ask(struct depot *depot)
 {
     int32_t given = PEEK(depot->given);
     if (given == DEPOT_LEFT) given = 0;
-    if (given > -DEPOT_TURN) POKE(depot->given, given - 1);
+    if (given > -DEPOT_ASKED) POKE(depot->given, given - 1);
 }
 
-/* How many magazines of a part others may take, until they need a new slab (depot_find_few): all of those whose threads
- * give what others took, and of the rest those beyond what they are likely to come back for, and the idle ones. To take
- * what a thread would have taken back mixes their blocks for good: neighbours in one page then belong to two cores, and
- * the prefetches of each disturb the other. */
+/* How many magazines of a part others may take, until they need a new slab (depot_find_few): those that its threads are
+ * not likely to come back for, and at least the idle ones. These are all where the threads give what others took. To
+ * take what a thread would have taken back mixes their blocks for good: neighbours in one page then belong to two
+ * cores, and the prefetches of each disturb the other. */
 static uint32_t depot_spare(const struct depot *depot)
 {
     int32_t asked = DEPOT_GIVEN - PEEK(depot->given);

@@ -352,9 +352,26 @@ static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
     kept_leave_told(&heap->kept); /* so that nobody collects here what has gone */
 }
 
+/* While a thread rests, runs can be collected from its lists, but not from its hand. So one that moves runs from hand
+ * to lists again and again, and takes none, holds less in hand in the end (shorts_fall): it tears down what it had. */
+static bool shorts_fell(const struct heap *heap)
+{
+    return heap->shorts_kept == SHORTS_KEPT_MANY << heap->shorts_bursts;
+}
+
+/* It takes runs, and may have a full hand again. One that soon does so works in bursts, and falls later. */
+static void shorts_rise(struct heap *heap)
+{
+    if (UNLIKELY(shorts_fell(heap))) {
+        heap_regret(heap, &heap->shorts_bursts, SHORTS_BURSTS_MAX);
+        shorts_limit(heap, shorts_bytes());
+    }
+    heap->shorts_kept = 0;
+}
+
 /* A run went to the arena since the thread had too much. What the thread keeps is brought down to what it may keep,
  * which falls with every run that goes; but no free pays for more than a few runs. A thread that gives one after the
- * other keeps a quarter of the short ones in hand, until it takes a run from the arena. */
+ * other keeps a quarter of the short ones in hand, until it takes some. */
 static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
 {
     if (runs_given_many(heap)) shorts_bound(heap, shorts_bytes() / 4);
@@ -368,8 +385,9 @@ static void mid_fall(struct heap *heap, size_t bytes, uint64_t now)
 static void runs_taken(struct heap *heap)
 {
     if (UNLIKELY(runs_given_many(heap))) heap_regret(heap, &heap->peaks, PEAKS_MAX);
+    shorts_rise(heap);
     shorts_bound(heap, shorts_bytes());
-    heap->run_given = heap->shorts_kept = 0;
+    heap->run_given = 0;
 }
 
 static _Atomic size_t window_units; /* that may hold pages: in free growth windows, and spare ones in live ones */

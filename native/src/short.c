@@ -16,15 +16,7 @@ static void runs_count(struct heap *heap, uint32_t runs)
     if (UNLIKELY(PEEK(heap->run_round) >= RUN_ROUND)) mid_age(heap);
 }
 
-/* A thread that tears down what it had holds less in hand, until it takes runs from its lists or from elsewhere: while
- * it rests they can be collected from the lists, where the others go, but not from its hand. That of one which soon
- * took them again stays full for longer. */
-static bool shorts_fell(const struct heap *heap)
-{
-    return heap->shorts_kept == SHORTS_KEPT_MANY << heap->shorts_bursts;
-}
-
-/* Short runs left the hand for the lists. What is in hand beyond the new limits goes there when more are freed. */
+/* Short runs left the hand for the lists. What is in hand beyond the new limits follows when more are freed. */
 static void shorts_fall(struct heap *heap)
 {
     heap->shorts_kept++;
@@ -32,16 +24,6 @@ static void shorts_fall(struct heap *heap)
     shorts_limit(heap, shorts_bytes() / 4);
     heap->short_bytes = 0;
     heap->given_ns = os_tick_ns();
-}
-
-/* Some came back. */
-static void shorts_rise(struct heap *heap)
-{
-    if (UNLIKELY(shorts_fell(heap))) {
-        heap_regret(heap, &heap->shorts_bursts, SHORTS_BURSTS_MAX);
-        shorts_limit(heap, shorts_bytes());
-    }
-    heap->shorts_kept = 0;
 }
 
 /* Makes room in hand for short runs of this length: those freed last are kept with accounts, as many as may be. Their

@@ -136,10 +136,11 @@
 #define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long: others leave its list alone */
 #define PARTS 8u                         /* into which what threads share is divided: depots, lists of slabs */
 #define DEPOT_FEW 4u                     /* a part with no more magazines serves others that need a new slab */
-#define DEPOT_TURN 16                    /* pushes from one look at what lies idle to the next */
-#define DEPOT_GIVEN 4                    /* ... to this many more: then others may take all magazines, ... */
-#define DEPOT_WANTED 3u                  /* ... and this many fewer for each that was asked for besides */
-#define DEPOT_LEFT (DEPOT_GIVEN + 1)     /* in place of the difference: the thread left, none will be asked for */
+#define DEPOT_TURN 16u                   /* pushes from one look at what lies idle to the next */
+#define DEPOT_ASKED 16                   /* most requests that count beyond the pushes of a part's threads */
+#define DEPOT_GIVEN 4                    /* most pushes that count beyond their requests: others may take all */
+#define DEPOT_WANTED 3u                  /* magazines that wait for them, for each push that lacks to that */
+#define DEPOT_LEFT (DEPOT_GIVEN + 1)     /* in place of the difference: the last one that asked has left */
 #define ARENA_BYTES (WINDOW_BYTES / 4)   /* 64 GiB: an arena's range, where the address space is not limited */
 #define ARENA_BYTES_MIN ((size_t)4 << 20)
 #define ARENAS_MAX 64u
@@ -266,7 +267,7 @@ struct span {
                 };
             };
         };
-        uint64_t state; /* slab: all of these, which who holds another part's lock compares: write them by POKE */
+        uint64_t state; /* slab: all of these. Once it has blocks they are POKEd, for any part's threads look */
     };
     uint32_t back;     /* units to the span's first one; kept in every unit of a slab, else in the last one */
     uint32_t units;    /* length in units, in the first descriptor */
@@ -356,8 +357,8 @@ struct depot {
     _Atomic uint32_t contended;            /* times the lock was not free at once */
     uintptr_t top;                         /* head of the uppermost magazine, as in struct chain */
     uint32_t magazines, blocks;
-    uint32_t low;  /* fewest magazines since the last trim: so many were of no use */
-    int32_t given; /* pushes less what the part's threads, or of short runs anybody, asked for, from -DEPOT_TURN ... */
+    uint32_t low;         /* fewest magazines since the last trim: so many were of no use */
+    int32_t given;        /* pushes less requests, by the part's threads or, for short runs, by all: see DEPOT_ASKED */
     uint32_t least, idle; /* fewest magazines in this turn of DEPOT_TURN pushes, and in the last one */
     uint64_t pushes, pops;
     size_t told; /* bytes that the sum over all depots counts for this one */
@@ -432,7 +433,7 @@ struct heap {
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
     uint32_t run_round;       /* runs that left the hand, or were longer, since they last aged; or RUN_ENDED */
     size_t run_allowed;       /* bytes of runs that it may keep */
-    size_t short_bytes;       /* bytes of short runs of each length in hand at most; 0: unknown, but limits fell */
+    size_t short_bytes;       /* most bytes of short runs of each length in hand; 0: none, or fewer than there are */
     uint16_t shorts_kept;     /* times in a row that some left the hand for its lists, until the hand's limits fell */
     uint8_t shorts_bursts;    /* times that it soon took runs after that, up to SHORTS_BURSTS_MAX */
     const struct span *fresh; /* large run, untouched before, that was handed out last */

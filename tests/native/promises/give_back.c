@@ -59,7 +59,7 @@ static void give_back_small(size_t peak, size_t least, unsigned doublings, long 
     expect_at_most(before + (long)peak / part);
 }
 
-/* Sizes of all classes, freed in no order: hardly a page of theirs stays with a thread that rests. */
+/* Freed in no order, small blocks and runs: hardly a page of theirs stays with a thread that rests. */
 PROMISE(a_small_peak_of_many_sizes_goes_back) { give_back_small(48 * MIB, 20, 9, 8); }
 PROMISE(a_small_peak_of_20_to_300_kib_goes_back) { give_back_small(32 * MIB, 20 * KIB, 4, 10); }
 
