@@ -98,8 +98,8 @@ static void depot_ask(struct depot *depot)
  * cores, and the prefetches of each disturb the other. */
 static uint32_t depot_spare(const struct depot *depot)
 {
-    int32_t asked = DEPOT_GIVEN - PEEK(depot->given);
-    uint32_t magazines = PEEK(depot->magazines), wanted = asked > 0 ? DEPOT_WANTED * (uint32_t)asked : 0;
+    int32_t lacking = DEPOT_GIVEN - PEEK(depot->given); /* pushes, until others may take all */
+    uint32_t magazines = PEEK(depot->magazines), wanted = lacking > 0 ? DEPOT_WANTED * (uint32_t)lacking : 0;
     return (uint32_t)size_max(depot_idle(depot), magazines - size_min(wanted, magazines));
 }
 

@@ -152,7 +152,7 @@ static void slab_begin(struct span *slab, unsigned class, uint32_t part, uint64_
 {
     slab->class = (uint8_t) class;
     slab->part = (uint8_t)part;
-    POKE(slab->place, SLAB_NOWHERE);
+    slab->place = SLAB_NOWHERE;
     slab->carved = slab->returned = slab->heap = slab->lifeless = 0;
     slab->bare = slab->quiet = 0;
     if (words != NULL) slab->words = words;
@@ -463,28 +463,26 @@ static uint64_t slab_usual(unsigned class, uint8_t part)
     return state;
 }
 
-/* Returns blocks as slab_of and slab_give would, until one is damaged, free already or none of ours, or its slab is not
- * as most are: of one unit of the first arena, in the usual state, and not whole by that block. Nothing is done for
- * that one. Under the part's class lock. Result: how many. */
+/* Returns tiny blocks as slab_of and slab_give would, until one is damaged, free already or none of ours, or its slab
+ * is not as most are: in the first arena, in the usual state, and not whole by that block. Nothing is done for that
+ * one. Under the part's class lock. Result: how many. */
 static NOINLINE uint32_t slabs_give_usual(unsigned class, uint8_t part, const uintptr_t *slots, uint32_t blocks)
 {
     const uint64_t usual = slab_usual(class, part);
-    const bool tiny = class < TINY_CLASSES;
     const struct layout layout = owners.layout[class];
     const uint32_t *bounds = owners.bound;
     const uintptr_t base = arenas[0].base, end = LIST_END + link_key;
     const size_t bytes = PEEK(arenas[0].bytes);
     struct span *spans = arenas[0].spans;
     uint32_t n = 0;
-    for (; n < blocks && layout.within == UNIT_BYTES - 1; n++) {
+    for (; n < blocks; n++) {
         uintptr_t block = slots[n], offset = block - base;
         uint64_t product = (uint64_t)((uint32_t)block & layout.within) * layout.start;
         if (UNLIKELY(!slot_is_right(&slots[n]) || (uint32_t)product >= PEEK(bounds[map_index(block)]))) break;
         struct span *slab = &spans[offset >> UNIT_SHIFT];
         if (UNLIKELY(offset >= bytes || PEEK(slab->state) != usual)) break;
         uint32_t returned = slab->returned + 1;
-        uint64_t *word = (tiny ? slab->words : &slab->word) + (product >> 38),
-                 marked = *word | UINT64_C(1) << (product >> 32) % 64;
+        uint64_t *word = &slab->words[product >> 38], marked = *word | UINT64_C(1) << (product >> 32) % 64;
         if (UNLIKELY(returned == slab->carved || marked == *word)) break;
         *word = marked;
         block_words(block)[0] = end;
@@ -509,7 +507,7 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
         while (whole == NULL) {
             if (slab_give(slabs, slab, slots[n], index)) whole = slab;
             n++;
-            n += slabs_give_usual(class, part, slots + n, end - n);
+            if (LIKELY(class < TINY_CLASSES)) n += slabs_give_usual(class, part, slots + n, end - n);
             if (n == end) break;
             slot_expect_right(&slots[n]);
             slab = slab_of(class, slots[n], &index);
