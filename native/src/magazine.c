@@ -261,14 +261,14 @@ static bool magazine_is_scattered(const struct magazine *full)
 }
 
 /* Does a magazine go home, to slabs? A thread that gives much and takes nothing tears down what it had. From the depot,
- * what it builds next would lie for good in the order in which that was freed: lists whose every step misses all
- * caches. Slabs give blocks in the order of addresses. It does not go home where others take from the depot what the
- * thread gives, nor where its blocks lie close together anyway; and blocks that others had taken go only once much of
- * all classes was given. What tidying takes from the depot later does not end it. */
+ * what it builds next would lie for good in the order in which that was freed: walking it, and filling long blocks,
+ * would miss all caches. Slabs give blocks in the order of addresses. It does not go home where others take from the
+ * depot what the thread gives, nor where its blocks lie close together anyway; and blocks that others had taken go only
+ * once much of all classes was given. What tidying takes from the depot later does not end it. */
 static bool magazine_homes(struct heap *heap, unsigned class, const struct magazine *full)
 {
     bool others = heap->moved[class] < 0, much = !others && (heap->homed || heap->given_bytes >= HOMES_LEAST);
-    if (LIKELY(!much && heap->given[class] != GIVEN_ALL) || class >= TINY_CLASSES) return false;
+    if (LIKELY(!much && heap->given[class] != GIVEN_ALL) || classes[class].size > HOMES_MAX) return false;
     bool homing = PEEK(class_homing[class]);
     if (!homing && (uint32_t)PEEK(depot_own(heap, class)->pops) != heap->given_pops[class]) return false;
     if (!magazine_is_scattered(full) || lock_is_taken(&slabs_own(heap, class)->lock)) return false;

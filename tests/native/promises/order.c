@@ -54,6 +54,15 @@ PROMISE(after_2_mb_were_freed_twice_in_random_order_new_blocks_lie_in_a_row) {
     }
 }
 
+PROMISE(after_packets_were_freed_in_random_order_new_ones_lie_in_a_row) {
+    enum { PACKET = 1500, PACKETS = 16 * MIB / PACKET };
+    for (int round = 0; round < 4; round++) {
+        build(blocks, PACKETS, PACKET);
+        HOLDS(in_order(blocks, PACKETS) >= 90);
+        tear_down(blocks, PACKETS, PACKETS);
+    }
+}
+
 PROMISE(after_half_was_freed_in_random_order_new_blocks_lie_in_a_row) {
     build(blocks, COUNT, SIZE);
     for (int round = 0; round < 4; round++) {
