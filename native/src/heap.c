@@ -163,12 +163,12 @@ static struct heap *heap_begin(void)
     return heap;
 }
 
-/* Bytes that a thread gives in a row until that is much. One that soon takes them again gives more before; but where
- * there are many threads, most of which rest with what they hold, only twice as many. */
+/* Bytes that a thread gives in a row until that is much: less where there are many threads, most of which rest with
+ * what they hold. One that soon takes them again gives more before, half as many at least as if it were alone. */
 static size_t heap_much(const struct heap *heap)
 {
     size_t threads = threads_share();
-    return (GIVEN_MUCH << (threads == 1 ? heap->peaks : heap->peaks != 0)) / threads;
+    return (GIVEN_MUCH << heap->peaks) / (heap->peaks == 0 ? threads : size_min(threads, 2));
 }
 
 /* A thread that gave much, and took nothing, keeps few blocks of any class from now on: each may hold back a page, and
