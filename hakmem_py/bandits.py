@@ -24,7 +24,7 @@ from . import provenance
 from .estimates import bracketed
 from .outcomes import FIRST_ARMS, Outcome, contest_table, curves, from_row, to_row  # noqa: F401
 from .problems import REWARDS, BanditError, problem, read_changes
-from .store import REFERENCE, demand_json, save_json
+from .store import REFERENCE, demand_json, read_table, save_json, save_table
 
 CHUNK = 16  # replications a thread takes at a time ...
 CHUNK_PLAYS = 10**7  # ... but no more plays than these, if it can: nobody can stop it meanwhile
@@ -306,14 +306,14 @@ class Lab:
         """Makes what was simulated so far the reference, with the facts of this machine beside it."""
         save_json(self.file.parent, "facts.json", provenance.collect())
         rows = [{"key": key, **to_row(outcome)} for key, outcome in self.kept.items()]
-        pd.DataFrame(rows).to_parquet(self.file, compression="zstd", index=False)
+        save_table(self.file.parent, self.file.name, pd.DataFrame(rows))
 
 
 def _read(file):
     """{key: Outcome} of a reference file."""
     if not file.exists():
         raise BanditError(f"there is no reference in {file}: simulate with reference = False")
-    return {row["key"]: from_row(row) for row in pd.read_parquet(file).to_dict("records")}
+    return {row["key"]: from_row(row) for row in read_table(file).to_dict("records")}
 
 
 # --- command line -------------------------------------------------------------------------------------------

@@ -9,12 +9,15 @@ import argparse
 import csv
 import json
 import sys
-from math import isfinite, nan
+from dataclasses import replace
+from math import expm1, isfinite, log1p, nan
 from pathlib import Path
 
 import numpy as np
 
 from . import stats
+
+TIES = 0.1  # of the pairs; with fewer the steps of the values decide nothing
 
 
 class DataError(ValueError):
@@ -58,6 +61,7 @@ def judge(costs, baseline=None, threshold=stats.RUN_THRESHOLD, margin=stats.MARG
     answers = []
     for (name, e), of_family in zip(estimates.items(), family, strict=True):
         judged = stats.verdict(stats.inverse(e), threshold, margin, family=of_family)
+        judged = _resolved(judged, np.abs(np.log(costs[name] / costs[baseline])), margin)
         answers.append({
             "ratio_of": f"{name} / {baseline}", "reference": baseline, "candidate": name, "ratio": e.value,
             "low": e.low, "high": e.high, "confidence": e.confidence, "n": e.n,
@@ -69,6 +73,20 @@ def judge(costs, baseline=None, threshold=stats.RUN_THRESHOLD, margin=stats.MARG
             "threshold": threshold, "verdict": judged.kind, "needs_n": judged.needs_n, "text": judged.text,
         })  # fmt: skip
     return answers
+
+
+def _resolved(judged, differences, margin):
+    """The verdict, but no NEUTRAL where values come in steps coarser than the margin: then many pairs tie,
+    whatever their difference. differences: absolute log ratios, shape (n,)."""
+    steps = differences[differences > 0]
+    if judged.kind != "NEUTRAL" or not TIES * len(differences) < len(differences) - len(steps) < len(
+        differences
+    ):
+        return judged
+    if steps.min() <= log1p(margin):
+        return judged
+    coarse = f"the values come in steps of {expm1(steps.min()):.2g}, the margin is {margin:.2g}"
+    return replace(judged, kind="UNDECIDED", text=f"UNDECIDED: {coarse}: give more digits")
 
 
 def describe(x):
@@ -127,6 +145,8 @@ def _rows(path):
     if len(lines) < 2:
         raise DataError("holds no data; needs a line of column names, then one of numbers each")
     header = lines[0][1]
+    if len(header) == 1 and ";" in header[0]:
+        raise DataError("separates by semicolons: write commas instead, and points in numbers")
     twice = [name for name in header if name and header.count(name) > 1]
     if twice:
         raise DataError(f"the column {twice[0]} occurs twice; give each a name of its own")

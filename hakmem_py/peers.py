@@ -78,7 +78,8 @@ def find(name):
     if name not in KNOWN:
         raise ValueError(f"{name!r} is no peer; allowed: {', '.join(KNOWN)}")
     known = KNOWN[name]
-    path = next((path for folder in _folders() for path in sorted(folder.glob(known.pattern))), None)
+    found = (path for folder in _folders() for path in sorted(folder.glob(known.pattern)))
+    path = next(filter(_loadable, found), None)
     if path is None:
         apt, conda = " ".join(known.debian), known.conda
         get = (
@@ -90,6 +91,21 @@ def find(name):
     sha = hashlib.sha256(path.read_bytes()).hexdigest()
     peer = Peer(name, path, sha256=sha, needs=needs)
     return replace(peer, version=_version(known, peer.preload))
+
+
+def _loadable(path):
+    """Whether a file is a library for this machine: no link to nothing, and of no other architecture."""
+    try:
+        with path.open("rb") as file, Path("/proc/self/exe").open("rb") as own:
+            return _machine(file) == _machine(own)
+    except OSError:
+        return False
+
+
+def _machine(file):
+    """Magic, class and byte order of an ELF file, and its machine (elf(5))."""
+    head = file.read(20)
+    return head[:6], head[18:]
 
 
 def _folders():

@@ -7,6 +7,7 @@ of the front page it belongs.
 
 import contextlib
 import fcntl
+import glob
 import itertools
 import os
 import platform
@@ -63,7 +64,7 @@ def find(word):
     if path.suffix == ".ipynb" and path.exists():
         return path.resolve()
     stem = path.stem.zfill(2) if path.stem.isdecimal() else path.stem
-    found = sorted(NOTEBOOKS.glob(f"{stem}*.ipynb"))
+    found = sorted(NOTEBOOKS.glob(f"{glob.escape(stem)}*.ipynb"))
     if len(found) != 1:
         names = ", ".join(p.stem for p in sorted(NOTEBOOKS.glob("*.ipynb")))
         raise ReportError(f"no single notebook is called {word!r}; there are {names}")

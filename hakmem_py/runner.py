@@ -115,6 +115,9 @@ def find_contenders(experiment, builds=None):
     builds: {label: Build} to use instead of those that the spec names.
     """
     sides = experiment.allocators
+    for side in sides:
+        if build.parse_variant(side.variant)[0] in build.UNIMPORTABLE:
+            raise SpecError(f"{side.label}: variant {side.variant} is for tests, its runtime must come first")
     made = build.build_all(["release", *(side.variant for side in sides)])
     builds = {side.label: made[side.variant] for side in sides} | (builds or {})
     bench = made["release"]
@@ -209,10 +212,10 @@ def plan(experiment, quick, contenders, folder, blocks=None):
 
 def counting(folder, timeout_s):
     """run_id and host of the samples in a folder that need not be measured again: all but those of runs that
-    timed out after less than timeout_s seconds."""
-    there = store.load(folder, ["run_id", "host", "status", "wall_ns"])
+    timed out after less than timeout_s seconds, or met a mishap."""
+    there = store.load(folder, ["run_id", "host", "status", "error", "wall_ns"])
     short = (there["status"] == "timeout") & (there["wall_ns"].fillna(0) < round(timeout_s * 1e9))
-    return there.loc[~short, ["run_id", "host"]]
+    return there.loc[~short & ~store.mishaps(there), ["run_id", "host"]]
 
 
 def identify(runs, contenders, host):

@@ -20,14 +20,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from . import peers, progress, runner, stats, store, timeline, worker
+from . import peers, progress, provenance, runner, stats, store, timeline, worker
 from .slot import bench_slot
 from .spec import Allocator, Case, Experiment
 from .stops import started
 
 WINDOWS = 30  # of a short soak, at least; a window is a minute where that gives as many
 TURN_S = 1.0  # the longest turn of a side
-GROWTH = 0.1  # percent an hour that memory must exceed for certain to be called growing
+GROWTH = 0.1  # percent an hour that memory must exceed for certain to be called growing ...
+GROWTH_BYTES = 1 << 20  # ... and so many bytes within the soak: less is a heap's last pages
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 MOST_CHUNKS = 4096  # that one process of the bench can time
 WORDS = ("segment", "label")  # texts that a line must hold; numbers follow
@@ -51,7 +52,7 @@ class Plan:
     @property
     def file(self):
         digests = "-".join(found.digest[:8] for found in self.sides.values())
-        return FOLDER / f"{self.case.name}-{digests}-{self.window_s:g}s.jsonl"
+        return FOLDER / f"{self.case.name}-{digests}-{provenance.host()[:8]}-{self.window_s:g}s.jsonl"
 
 
 def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wait_s=0.0):
@@ -72,6 +73,8 @@ def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wa
         done = _seconds(rows)
         if done < minutes * 60 - plan.window_s:
             _run(plan, file, chunks, done)
+        else:
+            print(f"hakmem: this soak was made earlier; to repeat it delete {file}", file=sys.stderr)
     facts = {"live_bytes": live, "subject": next(iter(plan.sides)), "beside": beside, "workload": workload}
     rows, _ = _read(file)
     table = windows(rows, plan.window_s) if len(rows) else rows
@@ -216,7 +219,7 @@ def windows(rows, window_s):
 def summary(table):
     """Drifts of subject, companion and ratio with intervals: percent within the soak, and an hour."""
     sides = (table.attrs["subject"], table.attrs["beside"])
-    hours = table.groupby("segment")["minutes"].agg(np.ptp).sum() / 60
+    hours = _hours(table)
     rows = []
     for quantity in ("ns_per_op", "rss_bytes"):
         wide = table.pivot(index=["segment", "minutes"], columns="label", values=quantity).reset_index()
@@ -231,9 +234,14 @@ def summary(table):
 
 
 def grows(table):
-    """Whether the subject's memory certainly grows by more than GROWTH, which allows for its last pages."""
+    """Whether the subject's memory certainly grows by more than GROWTH and, within the soak, GROWTH_BYTES."""
     side = table[table["label"] == table.attrs["subject"]]
-    return timeline.drift(side["minutes"], side["rss_bytes"], segment=side["segment"]).low > GROWTH
+    least = timeline.drift(side["minutes"], side["rss_bytes"], segment=side["segment"]).low
+    return least > GROWTH and least / 100 * _hours(table) * side["rss_bytes"].median() > GROWTH_BYTES
+
+
+def _hours(table):
+    return table.groupby("segment")["minutes"].agg(np.ptp).sum() / 60
 
 
 def rates(table):
@@ -271,4 +279,9 @@ def _soak(args):
     for shown in (summary(table), rates(table)):
         print(shown.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     print("steady: the interval holds 0, as in a short soak it nearly always does")
-    return 1 if grows(table) else 0
+    if not grows(table):
+        return 0
+    print(
+        f"hakmem: the memory of {table.attrs['subject']} grows for certain (rss_bytes above)", file=sys.stderr
+    )
+    return 1

@@ -92,7 +92,8 @@ def compare(samples, baseline=None, metric=None, correction="holm", looks=()):
             judged = sequential(b, a, looks, confidence=1 - (1 - CONFIDENCE) / len(made))
         else:
             judged = verdict(inverse(rows[i]["estimate"]), family=of_family)
-        table.loc[i, ["verdict", "needs_n"]] = rows[i]["verdict"] or judged.kind, judged.needs_n
+        forbidden = rows[i]["verdict"]  # by runs that failed, which more blocks do not mend
+        table.loc[i, ["verdict", "needs_n"]] = forbidden or judged.kind, None if forbidden else judged.needs_n
     return table
 
 

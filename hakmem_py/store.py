@@ -47,6 +47,7 @@ LARGE_BYTES = 64 << 20  # files larger together than this are read ...
 COLUMNS_AT_A_TIME = 10  # ... so many columns at a time
 LONGEST_WRITE_S = 3600.0  # older hidden files were left by a writer that was killed
 SUMMED = {"write_page_checksum": True}  # a flipped bit is then noticed when the file is read
+KILLED, JUMPED = "SIGKILL", "the clock jumped"  # how the errors of mishaps begin
 JOINED = b"hakmem.joined"  # metadata of a samples-* file: the names of the files that it holds
 
 with contextlib.suppress(NotImplementedError):  # 10^7 samples load in two thirds of the time, if Arrow has it
@@ -149,9 +150,15 @@ def rows(folder, run_ids):
     return list({row["run_id"]: row for row in found}.values())  # the last one of each, as `load` has it
 
 
+def mishaps(samples):
+    """Whether each run was killed from outside, or its clock jumped: it is measured anew."""
+    texts = samples["error"].dropna().unique()
+    return samples["error"].isin([text for text in texts if text.startswith((KILLED, JUMPED))])
+
+
 def _latest(samples):
-    """Without the samples of runs that timed out and were measured anew."""
-    late = samples.loc[samples["status"] == "timeout", "run_id"]
+    """Without the samples of runs that timed out, or met a mishap, and were measured anew."""
+    late = samples.loc[(samples["status"] == "timeout") | mishaps(samples), "run_id"]
     if late.empty:
         return samples
     again = samples.loc[samples["run_id"].isin(late), ["run_id", "started_at"]].sort_values("started_at")
@@ -291,7 +298,11 @@ def _move_aside(path, reason):
     if REFERENCE in path.parents:
         raise StoreError(f"{path} is damaged ({reason}): {_restore(path)}")
     aside = path.with_name(path.name + ".damaged")
-    path.rename(aside)
+    try:
+        path.rename(aside)
+    except OSError as error:
+        stuck = f"{path} is damaged ({reason}) and cannot be moved aside: {error.strerror}"
+        raise StoreError(f"{stuck}. Make the folder writable, or delete the file") from None
     print(
         f"hakmem: {path.name} is damaged ({reason}). It was moved aside to {aside}; its runs are measured "
         "again when the experiment runs next, all others are unharmed",

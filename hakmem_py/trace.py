@@ -53,6 +53,8 @@ def record(command, folder, records=RECORDS, env=(), patient=True, **streams):
     if records < 1:
         raise ValueError(f"records must be at least 1, not {records}")
     find_program(command[0])
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: choose a folder for the traces with --out")
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise ValueError(f"{folder} cannot be written: choose another folder with --out")

@@ -42,6 +42,8 @@ def compare(target, knob, values, blocks=10, seed=1, env=(), allow_few=False, ch
     if not target.bench:
         raise AbError("knobs take turns in workloads of the bench only: a program has no chunks")
     env = {name: str(value) for name, value in dict(env).items()}
+    if not 1 <= seed <= 2**32 - blocks:
+        raise AbError(f"seed {seed}: allowed: 1 to {2**32 - blocks}, for each block has the next one")
     _refuse(knob, values, env)
     learns = knob == "ace_enabled" and env.get("HAKMEM_ACE_FROZEN", "0") == "0"
     sides = [Side(f"{knob}={one}", loop="fast" if learns and one else None) for one in values]
@@ -77,6 +79,10 @@ def _refuse(knob, values, env):
         raise AbError(f"{knob} is read when a process starts: compare by `ab --sides {knob}=...`")
     if knob in BORN:
         raise AbError(f"{knob} is read when a learner begins: compare by `ab --sides {knob}=...`")
+    if knob == "placement_node" and env.get("HAKMEM_PLACEMENT") != "3":
+        raise AbError(
+            f"{knob} does nothing unless placement is 3: compare by `ab --sides placement=3,{knob}=...`"
+        )
     if knob.startswith("ace_") and knob != "ace_enabled" and env.get("HAKMEM_ACE_ENABLED") != "1":
         raise AbError(f"{knob} does nothing while ACE is off: compare by `ab --sides ace_enabled=1,...`")
 

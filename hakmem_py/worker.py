@@ -22,6 +22,7 @@ from statistics import fmean, median, stdev
 from . import store
 from .build import BUILDS
 from .stops import STOPS, started
+from .store import JUMPED, KILLED
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 MEASURED = (
@@ -32,6 +33,7 @@ SETTINGS = {
     "workload", "size", "threads", "slots", "backend", "malloc_from", "unit", "seed", "cpu",
     "slowdown_percent", "chunk_ns", "chunk_cpu_ns",
 }  # fmt: skip
+ANEW = "the same command measures it again"
 NO_HISTORY = "ace: the history cannot be written"  # how the library says it
 
 
@@ -81,7 +83,7 @@ def _copies(command, preload):
 def refusal(said):
     """The first line in which the library says that it does not take a setting, or that it cannot write the
     history that was asked for; "" for none."""
-    found = re.compile(rf"hakmem: (HAKMEM_.* allowed:|{NO_HISTORY})")
+    found = re.compile(rf"hakmem: (HAKMEM_.* allowed:|placement_node .* is not a node|{NO_HISTORY})")
     lines = [line for line in said.splitlines() if found.match(line)]
     return lines[0].removeprefix("hakmem: ") if lines else ""
 
@@ -91,6 +93,8 @@ def _outcome(done, expect, wall_ns):
     if -done.returncode in STOPS:  # by which no allocator ends its program
         name = signal.Signals(-done.returncode).name
         raise InterruptedError(f"the bench was ended from outside ({name}): run the same command again")
+    if done.returncode == -signal.SIGKILL:
+        return {"status": "crashed", "error": f"{KILLED} from outside, as where memory is short; {ANEW}"}
     if done.returncode < 0:
         return {"status": "crashed", "error": f"{signal.Signals(-done.returncode).name}: {last}".rstrip(": ")}
     if done.returncode:
@@ -106,7 +110,7 @@ def _outcome(done, expect, wall_ns):
         return {"status": "error", "error": f"malloc was answered by {came}, not by {expect.name}"}
     if not _possible(result, wall_ns):
         told = f"{result['elapsed_ns'] / 1e9:.3g} s timed in a process that lived {wall_ns / 1e9:.3g} s"
-        return {"status": "error", "error": f"the clock jumped: {told}"}
+        return {"status": "error", "error": f"{JUMPED}: {told}; {ANEW}"}
     return {"status": "ok", "error": ""} | _columns(result)
 
 

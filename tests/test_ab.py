@@ -109,6 +109,7 @@ def test_a_static_program_is_refused(tmp_path):
         (["--workload", "bursts", "--sides", "off", "PROFILE=lean,PROFILE=keep"], "'profile' occurs twice"),
         (["--workload", "bursts", "--sides", "off", "magazine_blocks=9999"], "16 to 512"),
         (["--workload", "bursts", "--sides", "off", "ace_enabled=1,ace_policy=clever"], "ucb1-tuned"),
+        (["--workload", "bursts", "--sides", "off", "placement=3,placement_node=900"], "900 is not a node"),
         (["--workload", "bursts", "--fast-interval-ms", "0"], "1 to 60000"),
         (["--workload", "bursts", "--scale", "0"], "scale"),
         (["--workload", "frag", "--sides", "off", "ace_enabled=1"], "below 100"),
@@ -347,6 +348,7 @@ def test_phases_that_take_turns_are_compared_phase_by_phase():
         ("ace_policy=0,1", "when a learner begins"),
         ("canaries=0,1", "when a process starts"),
         ("ace_frozen=0,1", "while ACE is off"),
+        ("placement_node=0,900", "unless placement is 3"),
         ("ace_enabled=1,0", "below 100"),
     ],
 )
@@ -354,6 +356,12 @@ def test_turns_are_refused_in_one_line(asked, said, capsys):
     assert cli.main(["toggle", asked, "--workload", "bursts"]) == 1
     told = capsys.readouterr().err
     assert said in told and len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize("seed", ["0", "-5", str(2**32 - 9)])
+def test_turns_say_at_once_which_seeds_there_are(seed, capsys):
+    assert cli.main(["toggle", "magazine_blocks=64,128", "--workload", "lifo", "--seed", seed]) == 1
+    assert f"seed {seed}: allowed: 1 to {2**32 - 10}" in capsys.readouterr().err
 
 
 def test_a_program_has_no_chunks_that_could_take_turns():

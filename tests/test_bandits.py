@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hakmem_py import bandits, cli, figures, outcomes
+from hakmem_py import bandits, cli, figures, outcomes, store
 from hakmem_py.problems import BanditError, problem, read_changes
 from hakmem_py.store import REFERENCE
 
@@ -277,6 +277,9 @@ def test_a_labs_reference_gives_the_same_tables_and_refuses_what_it_does_not_hol
     assert len(str(refused.value)) < 300
     with pytest.raises(BanditError, match="no reference"):
         bandits.Lab("other", reference=True)
+    kept.file.write_bytes(kept.file.read_bytes()[:-9])
+    with pytest.raises(store.StoreError, match="is damaged"):
+        bandits.Lab("any", reference=True)
 
 
 def test_figures_of_learners_say_what_they_show():

@@ -37,6 +37,24 @@ def test_a_build_is_kept(monkeypatch):
     assert done.hash in done.folder.name
 
 
+@pytest.mark.parametrize("name", ["build.json", "libhakmem.so", "bench"])
+def test_a_build_of_which_something_was_lost_is_made_again(name, monkeypatch, tmp_path):
+    whole = build.build()
+    monkeypatch.setattr(build, "BUILDS", tmp_path)
+    lost = shutil.copytree(whole.folder, tmp_path / whole.folder.name)
+    made = []
+    monkeypatch.setattr(build, "_shared", lambda *_: [])
+    monkeypatch.setattr(build, "_make", lambda done, native: made.append(done.folder))
+    build.build()
+    assert made == []
+    if name == "bench":
+        (lost / name).unlink()
+    else:
+        (lost / name).write_bytes((lost / name).read_bytes()[:-9])
+    build.build()
+    assert made == [lost]
+
+
 @pytest.mark.parametrize(
     "variant", ["release", "checked", "noace", "slab16", "published8", "release@3", "ubsan"]
 )

@@ -79,6 +79,14 @@ def test_what_is_not_seen_is_not_said_and_equality_is_within_the_margin(ask):
     assert far < 0.05 < near
 
 
+def test_values_in_coarse_steps_are_not_called_equal(ask):
+    rng = np.random.default_rng(1)
+    steps = rng.choice([0.10, 0.11], (100, 2), p=[0.9, 0.1])
+    assert "UNDECIDED: the values come in steps of 0.1, the margin is 0.01" in ask(wide_text(steps))[1]
+    assert "NEUTRAL" in ask(wide_text(steps), "--margin", "20%")[1]
+    assert "NEUTRAL" in ask(wide_text(np.ones((100, 2))))[1]
+
+
 def test_each_variant_of_a_family_is_judged_by_its_own_costs(ask):
     rows = [f"{i},{name},{x + i % 3}" for i in range(20) for name, x in (("x", 50), ("y", 40), ("z", 50))]
     answers = [*map(json.loads, ask("block,variant,value\n" + "\n".join(rows), "--json")[1].splitlines())]
@@ -106,6 +114,8 @@ GOOD = [(5, 4), (5, 4.1), (5, 4.2), (5, 4), (5, 4), (5, 4), (5, 4)]
         ("x,y\n1,2\n", "it has x, y"),
         ("a,b\n1,2,3\n", "line 2 has 3 fields"),
         ("a,b,a\n1,2,3\n", "the column a occurs twice"),
+        ("a;b\n1,5;2\n1;2\n", "write commas"),
+        ("a;b\n1;2\n1;2\n", "write commas"),
         (wide_text(GOOD).replace("4.1", "4_1"), "line 3: b is '4_1'"),
         (wide_text(GOOD).replace("4.1", "fast"), "line 3: b is 'fast'"),
         (wide_text(GOOD).replace("4.1", ""), "line 3: b is ''"),

@@ -1,10 +1,13 @@
 """Peers: found, named with version, and where they are missing, how to get them."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from hakmem_py import cli, peers
+
+OURS = Path("/proc/self/exe").read_bytes()[:20]  # the beginning of a file for this machine, and no library
 
 
 @pytest.fixture
@@ -38,11 +41,22 @@ def test_a_peer_that_is_there_has_version_and_hash(name):
 
 def test_the_conda_environment_comes_first(nowhere, monkeypatch):
     (nowhere / "env" / "lib").mkdir(parents=True)
-    (nowhere / "env" / "lib" / "libmimalloc.so.3").write_bytes(b"no library")
+    (nowhere / "env" / "lib" / "libmimalloc.so.3").write_bytes(OURS)
     monkeypatch.setenv("CONDA_PREFIX", str(nowhere / "env"))
     peer = peers.find("mimalloc")
     assert peer.path.name == "libmimalloc.so.3"
     assert peer.version == "unknown"
+
+
+def test_links_to_nothing_and_libraries_for_other_machines_are_passed_over(nowhere, monkeypatch):
+    folders = [nowhere / name for name in ("a", "b", "c")]
+    monkeypatch.setattr(peers, "SYSTEM", [str(folder) for folder in folders])
+    for folder in folders:
+        folder.mkdir()
+    (folders[0] / "libtcmalloc_minimal.so.4").symlink_to("gone")
+    (folders[1] / "libtcmalloc_minimal.so.4").write_bytes(OURS[:4] + b"\x01" + OURS[5:])  # 32 bits
+    (folders[2] / "libtcmalloc_minimal.so.4").write_bytes(OURS)
+    assert peers.find("tcmalloc").path.parent == folders[2]
 
 
 def test_getting_peers_without_apt_names_another_way(nowhere, monkeypatch, capsys):
@@ -57,7 +71,7 @@ def test_a_peer_that_was_unpacked_in_part_is_not_taken_for_one(nowhere, monkeypa
     """Neither after a full disk nor after a kill; the next call gets it whole."""
     (nowhere / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{nowhere}/bin:/usr/bin:/bin")
-    unpack = 'mkdir -p "$3/usr/lib/here"; echo part > "$3/usr/lib/here/libmimalloc.so.2"'
+    unpack = 'mkdir -p "$3/usr/lib/here"; head -c 20 /bin/sh > "$3/usr/lib/here/libmimalloc.so.2"'
     for name, does in {"apt-get": "touch some.deb", "dpkg": f"{unpack}; [ -e {nowhere}/room ]"}.items():
         (nowhere / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
         (nowhere / "bin" / name).chmod(0o755)

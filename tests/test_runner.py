@@ -143,6 +143,23 @@ def test_a_run_over_which_the_clock_jumped_is_an_error(told):
     assert row["status"] == "error" and row["error"].startswith("the clock jumped")
 
 
+def test_a_run_that_was_killed_from_outside_is_measured_anew(tiny, tmp_path, monkeypatch):
+    killed = worker.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    assert killed["status"] == "crashed" and "measures it again" in killed["error"]
+    well = {"status": "ok", "error": "", "cpu_ns_per_op": 1.0}
+    said = iter([killed, well, well])
+    monkeypatch.setattr(worker, "run", lambda *_: next(said))
+    again = [runner.ensure(tiny(), folder=tmp_path / "s", blocks=1, sizes=[16]) for _ in range(2)]
+    assert [sorted(samples["status"]) for samples in again] == [["crashed", "ok"], ["ok", "ok"]]
+    assert next(said, None) is None
+
+
+def test_variants_that_are_for_tests_are_refused(tiny):
+    spec = tiny('use = "floor"', 'use = "hakmem"\nvariant = "asan"')
+    with pytest.raises(SpecError, match="asan is for tests"):
+        runner.ensure(spec)
+
+
 def test_an_exact_slowdown_is_injected(tiny, tmp_path):
     spec = tiny(
         'label = "floor"\nuse = "floor"',
