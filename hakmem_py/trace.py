@@ -105,7 +105,23 @@ def find_program(name):
     if found is None:
         where = f" in {Path.cwd()}" if "/" in name and not Path(name).is_absolute() else ""
         raise ValueError(f"there is no program {name!r}{where}: give a path, or a name that the shell finds")
+    _expect_interpreter(name, found)
     return found
+
+
+def _expect_interpreter(name, path):
+    """A shell itself runs a script that names no interpreter, and tells which interpreter is not there; we do
+    neither."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(256)
+    except OSError:  # it may be executed, not read
+        return
+    named = head.removeprefix(b"#!").split(maxsplit=1) if head.startswith(b"#!") else []
+    if named and not Path(os.fsdecode(named[0])).exists():
+        raise ValueError(f"{name} asks for {os.fsdecode(named[0])}, which is not there: mend its first line")
+    if not named and b"\0" not in head:
+        raise ValueError(f"{name} names no interpreter in its first line: name it first, as in sh {name}")
 
 
 def recorder():

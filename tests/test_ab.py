@@ -99,6 +99,17 @@ def test_a_static_program_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "said"), [("echo", "as in sh"), ("#!/bin/nosuch -x\n", "/bin/nosuch, which is not there")]
+)
+def test_a_script_without_an_interpreter_is_refused(text, said, tmp_path):
+    script = tmp_path / "script"
+    script.write_text(text)
+    script.chmod(0o755)
+    with pytest.raises(ValueError, match=said):
+        ab.program(str(script))
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--workload", "nothing"], "random_mixed"),
