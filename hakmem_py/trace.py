@@ -1,6 +1,7 @@
 """Records what a program allocates, one trace per process, for `bench --replay`."""
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import os
@@ -58,6 +59,29 @@ def record(command, folder, records=RECORDS, env=(), patient=True, **streams):
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise ValueError(f"{folder} cannot be written: choose another folder with --out")
+    with _alone(folder):
+        return _record(command, folder, records, env, patient, streams)
+
+
+@contextlib.contextmanager
+def _alone(folder):
+    """Nobody else records here meanwhile: of the new traces in a folder nobody could tell whose they are."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        _take(lock, folder)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _take(lock, folder):
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"another trace is recorded in {folder}: choose another folder with --out") from None
+
+
+def _record(command, folder, records, env, patient, streams):
     before = set(folder.glob(f"*{TRACE_SUFFIX}"))
     asked = {"HAKMEM_TRACE_DIR": str(folder.resolve()), "HAKMEM_TRACE_RECORDS": str(records)}
     env = os.environ | dict(env) | {"LD_PRELOAD": str(recorder())} | asked

@@ -439,6 +439,12 @@ def test_a_full_disk_is_what_a_trace_lost_its_records_to(tmp_path, capfd):
     assert re.search(r"ls, 0 records, \d+ lost: no space is left", capfd.readouterr().out)
 
 
+def test_two_traces_at_a_time_do_not_mix(tmp_path, capfd):
+    again = [sys.executable, "-m", "hakmem_py", "trace", "--out", str(tmp_path), "--", "true"]
+    assert cli.main(["trace", "--out", str(tmp_path), "--", *again]) == 1
+    assert f"another trace is recorded in {tmp_path}: choose another folder" in capfd.readouterr().err
+
+
 def test_a_program_that_failed_is_to_blame_for_its_empty_trace(tmp_path, capfd):
     assert cli.main(["trace", "--out", str(tmp_path), "--", "false"]) == 1
     assert capfd.readouterr().err == "hakmem trace: false ended with status 1; nothing was recorded\n"
