@@ -142,7 +142,7 @@ def build_all(variants, native=NATIVE):
 
 
 def _missing(done):
-    """Whether a build is not there, or not whole any more."""
+    """Whether a build is not there, its library was damaged, or its bench was lost."""
     try:
         found = hashlib.sha256(done.library.read_bytes()).hexdigest()
         return found != done.facts()["library_sha256"] or not done.bench.exists()

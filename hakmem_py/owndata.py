@@ -17,7 +17,7 @@ import numpy as np
 
 from . import stats
 
-TIES = 0.1  # of the pairs; with fewer the steps of the values decide nothing
+DIFFER = 0.1  # of the pairs; with fewer the steps of the values decide nothing
 
 
 class DataError(ValueError):
@@ -79,14 +79,13 @@ def _resolved(judged, differences, margin):
     """The verdict, but no NEUTRAL where values come in steps coarser than the margin: then many pairs tie,
     whatever their difference. differences: absolute log ratios, shape (n,)."""
     steps = differences[differences > 0]
-    if judged.kind != "NEUTRAL" or not TIES * len(differences) < len(differences) - len(steps) < len(
-        differences
-    ):
+    if judged.kind != "NEUTRAL" or len(steps) < DIFFER * len(differences) or len(steps) == len(differences):
         return judged
-    if steps.min() <= log1p(margin):
+    if len(steps) == 0 or steps.min() <= log1p(margin):
         return judged
-    coarse = f"the values come in steps of {expm1(steps.min()):.2g}, the margin is {margin:.2g}"
-    return replace(judged, kind="UNDECIDED", text=f"UNDECIDED: {coarse}: give more digits")
+    ties = f"many pairs tie, and the others differ by {expm1(steps.min()):.2%} or more"
+    why = f"{ties}, which is above the margin of {margin:.2%}: give more digits"
+    return replace(judged, kind="UNDECIDED", needs_n=None, text=f"UNDECIDED: {why}")
 
 
 def describe(x):

@@ -95,9 +95,11 @@ def find(name):
 
 def _loadable(path):
     """Whether a file is a library for this machine: no link to nothing, and of no other architecture."""
+    with Path("/proc/self/exe").open("rb") as own:
+        machine = _machine(own)
     try:
-        with path.open("rb") as file, Path("/proc/self/exe").open("rb") as own:
-            return _machine(file) == _machine(own)
+        with path.open("rb") as file:
+            return _machine(file) == machine
     except OSError:
         return False
 

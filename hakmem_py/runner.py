@@ -116,7 +116,7 @@ def find_contenders(experiment, builds=None):
     """
     sides = experiment.allocators
     for side in sides:
-        if build.parse_variant(side.variant)[0] in build.UNIMPORTABLE:
+        if side.use == "hakmem" and build.parse_variant(side.variant)[0] in build.UNIMPORTABLE:
             raise SpecError(f"{side.label}: variant {side.variant} is for tests, its runtime must come first")
     made = build.build_all(["release", *(side.variant for side in sides)])
     builds = {side.label: made[side.variant] for side in sides} | (builds or {})

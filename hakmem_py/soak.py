@@ -52,7 +52,7 @@ class Plan:
     @property
     def file(self):
         digests = "-".join(found.digest[:8] for found in self.sides.values())
-        return FOLDER / f"{self.case.name}-{digests}-{provenance.host()[:8]}-{self.window_s:g}s.jsonl"
+        return FOLDER / f"{self.case.name}-{digests}-{provenance.host()}-{self.window_s:g}s.jsonl"
 
 
 def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wait_s=0.0):

@@ -100,7 +100,7 @@ def compare(samples, baseline=None, metric=None, correction="holm", looks=()):
 def family_note(table):
     """Why rows of a `compare` table have no verdict though their interval excludes 1; "" where all have."""
     beside = (table["low"] > 1) | (table["high"] < 1)
-    stuck = table[beside & (table["verdict"] == "UNDECIDED") & (table["p_adjusted"] > 1 - CONFIDENCE)]
+    stuck = table[beside & table["needs_n"].notna() & (table["p_adjusted"] > 1 - CONFIDENCE)]
     if stuck.empty:
         return ""
     family, n = table["p"].notna().sum(), stuck["n"].max()

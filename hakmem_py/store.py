@@ -102,7 +102,8 @@ def load(folder, columns=None):
     columns: only these are read; 10^7 samples are judged from a few. A file that cannot be read is moved
     aside as NAME.damaged, which is said on stderr: its runs count as not measured, the others are unharmed.
     A file of the reference is not moved, as its runs are not measured again: StoreError tells how to restore
-    it. Where a run timed out and was measured anew, only its last sample is given (if all columns are read).
+    it. Where a run timed out, or met a mishap, and was measured anew, only its last sample is given (if all
+    columns are read).
     """
     names = SCHEMA.names if columns is None else list(columns)
     samples = _of_all_files(Path(folder), lambda files: _frame(files, names))
@@ -300,6 +301,8 @@ def _move_aside(path, reason):
     aside = path.with_name(path.name + ".damaged")
     try:
         path.rename(aside)
+    except FileNotFoundError:  # another process was faster, see _of_all_files
+        raise
     except OSError as error:
         stuck = f"{path} is damaged ({reason}) and cannot be moved aside: {error.strerror}"
         raise StoreError(f"{stuck}. Make the folder writable, or delete the file") from None

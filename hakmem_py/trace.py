@@ -79,6 +79,8 @@ def _take(lock, folder):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ValueError(f"another trace is recorded in {folder}: choose another folder with --out") from None
+    except OSError:  # NFS locks no folders
+        pass
 
 
 def _record(command, folder, records, env, patient, streams):

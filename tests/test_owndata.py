@@ -82,7 +82,7 @@ def test_what_is_not_seen_is_not_said_and_equality_is_within_the_margin(ask):
 def test_values_in_coarse_steps_are_not_called_equal(ask):
     rng = np.random.default_rng(1)
     steps = rng.choice([0.10, 0.11], (100, 2), p=[0.9, 0.1])
-    assert "UNDECIDED: the values come in steps of 0.1, the margin is 0.01" in ask(wide_text(steps))[1]
+    assert "others differ by 10.00% or more, which is above the margin of 1.00%" in ask(wide_text(steps))[1]
     assert "NEUTRAL" in ask(wide_text(steps), "--margin", "20%")[1]
     assert "NEUTRAL" in ask(wide_text(np.ones((100, 2))))[1]
 

@@ -35,7 +35,7 @@ int hak_posix_memalign(void **block, size_t alignment, size_t size);
 size_t hak_usable_size(void *block); /* bytes that belong to the caller, stable while the block lives; NULL: 0 */
 
 /* Returns to the operating system what can be returned now: this thread's cache, the depot, idle slabs and runs.
- * Other threads keep their caches. Result: bytes that the kernel was told to take, resident or not. */
+ * Other threads keep their magazines. Result: bytes that the kernel was told to take, resident or not. */
 size_t hak_purge(void);
 
 /* For a thread that is about to rest: what it caches goes where other threads can get it. */
@@ -131,7 +131,7 @@ typedef struct hak_site_t {
     int32_t rule;         /* HAK_SITE_... */
     int32_t by_hand;      /* 1: set by hak_site_set, not learned */
     uint64_t allocations; /* seen while the rules were on */
-    uint64_t growths;     /* blocks that moved to grow */
+    uint64_t growths;     /* blocks that moved to where they grow in place */
 } hak_site_t;
 
 int hak_site_set(uint64_t address, int rule);            /* 0, or -1: no such rule, address 0, or row taken by hand */

@@ -38,6 +38,7 @@ static COLD void start(void)
         fatal_leave = front_leave;
         knob_told = helper_poke;
         heaps_init();
+        helper_prepare();
         atomic_store_explicit(&started, true, memory_order_release);
     }
     lock_drop(&start_lock);
@@ -47,11 +48,11 @@ static COLD void start(void)
 static NOINLINE struct heap *heap_make(void)
 {
     if (UNLIKELY(!atomic_load_explicit(&started, memory_order_acquire))) start();
-    return mode != MODE_CACHED || front.state == FRONT_EXITED ? NULL : heap_begin();
+    return mode != MODE_CACHED || front.state == FRONT_EXITED || lock_passing ? NULL : heap_begin();
 }
 
-/* The calling thread's heap, made if need be. NULL where the thread's caches are gone (it ends, or dies), where nothing
- * is cached in this mode, or where memory ends. */
+/* The calling thread's heap, made if need be. NULL where the thread's caches are gone (it ends, or dies), while it
+ * forks without one (a new part's locks are not held), where nothing is cached in this mode, or where memory ends. */
 static ALWAYS_INLINE struct heap *heap_here(void) { return LIKELY(front.heap != NULL) ? front.heap : heap_make(); }
 
 /* Before a refusal: gives back all that this thread and the depots hold. The caller then tries once more. */

@@ -1,4 +1,4 @@
-/* fork.c: every lock is held across a fork, so that the child begins with consistent data. */
+/* fork.c: the locks of all that threads share are held across a fork, so that the child begins with consistent data. */
 
 static struct lock start_lock; /* held by start (alloc.c) */
 

@@ -13,7 +13,7 @@ static _Atomic uint32_t helper_state;
 static _Atomic uint32_t helper_word; /* raised by every poke; slept on */
 static _Atomic bool helper_sleeps;
 static _Atomic bool helper_wanted;    /* ACE is on: a helper must be there, in a child from its first slow calls on */
-static _Atomic bool helper_due;       /* a free found it needed: the next allocation starts it */
+static _Atomic bool helper_due;       /* a free found that it is wanted and not there: the next allocation starts it */
 static _Atomic uint64_t helper_again; /* it could not start, and is not tried again before this time ... */
 static uint64_t helper_pause;         /* ... so long after the last try; written by who tries */
 static sigset_t helper_mask;          /* of signals, as in the thread that started it */
@@ -91,14 +91,24 @@ static void helper_child(void)
 
 extern size_t __pthread_get_minstack(const pthread_attr_t *) __attribute__((weak)); /* glibc */
 
+static size_t helper_usual; /* bytes of a thread's stack */
+
+/* At start, for glibc reads them under a lock under which it allocates, too. */
+static void helper_prepare(void)
+{
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_getstacksize(&attributes, &helper_usual);
+    pthread_attr_destroy(&attributes);
+}
+
 /* Bytes of the helper's stack. Static TLS lies in it and may be most of it. It has the usual size where address space
  * costs nothing, for the thread that ends last runs the program's exit handlers. */
 static size_t helper_stack(const pthread_attr_t *attributes)
 {
     size_t least = __pthread_get_minstack != NULL ? __pthread_get_minstack(attributes) : (size_t)PTHREAD_STACK_MIN;
-    size_t usual = 0;
-    if (os_address_space() == SIZE_MAX && !PEEK(arena_filled)) pthread_attr_getstacksize(attributes, &usual);
-    return size_max(usual, least + 128 * 1024);
+    bool free = os_address_space() == SIZE_MAX && !PEEK(arena_filled);
+    return size_max(free ? helper_usual : 0, least + 128 * 1024);
 }
 
 /* Starts the thread; harmless where that fails. The caller holds no lock. */
@@ -131,7 +141,7 @@ static void helper_start(void)
 }
 
 /* After an allocation: starts the helper once so much memory has been fetched that much may be free one day, or once a
- * free found it needed. Only allocations start it, for libc frees thread blocks under the lock that starting a thread
+ * free found it wanted. Only allocations start it, for libc frees thread blocks under the lock that starting a thread
  * takes. The caller holds no lock. */
 static void helper_offer(void)
 {
@@ -148,7 +158,7 @@ static void helper_consider(void)
 {
     size_t pending = pending_bytes(depots_own(atomic_load_explicit(&depots_told, memory_order_relaxed)));
     bool much = knob(KNOB_background) && pending >= (size_t)knob(KNOB_background_bytes);
-    if (UNLIKELY(much || atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
+    if (UNLIKELY(atomic_load_explicit(&helper_wanted, memory_order_relaxed)) &&
         atomic_load_explicit(&helper_state, memory_order_relaxed) == HELPER_NONE)
         atomic_store(&helper_due, true);
     bool due = PEEK(slabs_due) && knob(KNOB_idle_return);

@@ -366,7 +366,8 @@ static void run_resize(struct heap *heap, struct span *run, size_t size, size_t 
 static ALWAYS_INLINE bool run_stays(struct heap *heap, struct span *run, size_t size)
 {
     size_t had = run->size, units = run_units(size), had_units = run_units(had);
-    if (size <= L2_MAX || units > had_units || run->start + size > run_touched_bytes(run)) return false;
+    if (size <= L2_MAX || size > SIZE_LIMIT || units > had_units || run->start + size > run_touched_bytes(run))
+        return false;
     if (units < had_units) return had_units <= RUN_SHORT && units >= had_units / 2;
     bool window = large_is_window(run), roomy = window && window_is_roomy(run, size_min(size, had));
     if (UNLIKELY(roomy) && !window_try(run)) return false;

@@ -12,7 +12,7 @@
     X(spills,           "calls",  "a full magazine was exchanged for an empty one")                        \
     X(spilled_blocks,   "blocks", "blocks that went with them")                                            \
     X(carved_blocks,    "blocks", "blocks taken from a slab for the first time")                           \
-    X(growths,          "calls",  "reallocations that made a block longer where it lay")                  \
+    X(growths,          "calls",  "reallocations that made a block of more than 512 KiB, or a grown one, longer where it lay") \
     X(aligned,          "calls",  "aligned allocations that no ordinary class could serve")                \
     X(site_routed,      "calls",  "allocations routed by a call-site rule")
 

@@ -145,3 +145,41 @@ PROMISE(an_earlier_handler_of_fork_may_ask_for_memory) {
         wait_for(child);
     }
 }
+
+static _Thread_local int forks_now;
+
+static void ask_for_a_little(void) {
+    if (forks_now) their_malloc(100);
+}
+
+static void ask_for_more(void) {
+    static void *blocks[40000];
+    for (int i = 0; i < 40000; i++) HOLDS((blocks[i] = their_malloc(100)) != NULL);
+    for (int i = 0; i < 40000; i++) their_free(blocks[i]);
+}
+
+static void *fork_first(void *unused) {
+    forks_now = 1;
+    pid_t child = fork();
+    forks_now = 0;
+    alarm(20);
+    ask_for_more();
+    if (child == 0) _exit(0);
+    wait_for(child);
+    return unused;
+}
+
+/* The thread has no heap before, and its handler asks for one in a part of its own. */
+PROMISE(a_thread_that_forks_before_it_allocates_may_have_an_earlier_handler) {
+    const char *library = getenv("LIBRARY");
+    if (library == NULL) UNTRIED("LIBRARY names no library");
+    pthread_atfork(ask_for_a_little, NULL, NULL);
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    HOLDS(handle != NULL);
+    their_free = (void (*)(void *))dlsym(handle, "free");
+    their_malloc = (void *(*)(size_t))dlsym(handle, "malloc");
+    their_free(their_malloc(10));
+    pthread_t thread;
+    HOLDS(pthread_create(&thread, NULL, fork_first, NULL) == 0);
+    HOLDS(pthread_join(thread, NULL) == 0);
+}

@@ -30,6 +30,16 @@ PROMISE(alignment_is_honoured_under_every_rule) {
             }
 }
 
+PROMISE(no_block_grows_to_all_there_is_under_rules) {
+    set_knob("site_rules", 1);
+    for (size_t i = 0; i < 100; i++) {
+        char *block = malloc(40000);
+        HOLDS(realloc(block, SIZE_MAX - i * 1000) == NULL && errno == ENOMEM);
+        HOLDS(reallocarray(block, SIZE_MAX / 3, 3) == NULL);
+        free(block);
+    }
+}
+
 /* A function whose one call is a site. */
 static __attribute__((noinline)) char *ask(size_t size) {
     char *block = malloc(size);

@@ -1,5 +1,6 @@
 /* Promise 9: a process starts and works where almost everything is missing. */
 #include "../serve.h"
+#include <dirent.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -104,4 +105,39 @@ PROMISE(every_size_is_served) { serve_every_size(NULL); }
 
 PROMISE(it_starts_in_48_mib_of_address_space) {
     keep_in_new_process("every_size_is_served", limit_to_48_mib, environ);
+}
+
+static int threads_there(void) {
+    int threads = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;) threads += task->d_name[0] != '.';
+    closedir(tasks);
+    return threads;
+}
+
+PROMISE(a_child_that_takes_little_has_one_thread_whatever_its_parent_freed) {
+    static char *blocks[3000];
+    for (int i = 0; i < 100; i++) memset(blocks[i] = malloc(MIB), 1, MIB);
+    for (int i = 0; i < 100; i++) free(blocks[i]);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int round = 0; round < 3; round++) {
+            for (int i = 0; i < 3000; i++) blocks[i] = malloc(100);
+            for (int i = 0; i < 3000; i++) free(blocks[i]);
+        }
+        HOLDS(threads_there() == 1);
+        _exit(0);
+    }
+    wait_for(child);
+}
+
+/* glibc allocates while it holds the lock under which it reads the usual size of a stack. */
+PROMISE(libc_may_allocate_while_it_copies_the_attributes_of_threads) {
+    pthread_attr_t attributes;
+    cpu_set_t cores;
+    alarm(20);
+    HOLDS(sched_getaffinity(0, sizeof cores, &cores) == 0 && pthread_attr_init(&attributes) == 0);
+    HOLDS(pthread_attr_setaffinity_np(&attributes, sizeof cores, &cores) == 0);
+    HOLDS(pthread_setattr_default_np(&attributes) == 0);
+    for (int i = 0; i < 200000; i++) HOLDS(pthread_getattr_default_np(&attributes) == 0); /* their lists stay */
 }
