@@ -216,6 +216,8 @@ def test_the_full_mode_has_hours_for_a_cell():
 
 
 def test_an_unknown_notebook_is_named():
+    with pytest.raises(report.ReportError, match=r"no single notebook is called '\*\*'"):
+        report.find("**")
     with pytest.raises(report.ReportError, match="no single notebook is called '99'"):
         report.plan(["99"], [])
 

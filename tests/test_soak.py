@@ -48,6 +48,7 @@ def test_an_interrupted_soak_goes_on(table, folder, capfd):
     size = file.stat().st_size
     assert len(soak.soak(MINUTES, WORKLOAD, folder=folder, wait_s=300)) == len(resumed)
     assert file.stat().st_size == size  # complete: nothing was run
+    assert f"this soak was made earlier; to repeat it delete {file}" in capfd.readouterr().err
 
 
 def test_an_unknown_workload_is_named_once(capsys):
@@ -146,6 +147,15 @@ def test_a_leak_is_seen_beside_the_reference():
     assert found.loc[("rss_bytes", "system"), "steady"]
     assert soak.rates(table)["a_million_ops"].tolist() == pytest.approx([3, 3])
     assert soak.grows(table) and not soak.grows(lives(1e-5))  # 6 % an hour, and 0.06 %
+    few = table.assign(minutes=table["minutes"] / 60)  # 6 MB within a minute, then a sixtieth of that
+    few.attrs = table.attrs
+    assert soak.grows(few) and not soak.grows(few.assign(rss_bytes=few["rss_bytes"] / 60))
+
+
+def test_a_leak_is_said_and_ends_with_a_status_of_its_own(monkeypatch, capsys):
+    monkeypatch.setattr(soak, "soak", lambda *_: lives(0.001))
+    assert cli.main(["soak", "--minutes", "1"]) == 1
+    assert capsys.readouterr().err == "hakmem: the memory of hakmem grows for certain (rss_bytes above)\n"
 
 
 def test_a_drift_is_told_over_all_segments():

@@ -423,6 +423,7 @@ def test_failing_samples_are_counted_and_forbid_a_verdict():
     rows.loc[[1, 5], ["status", "error", "cpu_ns_per_op"]] = ["crashed", "signal 11", np.nan]
     row = stats.compare(rows, "hakmem").iloc[0]
     assert (row["n"], row["status"], row["error"]) == (18, "2 of 20 crashed", "signal 11")
+    assert pd.isna(row["needs_n"])  # more blocks do not mend it
     assert row["verdict"] == "UNDECIDED" and row["low"] > 1
     rows = samples({"hakmem": 0, "system": 0.5})
     rows.loc[0, ["status", "error", "cpu_ns_per_op"]] = ["crashed", "signal 6", np.nan]

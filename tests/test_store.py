@@ -1,5 +1,6 @@
 """The store: what was appended is there, whatever happens to the process or to a file."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -222,6 +223,22 @@ def test_a_damaged_file_is_moved_aside_and_named(tmp_path, capfd, damage):
     assert broken.with_name(broken.name + ".damaged").exists()
     assert len(store.load(tmp_path)) == 2
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("why", "becomes", "said"),
+    [
+        (errno.EROFS, store.StoreError, "is damaged .short. and cannot be moved aside: Read-only"),
+        (errno.ENOENT, FileNotFoundError, "No such file"),  # another process did it: `load` reads again
+    ],
+)
+def test_a_damaged_file_that_cannot_be_moved_aside_is_named(tmp_path, monkeypatch, why, becomes, said):
+    def fail(*_):
+        raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(becomes, match=said):
+        store._move_aside(tmp_path / "part-1.parquet", "short")
 
 
 def test_a_damaged_reference_file_stays_and_is_named_with_its_cure(tmp_path, monkeypatch):

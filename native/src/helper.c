@@ -107,8 +107,8 @@ static void helper_prepare(void)
 static size_t helper_stack(const pthread_attr_t *attributes)
 {
     size_t least = __pthread_get_minstack != NULL ? __pthread_get_minstack(attributes) : (size_t)PTHREAD_STACK_MIN;
-    bool free = os_address_space() == SIZE_MAX && !PEEK(arena_filled);
-    return size_max(free ? helper_usual : 0, least + 128 * 1024);
+    bool costless = os_address_space() == SIZE_MAX && !PEEK(arena_filled);
+    return size_max(costless ? helper_usual : 0, least + 128 * 1024);
 }
 
 /* Starts the thread; harmless where that fails. The caller holds no lock. */
