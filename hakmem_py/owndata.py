@@ -81,7 +81,7 @@ def _resolved(judged, differences, margin):
     steps = differences[differences > 0]
     if judged.kind != "NEUTRAL" or len(steps) < DIFFER * len(differences) or len(steps) == len(differences):
         return judged
-    if len(steps) == 0 or steps.min() <= log1p(margin):
+    if steps.min() <= log1p(margin):
         return judged
     ties = f"many pairs tie, and the others differ by {expm1(steps.min()):.2%} or more"
     why = f"{ties}, which is above the margin of {margin:.2%}: give more digits"

@@ -5,8 +5,6 @@ whether it `measures` and whether it `calibrates`, which decides when it runs (b
 of the front page it belongs.
 """
 
-import contextlib
-import fcntl
 import glob
 import itertools
 import os
@@ -20,6 +18,7 @@ from pathlib import Path
 
 from . import ROOT, batch, notebook, parameters
 from .notebook import compared, headline, side_of, table  # noqa: F401  what notebooks call
+from .slot import alone_in
 
 NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT_S = 900  # no cell of the quick mode needs a tenth of it
@@ -192,27 +191,6 @@ def _writable(folder):
         raise ReportError(f"cannot write to {folder}: {error.strerror}; {cure}") from None
 
 
-@contextlib.contextmanager
-def _alone(folder):
-    """Keeps others from making a report there meanwhile. Raises ReportError; a kill frees the lock."""
-    place = os.open(folder, os.O_RDONLY)
-    try:
-        _lock(place, folder)
-        yield
-    finally:
-        os.close(place)
-
-
-def _lock(place, folder):
-    try:
-        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        cure = "wait for it to end, or choose another folder with --out"
-        raise ReportError(f"another report is being made in {folder}: {cure}") from None
-    except OSError:  # a folder on another machine's disk may have no locks
-        return
-
-
 def _machine():
     return f"{platform.node()}, {os.cpu_count()} CPUs, {platform.system()} {platform.release()}"
 
@@ -226,7 +204,8 @@ def report(args):
             raise ReportError(f"--timeout {args.timeout}: must be at least 1 second")
         runs = plan(args.notebooks, args.parameter, args.runs, args.full)
         _writable(args.out)
-        with _alone(args.out):
+        cure = "wait for it to end, or choose another folder with --out"
+        with alone_in(args.out, ReportError(f"another report is being made in {args.out}: {cure}")):
             return _make(args, runs)
     except ReportError as error:
         print(error, file=sys.stderr)

@@ -1,7 +1,6 @@
 """Records what a program allocates, one trace per process, for `bench --replay`."""
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import os
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .build import BUILDS, NATIVE, BuildError, build, compiler, compiler_version, expect_preloadable
+from .slot import alone_in
 from .spec import TRACE_SUFFIX
 from .stops import await_end, held_back
 
@@ -59,28 +59,9 @@ def record(command, folder, records=RECORDS, env=(), patient=True, **streams):
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise ValueError(f"{folder} cannot be written: choose another folder with --out")
-    with _alone(folder):
+    taken = ValueError(f"another trace is recorded in {folder}: choose another folder with --out")
+    with alone_in(folder, taken):  # of the new traces nobody could tell whose they are
         return _record(command, folder, records, env, patient, streams)
-
-
-@contextlib.contextmanager
-def _alone(folder):
-    """Nobody else records here meanwhile: of the new traces in a folder nobody could tell whose they are."""
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        _take(lock, folder)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _take(lock, folder):
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ValueError(f"another trace is recorded in {folder}: choose another folder with --out") from None
-    except OSError:  # NFS locks no folders
-        pass
 
 
 def _record(command, folder, records, env, patient, streams):

@@ -22,7 +22,6 @@ from statistics import fmean, median, stdev
 from . import store
 from .build import BUILDS
 from .stops import STOPS, started
-from .store import JUMPED, KILLED
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 MEASURED = (
@@ -94,7 +93,10 @@ def _outcome(done, expect, wall_ns):
         name = signal.Signals(-done.returncode).name
         raise InterruptedError(f"the bench was ended from outside ({name}): run the same command again")
     if done.returncode == -signal.SIGKILL:
-        return {"status": "crashed", "error": f"{KILLED} from outside, as where memory is short; {ANEW}"}
+        return {
+            "status": "crashed",
+            "error": f"{store.KILLED} from outside, as where memory is short; {ANEW}",
+        }
     if done.returncode < 0:
         return {"status": "crashed", "error": f"{signal.Signals(-done.returncode).name}: {last}".rstrip(": ")}
     if done.returncode:
@@ -110,7 +112,7 @@ def _outcome(done, expect, wall_ns):
         return {"status": "error", "error": f"malloc was answered by {came}, not by {expect.name}"}
     if not _possible(result, wall_ns):
         told = f"{result['elapsed_ns'] / 1e9:.3g} s timed in a process that lived {wall_ns / 1e9:.3g} s"
-        return {"status": "error", "error": f"{JUMPED}: {told}; {ANEW}"}
+        return {"status": "error", "error": f"{store.JUMPED}: {told}; {ANEW}"}
     return {"status": "ok", "error": ""} | _columns(result)
 
 

@@ -2,6 +2,7 @@
 #ifndef SERVE_H
 #define SERVE_H
 #include "promise.h"
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -53,6 +54,14 @@ static inline long statm_bytes(int n) {
 
 static inline long mapped_bytes(void) { return statm_bytes(0); }
 static inline long resident_bytes(void) { return statm_bytes(1); }
+
+static inline int threads_here(void) {
+    int count = -2; /* . and .. */
+    DIR *tasks = opendir("/proc/self/task");
+    while (readdir(tasks)) count++;
+    closedir(tasks);
+    return count;
+}
 
 /* Mappings of this process, of which the kernel allows 65530. */
 static inline int mappings(void) {

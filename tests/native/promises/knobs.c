@@ -1,7 +1,6 @@
 /* Each knob does what it says: what one value brings about, another does not. Counted, and without a helper. */
 #include "../library.h"
 #include "../peak.h"
-#include <dirent.h>
 #include <malloc.h>
 #include <sys/mman.h>
 
@@ -35,23 +34,15 @@ PROMISE(a_thread_purges_inline_once_a_batch_has_gathered) {
     HOLDS(purged_by_a_peak(300 * KIB) > 0);
 }
 
-static int threads(void) {
-    int count = -2; /* . and .. */
-    DIR *tasks = opendir("/proc/self/task");
-    while (readdir(tasks)) count++;
-    closedir(tasks);
-    return count;
-}
-
 PROMISE(the_helper_starts_once_so_much_was_taken) {
     set_knob("background_bytes", 1024 * MIB);
     take(5 * KIB, MUCH / (5 * KIB));
-    HOLDS(threads() == 1);
+    HOLDS(threads_here() == 1);
     set_knob("background_bytes", 2 * MUCH);
     take(5 * KIB, MUCH / (5 * KIB) / 2);
-    HOLDS(threads() == 1);
+    HOLDS(threads_here() == 1);
     take(5 * KIB, MUCH / (5 * KIB));
-    HOLDS(threads() == 2);
+    HOLDS(threads_here() == 2);
 }
 
 /* Mappings of which somebody asked for huge pages. */

@@ -123,15 +123,20 @@ static void *keep_much(void *unused) {
     return unused;
 }
 
+static void *load_theirs(const char *library) {
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    HOLDS(handle != NULL);
+    their_free = (void (*)(void *))dlsym(handle, "free");
+    their_malloc = (void *(*)(size_t))dlsym(handle, "malloc");
+    return handle;
+}
+
 /* A handler that was there before the library runs while that holds its locks. */
 PROMISE(an_earlier_handler_of_fork_may_ask_for_memory) {
     const char *library = getenv("LIBRARY");
     if (library == NULL) UNTRIED("LIBRARY names no library");
     pthread_atfork(ask_for_much, NULL, NULL);
-    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    HOLDS(handle != NULL);
-    their_free = (void (*)(void *))dlsym(handle, "free");
-    their_malloc = (void *(*)(size_t))dlsym(handle, "malloc");
+    void *handle = load_theirs(library);
     int (*trim)(size_t) = (int (*)(size_t))dlsym(handle, "malloc_trim");
     pthread_t thread;
     HOLDS(pthread_create(&thread, NULL, keep_much, NULL) == 0);
@@ -174,10 +179,7 @@ PROMISE(a_thread_that_forks_before_it_allocates_may_have_an_earlier_handler) {
     const char *library = getenv("LIBRARY");
     if (library == NULL) UNTRIED("LIBRARY names no library");
     pthread_atfork(ask_for_a_little, NULL, NULL);
-    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    HOLDS(handle != NULL);
-    their_free = (void (*)(void *))dlsym(handle, "free");
-    their_malloc = (void *(*)(size_t))dlsym(handle, "malloc");
+    load_theirs(library);
     their_free(their_malloc(10));
     pthread_t thread;
     HOLDS(pthread_create(&thread, NULL, fork_first, NULL) == 0);

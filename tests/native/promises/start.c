@@ -1,6 +1,5 @@
 /* Promise 9: a process starts and works where almost everything is missing. */
 #include "../serve.h"
-#include <dirent.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -107,14 +106,6 @@ PROMISE(it_starts_in_48_mib_of_address_space) {
     keep_in_new_process("every_size_is_served", limit_to_48_mib, environ);
 }
 
-static int threads_there(void) {
-    int threads = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    for (struct dirent *task; (task = readdir(tasks)) != NULL;) threads += task->d_name[0] != '.';
-    closedir(tasks);
-    return threads;
-}
-
 PROMISE(a_child_that_takes_little_has_one_thread_whatever_its_parent_freed) {
     static char *blocks[3000];
     for (int i = 0; i < 100; i++) memset(blocks[i] = malloc(MIB), 1, MIB);
@@ -125,7 +116,7 @@ PROMISE(a_child_that_takes_little_has_one_thread_whatever_its_parent_freed) {
             for (int i = 0; i < 3000; i++) blocks[i] = malloc(100);
             for (int i = 0; i < 3000; i++) free(blocks[i]);
         }
-        HOLDS(threads_there() == 1);
+        HOLDS(threads_here() == 1);
         _exit(0);
     }
     wait_for(child);
