@@ -14,9 +14,9 @@ static bool class_homing[CLASSES]; /* magazines of scattered blocks go home, unt
 static ALWAYS_INLINE void depot_tell(struct depot *depot, unsigned row)
 {
     size_t portion = size_min(row < CLASSES ? 256 * KIB : RUN_SHORT_BYTES, (size_t)knob(KNOB_depot_bytes) / 64);
-    size_t bytes = depot->blocks * row_size(row), told = depot->told;
+    size_t bytes = depot->blocks * row_size(row), told = (size_t)depot->told * row_size(row);
     if (LIKELY(bytes <= told + portion && told <= bytes + portion)) return;
-    depot->told = bytes;
+    depot->told = depot->blocks;
     atomic_fetch_add_explicit(&depots_told, bytes - told, memory_order_relaxed);
 }
 
@@ -40,6 +40,10 @@ static void depot_push(struct depot *depot, unsigned row, struct chain chain)
     if (depot->pushes % DEPOT_TURN == 0) {
         POKE(depot->idle, depot->least);
         POKE(depot->least, depot->magazines);
+        if (depot->magazines - depot->ebb < DEPOT_TURN) {
+            POKE(depot->last_ebb, depot->ebb);
+            POKE(depot->ebb, (uint16_t)size_min(depot->magazines, UINT16_MAX));
+        }
     }
     depot_tell(depot, row);
     lock_drop(&depot->lock);
@@ -62,6 +66,7 @@ static struct chain depot_pop(struct depot *depot, unsigned row)
         POKE(depot->pops, depot->pops + 1);
         if (depot->magazines < depot->low) POKE(depot->low, depot->magazines);
         if (depot->magazines < depot->least) POKE(depot->least, depot->magazines);
+        if (depot->magazines < depot->ebb) POKE(depot->ebb, (uint16_t)depot->magazines);
         depot_tell(depot, row);
         MUST((below == 0) == (depot->magazines == 0) && (below == 0) == (depot->blocks == 0), chain.head);
     }
@@ -84,23 +89,32 @@ static uint32_t depot_idle_blocks(const struct depot *depot)
     return magazines != 0 ? (uint32_t)((uint64_t)depot_idle(depot) * PEEK(depot->blocks) / magazines) : 0;
 }
 
-/* Somebody asks for a magazine. An update that is lost does no harm. */
-static void depot_ask(struct depot *depot)
+/* Somebody asks for a magazine; `most` such requests count beyond the pushes. An update that is lost does no harm. */
+static void depot_ask(struct depot *depot, int32_t most)
 {
     int32_t given = PEEK(depot->given);
     if (given == DEPOT_LEFT) given = 0;
-    if (given > -DEPOT_ASKED) POKE(depot->given, given - 1);
+    if (given > -most) POKE(depot->given, given - 1);
+}
+
+/* Requests of a class that count. Who builds something and tears it down again asks for all its magazines before giving
+ * them; where blocks of two threads would share pairs of lines, those of a larger wave count. */
+static int32_t depot_asked(const struct heap *heap, unsigned class)
+{
+    size_t magazine = size_max(heap->capacity[class], 1) * classes[class].size;
+    return classes[class].size < CACHE_PAIR ? (int32_t)size_max(DEPOT_WAVE / magazine, DEPOT_ASKED) : DEPOT_ASKED;
 }
 
 /* How many magazines of a part others may take, until they need a new slab (depot_find_few): those that its threads are
- * not likely to come back for, and at least the idle ones. These are all where the threads give what others took. To
- * take what a thread would have taken back mixes their blocks for good: neighbours in one page then belong to two
- * cores, and the prefetches of each disturb the other. */
+ * not likely to come back for, and at least those that lay there at the last two ebbs. These are all where the threads
+ * give what others took. To take what a thread would have taken back mixes their blocks for good: neighbours in one
+ * line or page then belong to two cores, and each disturbs the other. */
 static uint32_t depot_spare(const struct depot *depot)
 {
+    uint32_t left = (uint32_t)size_min(PEEK(depot->ebb), PEEK(depot->last_ebb));
     int32_t lacking = DEPOT_GIVEN - PEEK(depot->given); /* pushes, until others may take all */
     uint32_t magazines = PEEK(depot->magazines), wanted = lacking > 0 ? DEPOT_WANTED * (uint32_t)lacking : 0;
-    return (uint32_t)size_max(depot_idle(depot), magazines - size_min(wanted, magazines));
+    return (uint32_t)size_max(left, magazines - size_min(wanted, magazines));
 }
 
 /* A full magazine: from the thread's own part or else from another, beginning where one was found last; a chain of 0
@@ -108,7 +122,7 @@ static uint32_t depot_spare(const struct depot *depot)
 static struct chain depot_find(struct heap *heap, unsigned class)
 {
     struct depot *own = depot_own(heap, class);
-    depot_ask(own);
+    depot_ask(own, depot_asked(heap, class));
     if (UNLIKELY(PEEK(class_homing[class]))) POKE(class_homing[class], false);
     struct chain full = depot_pop(own, class);
     uint32_t parts = parts_count();

@@ -359,19 +359,28 @@ static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
 {
     uint32_t n = (uint32_t)size_min(wanted, slab->returned);
     uint64_t *words = slab_words(slab), word = 0, count = slab_words_count(slab);
+    size_t size = classes[slab->class].size;
     POKE(slab->quiet, 0);
-    for (uint32_t i = n; i-- > 0;) {
-        while (words[word] == 0) {
+    for (uint32_t i = n; i > 0;) {
+        uint64_t bits = words[word];
+        if (bits == 0) {
             if (++word < count) continue;
             slab_dress(slab, lowest_bit(slab->bare));
             word = 0;
-        }
-        uintptr_t block = slab_block(slab, word * 64 + lowest_bit(words[word]));
-        words[word] &= words[word] - 1;
-        if (UNLIKELY(slab->bare != 0))
+        } else if (UNLIKELY(slab->bare != 0)) {
+            uintptr_t block = slab_block(slab, word * 64 + lowest_bit(bits));
+            words[word] &= bits - 1;
             for (uint32_t bare; (bare = slab->bare & slab_parts(slab, block)) != 0;) slab_dress(slab, lowest_bit(bare));
-        __builtin_prefetch((void *)block, 1);
-        POKE(slots[i], block);
+            POKE(slots[--i], block);
+        } else {
+            uintptr_t first = slab->address + word * 64 * size;
+            for (; bits != 0 && i > 0; bits &= bits - 1) {
+                uintptr_t block = first + lowest_bit(bits) * size;
+                __builtin_prefetch((void *)block, 1);
+                POKE(slots[--i], block);
+            }
+            words[word] = bits;
+        }
     }
     POKE(slab->returned, slab->returned - n);
     POKE(slabs_of(slab)->returned, slabs_of(slab)->returned - n);
@@ -470,25 +479,25 @@ static NOINLINE uint32_t slabs_give_usual(unsigned class, uint8_t part, const ui
 {
     const uint64_t usual = slab_usual(class, part);
     const struct layout layout = owners.layout[class];
-    const uint32_t *bounds = owners.bound;
     const uintptr_t base = arenas[0].base, end = LIST_END + link_key;
     const size_t bytes = PEEK(arenas[0].bytes);
     struct span *spans = arenas[0].spans;
-    uint32_t n = 0;
-    for (; n < blocks; n++) {
-        uintptr_t block = slots[n], offset = block - base;
-        uint64_t product = (uint64_t)((uint32_t)block & layout.within) * layout.start;
-        if (UNLIKELY(!slot_is_right(&slots[n]) || (uint32_t)product >= PEEK(bounds[map_index(block)]))) break;
+    const uintptr_t *slot = slots;
+    for (const uintptr_t *last = slots + blocks; slot != last; slot++) {
+        uintptr_t block = *slot, offset = block - base;
+        if (UNLIKELY(!slot_is_right(slot) || offset >= bytes)) break;
         struct span *slab = &spans[offset >> UNIT_SHIFT];
-        if (UNLIKELY(offset >= bytes || PEEK(slab->state) != usual)) break;
+        if (UNLIKELY(PEEK(slab->state) != usual)) break;
+        uint32_t index = (uint32_t)((uint64_t)((uint32_t)block & layout.within) * layout.start >> 32);
         uint32_t returned = slab->returned + 1;
-        uint64_t *word = &slab->words[product >> 38], marked = *word | UINT64_C(1) << (product >> 32) % 64;
-        if (UNLIKELY(returned == slab->carved || marked == *word)) break;
-        *word = marked;
+        uint64_t *word = &slab->words[index / 64], bits = *word;
+        if (UNLIKELY(returned == slab->carved || (bits >> index % 64 & 1) != 0)) break;
+        MUST(block_is_of(class, block), block);
+        *word = bits | UINT64_C(1) << index % 64;
         block_words(block)[0] = end;
         POKE(slab->returned, returned);
     }
-    return n;
+    return (uint32_t)(slot - slots);
 }
 
 /* Returns the blocks in so many slots, each to its slab. Result: bytes. A block that is not free, or none of ours, ends
@@ -534,10 +543,11 @@ static uint32_t slabs_take(struct heap *heap, struct class_slabs *slabs, uint32_
         if (!slab_has_blocks(slab)) partial_unlink(slabs, slab);
     }
     lock_drop(&slabs->lock); /* before the blocks are looked at: most of them are in no cache */
+    const uintptr_t end = LIST_END + link_key;
     for (uint32_t i = 0; i < n; i++) {
-        if (slot_is_right(&slots[i])) continue; /* a new one */
-        slab_expect_free(slots[i]);
-        slot_fill(&slots[i], slots[i]);
+        uintptr_t block = slots[i];
+        if (LIKELY(block_words(block)[0] == end)) slot_name(&slots[i], block);
+        else if (UNLIKELY(!slot_is_right(&slots[i]))) slab_expect_free(block); /* else a new one */
     }
     return n;
 }

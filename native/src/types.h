@@ -138,7 +138,8 @@
 #define PARTS 8u                         /* into which what threads share is divided: depots, lists of slabs */
 #define DEPOT_FEW 4u                     /* a part with no more magazines serves others that need a new slab */
 #define DEPOT_TURN 16u                   /* pushes from one look at what lies idle to the next */
-#define DEPOT_ASKED 16                   /* most requests that count beyond the pushes of a part's threads */
+#define DEPOT_ASKED 16                   /* most requests that count beyond the pushes of a part's threads, ... */
+#define DEPOT_WAVE ((size_t)2 << 20)     /* ... or those for so many bytes of small blocks, if that is more */
 #define DEPOT_GIVEN 4                    /* most pushes that count beyond their requests: others may take all */
 #define DEPOT_WANTED 3u                  /* magazines that wait for them, for each push that lacks to that */
 #define DEPOT_LEFT (DEPOT_GIVEN + 1)     /* in place of the difference: the last one that asked has left */
@@ -358,11 +359,12 @@ struct depot {
     _Atomic uint32_t contended;            /* times the lock was not free at once */
     uintptr_t top;                         /* head of the uppermost magazine, as in struct chain */
     uint32_t magazines, blocks;
-    uint32_t low;         /* fewest magazines since the last trim: so many were of no use */
-    int32_t given;        /* pushes less requests, by the part's threads or, for short runs, by all: see DEPOT_ASKED */
-    uint32_t least, idle; /* fewest magazines in this turn of DEPOT_TURN pushes, and in the last one */
+    uint32_t low;           /* fewest magazines since the last trim: so many were of no use */
+    int32_t given;          /* pushes less requests, by the part's threads or, for short runs, by all: DEPOT_ASKED */
+    uint32_t least, idle;   /* fewest magazines in this turn of DEPOT_TURN pushes, and in the last one */
+    uint16_t ebb, last_ebb; /* the same, but no turn ends while there are many more: a wave is one turn */
+    uint32_t told;          /* blocks that the sum over all depots counts for this one */
     uint64_t pushes, pops;
-    size_t told; /* bytes that the sum over all depots counts for this one */
 };
 
 /* Slabs of one class in one part. */

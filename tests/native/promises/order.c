@@ -98,6 +98,36 @@ PROMISE(threads_that_build_and_tear_down_at_a_time_do_not_mix_their_blocks) {
     for (int i = 0; i < 3; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
 }
 
+static pthread_barrier_t turn;
+
+/* Two threads by turns: the other one's blocks lie free while one builds. A block's second word says who had it. */
+static void *build_by_turns(void *mine) {
+    enum { MINE = 40000, TURNS = 12 };
+    char **own = mine;
+    size_t foreign = 0;
+    for (int round = 0; round < TURNS; round++) {
+        pthread_barrier_wait(&turn);
+        if ((own == blocks) == round % 2) continue;
+        for (size_t i = 0; i < MINE; i++) {
+            void **block = malloc(16);
+            own[i] = (char *)block;
+            foreign += block[1] != NULL && block[1] != mine;
+            block[0] = block[1] = mine;
+        }
+        tear_down(own, MINE, MINE);
+    }
+    HOLDS(foreign <= MINE / 4);
+    return NULL;
+}
+
+PROMISE(threads_that_build_a_little_by_turns_do_not_mix_their_blocks) {
+    pthread_t threads[2];
+    HOLDS(pthread_barrier_init(&turn, NULL, 2) == 0);
+    for (int i = 0; i < 2; i++)
+        HOLDS(pthread_create(&threads[i], NULL, build_by_turns, blocks + i * (COUNT / 2)) == 0);
+    for (int i = 0; i < 2; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
+}
+
 static _Atomic int rests, goes_on;
 
 /* Keeps one block in eight, all over 19 MB, and rests. */
