@@ -18,7 +18,11 @@ EXPORT HIT void free(void *block) { release(block); }
 EXPORT void *calloc(size_t count, size_t size) { return hak_calloc(count, size); }
 EXPORT void *realloc(void *block, size_t size) { return hak_realloc(block, size); }
 EXPORT void *aligned_alloc(size_t alignment, size_t size) { return hak_aligned_alloc(alignment, size); }
-EXPORT void *memalign(size_t alignment, size_t size) { return hak_aligned_alloc(alignment, size); }
+EXPORT void *memalign(size_t alignment, size_t size) /* as glibc's: at the next power of two, if there is one */
+{
+    if (!is_power_of_two(alignment)) alignment = alignment != 0 ? (size_t)2 << log2_floor(alignment) : 1;
+    return hak_aligned_alloc(alignment, size);
+}
 EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
 {
     return hak_posix_memalign(block, alignment, size);

@@ -605,6 +605,19 @@ PROMISE(posix_memalign_says_einval_and_leaves_the_pointer) {
     }
 }
 
+PROMISE(memalign_takes_the_next_power_of_two) {
+    static const size_t odd[] = {0, 3, 12, 24, 100, 4097, 3 * MIB};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        void *block = memalign(opaque(odd[i]), 100);
+        size_t alignment = 1;
+        while (alignment < odd[i]) alignment *= 2;
+        HOLDS(block != NULL && is_aligned(block, alignment));
+        free(block);
+    }
+    errno = 0;
+    HOLDS(memalign(opaque(SIZE_MAX), 100) == NULL && errno == EINVAL);
+}
+
 PROMISE(posix_memalign_keeps_errno) {
     void *block = &block;
     errno = 4711;
