@@ -62,23 +62,23 @@ static ALWAYS_INLINE struct bin *bin_of_size(size_t size)
 static ALWAYS_INLINE struct bin *bin_of_big(size_t size) { return bin_at(front.bins->small, big_bin(size)); }
 
 /* Pops a block; false where the magazine is empty, or its uppermost block was overwritten or is in use. The top is read
- * by observers in other threads, so it is an atomic without order. To lower it in memory saves an
- * instruction, and is safe from what bin_push says, as nothing was stored since it was read. */
+ * by observers in other threads, so it is an atomic without order.
+ *
+ * By hand, the slot is read at an index without a base. A core since Golden Cove foretells by which store a load at a
+ * base was written. In most programs that is the last free, but not after one that a malloc followed at once: then the
+ * core begins anew, and where this happens once in 16 calls, all take 2.5 times as long. At an index it foretells
+ * nothing, and waits five cycles. */
 static ALWAYS_INLINE bool bin_pop(struct bin *bin, uintptr_t *block)
 {
     uintptr_t *top = bin->top;
 #if FRONT_WRITTEN
-    __asm__("movq %1, %0" : "=a"(*block) : "m"(top[-1])); /* at once into the register of malloc's result */
+    __asm__("movq -8(,%1,1), %0" : "=a"(*block) : "r"(top), "m"(top[-1])); /* the register of malloc's result */
 #else
     *block = top[-1];
 #endif
     if (UNLIKELY(block_words(*block)[0] != (uintptr_t)top)) return false;
-#if FRONT_WRITTEN
-    __asm__("subq %1, %0" : "+m"(bin->top) : "i"(sizeof *top) : "cc");
-#else
     __asm__("" : "+r"(top)); /* not the equal word in the block: the next call would wait for that load too */
     POKE(bin->top, top - 1);
-#endif
     return true;
 }
 
@@ -98,8 +98,10 @@ static ALWAYS_INLINE bool bin_push(struct bin *bin, uintptr_t block)
 /* Does a carved block of a slab begin here, or that of a short run? `row`: twice its row. */
 static ALWAYS_INLINE bool front_has(uintptr_t block, size_t *row)
 {
-#if FRONT_WRITTEN /* compared in memory */
-    const uint32_t *bound = &owners.bound[map_index(block)];
+#if FRONT_WRITTEN /* map_index by one multiplication in place of a copy, a shift and a mask; and compared in memory */
+    uintptr_t upper;
+    __asm__("imulq %2, %1, %0" : "=r"(upper) : "r"(block), "i"(1 << (64 - MAP_BITS - UNIT_SHIFT)) : "cc");
+    const uint32_t *bound = &owners.bound[upper >> (64 - MAP_BITS)];
     *row = *(const uint8_t *)bound;
 #else
     uint32_t read = PEEK(owners.bound[map_index(block)]), *bound = &read;
