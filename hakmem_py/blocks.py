@@ -1,4 +1,4 @@
-"""The blocks of a comparison as they come; one that the user stops is judged by its complete blocks."""
+"""The blocks of a comparison as they come; one that ends early is judged by its complete blocks."""
 
 from collections import Counter
 from contextlib import contextmanager
@@ -27,22 +27,28 @@ def gathered(rows, sides):
 
 @contextmanager
 def running(rows, sides, progress):
-    """Around the loop that fills rows: if the user stops it after enough blocks, raises Stopped."""
+    """Around the loop that fills rows. After enough blocks, raises Stopped if the user stops it; what else
+    ends it carries their samples, too.
+    """
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as end:
         if len(rows) < MIN_PAIRS * len(sides):
             raise
-        raise Stopped(gathered(rows, sides)) from None
+        if isinstance(end, KeyboardInterrupt):
+            raise Stopped(gathered(rows, sides)) from None
+        end.samples = gathered(rows, sides)
+        raise
     finally:
         progress.end()
 
 
 def judged(measure, tell):
-    """tell(the samples of measure()). If the user stops it, tells what there is, then raises Stopped."""
+    """tell(the samples of measure()). If it ends early (running), tells what there is, then raises."""
     try:
         samples = measure()
-    except Stopped as stop:
-        tell(stop.samples)
+    except (Stopped, Exception) as end:
+        if hasattr(end, "samples"):
+            tell(end.samples)
         raise
     tell(samples)

@@ -17,6 +17,7 @@ import pandas as pd
 
 from . import trace
 from .spec import TRACE_SUFFIX
+from .worker import last_line
 
 REPLAYED_MB = 4000  # taken in one run of the replay, a second or two, which touches all pages
 POINTS = 400  # of the curve of live bytes
@@ -61,7 +62,7 @@ def recorded(text, calls=trace.RECORDS):
         status, traces = trace.record(words, Path(folder), calls, env, patient=False, **quiet)
         if status:
             said.seek(0)
-            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            last = last_line(said.read().decode(errors="replace"))
             raise ValueError(f"{text} ended with status {status} in {Path.cwd()}: {last}".rstrip(": "))
         if not traces or not traces[0].records:
             raise ValueError(f"{words[0]} allocates nothing, or is static or set-uid and takes no library")

@@ -71,9 +71,14 @@ class Verdict:
 # ---------------------------------------------------------------- small descriptive numbers
 
 
+def _scaled(x):
+    """Values of at most 1: the squares and sums of huge ones overflow, those of tiny ones vanish."""
+    return np.asarray(x, float) / max(map(abs, x), default=1)
+
+
 def cv(x):
     """Standard deviation over mean (n - 1 in the variance); nan for fewer than two values."""
-    x = np.asarray(x, float) / max(map(abs, x), default=1)  # huge squares overflow, tiny ones vanish
+    x = _scaled(x)
     return float(np.std(x, ddof=1) / np.mean(x)) if len(x) > 1 else nan
 
 
@@ -100,6 +105,7 @@ def robust_sd(x):
 
 def robust_cv(x):
     """Robust standard deviation over median."""
+    x = _scaled(x)
     return robust_sd(x) / float(np.median(x))
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 
 from .stops import await_end, held_back
-from .worker import refusal
+from .worker import last_line, refusal, signal_name
 
 LOOK_S = 0.005  # between two looks at a program's memory
 LEAVE_S = 1.0  # in which what a program started may still end after it, as `tee` does
@@ -54,15 +55,16 @@ def run(command, preload="", env=(), timeout_s=600.0):
         child.returncode = os.waitstatus_to_exitcode(status)
         left = _ended_late(child.pid)
         said.seek(0)
-        lines = said.read().decode(errors="replace").strip().splitlines()
+        told = said.read().decode(errors="replace")
+        lines = told.strip().splitlines()
     if child.returncode and late.is_set():
         return {"status": "timeout", "error": f"{Path(command[0]).name} did not end within {timeout_s:g} s"}
     if child.returncode:
-        name, last = Path(command[0]).name, lines[-1] if lines else ""
-        code = child.returncode
-        how = f"status {code}" if code > 0 else signal.Signals(-code).name
-        error = f"{name} ended with {how}: {last}".rstrip(": ")
-        return {"status": "error", "error": error}
+        name, code = Path(command[0]).name, child.returncode
+        how = f"status {code}" if code > 0 else signal_name(-code)
+        error = f"{name} ended with {how}: {last_line(told)}".rstrip(": ")
+        room = "" if shutil.disk_usage(tempfile.gettempdir()).free else f" ({tempfile.gettempdir()} is full)"
+        return {"status": "error", "error": error + room}
     refused = [line for line in lines if "cannot be preloaded" in line] + [refusal("\n".join(lines))]
     if refused[0]:
         return {"status": "error", "error": refused[0]}

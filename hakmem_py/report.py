@@ -6,6 +6,7 @@ of the front page it belongs.
 """
 
 import glob
+import hashlib
 import itertools
 import os
 import platform
@@ -23,6 +24,7 @@ from .slot import alone_in
 NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT_S = 900  # no cell of the quick mode needs a tenth of it
 FULL_CELL_TIMEOUT_S = 6 * 3600
+LABEL = 60  # characters that a parameter adds to the name of a page, and a hash where it has more
 RUN_KEYS = {"notebook": str, "name": str, "parameters": dict, "grid": dict}
 
 
@@ -143,10 +145,16 @@ def _multiplied(entry, values, full):
     stem = entry.get("name", path.stem)
     for point in itertools.product(*grid.values()):
         chosen = dict(zip(grid, point, strict=True))
-        labels = [
-            f"{key}_{re.sub(r'[^.a-zA-Z0-9]+', '_', str(value)).strip('_')}" for key, value in chosen.items()
-        ]
+        labels = [_label(key, value) for key, value in chosen.items()]
         yield make_run(path, entry.get("parameters", {}) | chosen | values, "-".join([stem, *labels]), full)
+
+
+def _label(key, value):
+    """A part of a page's name; what is cut off a long value is told apart by a hash."""
+    label = f"{key}_{re.sub(r'[^.a-zA-Z0-9]+', '_', str(value)).strip('_')}"
+    if len(label) <= LABEL:
+        return label
+    return f"{label[:LABEL]}_{hashlib.sha256(str(value).encode()).hexdigest()[:8]}"
 
 
 def _pairs(words):

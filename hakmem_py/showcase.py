@@ -117,7 +117,7 @@ Beside the samples, one `provenance-*.json` per build or a `facts.json` names th
 """
     for facts, names in _machines().items():
         text += f"| {' | '.join(facts)} | {', '.join(names)} |\n"
-    (store.REFERENCE / "README.md").write_text(text, encoding="utf-8")
+    store.save_text(store.REFERENCE, "README.md", text)
 
 
 # ---------------------------------------------------------------- drawings
@@ -185,7 +185,7 @@ def draw(name, title):
     """Writes data/reference/<stem>.svg of an experiment's reference samples."""
     samples = ensure(name, reference=True)
     path = store.REFERENCE / f"{name.split('_', 1)[1]}.svg"
-    path.write_text(dots(compare(samples), title, samples.attrs["baseline"]), encoding="utf-8")
+    store.save_text(path.parent, path.name, dots(compare(samples), title, samples.attrs["baseline"]))
     return path
 
 
@@ -260,5 +260,5 @@ def _readme(_args):
         ("04_patterns", "Five patterns, four sizes"),
     ):
         print(draw(name, title), file=sys.stderr)
-    README.write_text(with_table(README.read_text(encoding="utf-8"), knob_table()), encoding="utf-8")
+    store.save_text(README.parent, README.name, with_table(README.read_text(encoding="utf-8"), knob_table()))
     _name_machines()

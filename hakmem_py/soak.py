@@ -93,7 +93,14 @@ def _plan(minutes, workload, beside):
     for label, side in found.items():
         if side.missing:
             raise RuntimeError(f"{label} is not installed: {side.missing}")
+    able = [name for name, row in runner.workloads(found["hakmem"].bench).items() if _fits(row)]
+    if workload not in able:
+        raise ValueError(f"--workload {workload}: a soak needs one of one thread: {', '.join(able)}")
     return Plan(minutes, case, found, max(os.sched_getaffinity(0)))
+
+
+def _fits(row):
+    return row["threads"] == 1 and "malloc" in row["backends"]
 
 
 def _command(plan, side, chunk_iterations, chunks):
@@ -267,7 +274,7 @@ def rates(table):
 def add_soak(sub):
     """`soak`; exit status 1 where the subject's memory certainly grows."""
     sub.add_argument("--minutes", type=float, default=60.0, help="length of the soak (default 60)")
-    sub.add_argument("--workload", default="large_ws", help="workload of the bench (default large_ws)")
+    sub.add_argument("--workload", default="large_ws", help="of the bench, of one thread (default large_ws)")
     sub.add_argument("--beside", default="system", help="allocator of the other process (default system)")
     sub.set_defaults(run=_soak)
 

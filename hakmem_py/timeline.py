@@ -67,7 +67,8 @@ def drift(minutes, subject, reference=None, segment=None):
         y = y - np.log(np.asarray(reference, float))
     points = pd.DataFrame({"x": np.asarray(minutes, float) / 60, "y": 100 * y})
     parts = [_levelled(part) for _, part in points.groupby(np.zeros(len(y)) if segment is None else segment)]
-    return trend(*pd.concat(parts)[["x", "y"]].to_numpy().T)
+    told = [part for part in parts if len(part) > 1]  # a point alone has no slope
+    return trend(*pd.concat(told or [points.iloc[:0]])[["x", "y"]].to_numpy().T)
 
 
 def _levelled(part):

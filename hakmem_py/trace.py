@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import shlex
 import shutil
 import signal
 import struct
@@ -210,7 +211,7 @@ def _run(args):
         print(f"and {len(traces) - SHOWN} shorter ones in {args.out}")
     recorded = bool(traces) and traces[0].records > 0
     if recorded:
-        print(f"replay: {build().bench} --replay {traces[0].path.resolve()}")
+        print("replay:", shlex.join([str(build().bench), "--replay", str(traces[0].path.resolve())]))
     if status:
         unseen = "" if traces else "; nothing was recorded"
         print(f"hakmem trace: {args.program[0]} ended with status {status}{unseen}", file=sys.stderr)
@@ -218,6 +219,7 @@ def _run(args):
         raise RuntimeError(f"nothing was recorded: {_cure(traces[0], args)}")
     elif not traces:
         raise RuntimeError(
-            "nothing was recorded: the program allocates nothing, or is static or setuid and takes no library"
+            "nothing was recorded: the program allocates nothing, is static or setuid and takes no library,"
+            " or had no room for so many --records"
         )
     return status

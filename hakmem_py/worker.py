@@ -23,6 +23,7 @@ from . import store
 from .build import BUILDS
 from .stops import STOPS, started
 
+MOST_SAID = 300  # characters of what a program said that one line of an error quotes
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 MEASURED = (
     "ops", "elapsed_ns", "cpu_ns", "minor_faults", "major_faults", "context_switches", "rss_start_bytes",
@@ -87,10 +88,22 @@ def refusal(said):
     return lines[0].removeprefix("hakmem: ") if lines else ""
 
 
+def signal_name(number):
+    """SIGSEGV; signal 40 for one without a name."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+def last_line(said):
+    """What a program said last, for one line of an error: what can be shown of it, and not without end."""
+    line = said.strip().rpartition("\n")[2][: MOST_SAID + 1]
+    line = "".join(letter if letter.isprintable() else " " for letter in line).strip()
+    return line if len(line) <= MOST_SAID else f"{line[:MOST_SAID]} ..."
+
+
 def _outcome(done, expect, wall_ns):
-    last = done.stderr.strip().rpartition("\n")[2]
+    last = last_line(done.stderr)
     if -done.returncode in STOPS:  # by which no allocator ends its program
-        name = signal.Signals(-done.returncode).name
+        name = signal_name(-done.returncode)
         raise InterruptedError(f"the bench was ended from outside ({name}): run the same command again")
     if done.returncode == -signal.SIGKILL:
         return {
@@ -98,7 +111,7 @@ def _outcome(done, expect, wall_ns):
             "error": f"{store.KILLED} from outside, as where memory is short; {ANEW}",
         }
     if done.returncode < 0:
-        return {"status": "crashed", "error": f"{signal.Signals(-done.returncode).name}: {last}".rstrip(": ")}
+        return {"status": "crashed", "error": f"{signal_name(-done.returncode)}: {last}".rstrip(": ")}
     if done.returncode:
         return {"status": "error", "error": last or f"exit status {done.returncode}"}
     if refused := refusal(done.stderr):

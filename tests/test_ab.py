@@ -480,6 +480,35 @@ def test_a_comparison_stopped_in_a_notebook_tells_where_its_samples_are():
     assert len(stop.value.samples) == 12
 
 
+def test_a_comparison_that_fails_is_told_by_its_whole_blocks():
+    sides, rows, told = [ab.side("off"), ab.side("on")], [{"block": i // 2} for i in range(13)], []
+
+    def measure():
+        with blocks.running(rows, sides, Progress("of two", 60)):
+            raise InterruptedError("the bench was ended from outside")
+
+    with pytest.raises(InterruptedError):
+        blocks.judged(measure, told.append)
+    assert len(told[0]) == 12
+    rows.clear()
+    with pytest.raises(InterruptedError):
+        blocks.judged(measure, told.append)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("kill -40 $$", "sh ended with signal 40"),
+        ("kill -SEGV $$", "sh ended with SIGSEGV"),
+        (r"printf '\033[31mno \tpaper' >&2; exit 3", "sh ended with status 3: [31mno  paper"),
+        ("head -c 9999 /dev/zero | tr '\\0' x >&2; exit 1", f"sh ended with status 1: {300 * 'x'} ..."),
+    ],
+)
+def test_how_a_program_ended_is_one_short_line(program, said):
+    assert preloaded.run(["sh", "-c", program])["error"] == said
+
+
 def test_a_program_holds_the_bench_slot_should_who_measures_it_be_killed():
     with slot.bench_slot("a test"):
         row = preloaded.run(["sh", "-c", f"readlink /proc/self/fd/* | grep -q {slot.SLOT}"])

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -430,6 +431,12 @@ def test_the_command_line_records_and_says_how_to_replay(bench, tmp_path, capfd)
     own, path = re.search(r"replay: (\S+) --replay (\S+)", said.out).groups()
     assert Path(own).is_absolute() and replay(bench, path)[0]["trace_events"] > 100
     assert said.err.endswith("ended with status 3\n")
+
+
+def test_what_replays_a_trace_can_be_run_as_it_stands(tmp_path, capfd):
+    assert cli.main(["trace", "--out", str(tmp_path / "a folder"), "--", sys.executable, "-c", "0"]) == 0
+    words = shlex.split(re.search("replay: (.*)", capfd.readouterr().out)[1])
+    assert subprocess.run(words, capture_output=True).returncode == 0
 
 
 def test_a_full_disk_is_what_a_trace_lost_its_records_to(tmp_path, capfd):

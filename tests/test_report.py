@@ -173,6 +173,9 @@ def test_a_runs_file_is_multiplied_out_and_read_strictly(tmp_path):
         "good-rate_0.2-sizes_16",
         "good-rate_0.2-sizes_32",
     ]
+    long = f'[[run]]\nnotebook = "{good}"\ngrid = {{ sizes = [{[64] * 99}, {[64] * 98}] }}\n'
+    (tmp_path / "long.toml").write_text(long)
+    assert len({r.name for r in report.plan([], [], tmp_path / "long.toml") if len(r.name) < 100}) == 2
     (tmp_path / "runs.toml").write_text(text + "repeat = 3\n")
     with pytest.raises(report.ReportError, match="unknown key repeat; allowed"):
         report.plan([], [], tmp_path / "runs.toml")

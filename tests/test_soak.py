@@ -56,6 +56,13 @@ def test_an_unknown_workload_is_named_once(capsys):
     assert capsys.readouterr().err.startswith("hakmem soak: workload 'nothing' of soak is unknown; the bench")
 
 
+def test_a_soak_takes_a_workload_of_one_thread(capsys):
+    for workload in ("prodcons", "place_bind"):
+        assert cli.main(["soak", "--workload", workload]) == 1
+        told = f"hakmem soak: --workload {workload}: a soak needs one of one thread: "
+        assert capsys.readouterr().err.startswith(told)
+
+
 def test_a_soak_without_end_is_refused(capsys):
     for minutes in ("inf", "nan", "0"):
         assert cli.main(["soak", "--minutes", minutes]) == 1

@@ -135,6 +135,7 @@ def test_descriptive_numbers():
     assert stats.cv([9, 10, 11]) == pytest.approx(0.1)
     assert stats.robust_cv([9, 10, 11, 1000]) == pytest.approx(1.4826 / 10.5, rel=1e-4)
     assert stats.cv([9, 10, 11, 1000]) > 0.2
+    assert stats.robust_cv([1e308, 9e307, 1e308, 1e307]) == pytest.approx(stats.robust_cv([10, 9, 10, 1]))
     assert stats.ratio([1.0] * 6 + [3.0] * 4, [1.0] * 10).ratio_low_quantile == 1  # the quiet runs
     assert stats.autocorrelation([1, 2, 3, 4]) == pytest.approx(
         0.25

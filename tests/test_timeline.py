@@ -64,6 +64,8 @@ def test_warm_up_is_not_judged():
 def test_too_short_a_series_is_refused():
     with pytest.raises(ValueError, match="8 points"):
         timeline.trend(range(7), range(7))
+    with pytest.raises(ValueError, match="there are 0"):  # a point alone has no slope
+        timeline.drift(np.arange(30) / 60, np.exp(np.arange(30)), segment=np.arange(30))
 
 
 def history(levels, noise=1e-4, each=5):
