@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 from preload import NATIVE, keep, library, not_of_libc, program, promises, run
@@ -198,6 +199,53 @@ def readelf(option):
     return subprocess.run(
         ["readelf", "-W", option, library()], check=True, capture_output=True, text=True
     ).stdout
+
+
+# A tracer's: each takes a block where the allocator asks the kernel, or libc, for something.
+TRACER = """
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include <stddef.h>
+static __thread volatile int inside;
+static void note(void) {
+    if (inside) return;
+    inside = 1;
+    for (size_t size = 50; size < 40000; size *= 5) { void *volatile block = malloc(size); free(block); }
+    inside = 0;
+}
+#define TRACED(type, call, parameters, ...) \\
+    type call parameters { note(); return (type)syscall(SYS_##call, __VA_ARGS__); }
+TRACED(void *, mmap, (void *p, size_t n, int a, int b, int c, off_t d), p, n, a, b, c, d)
+TRACED(int, munmap, (void *p, size_t n), p, n)
+TRACED(int, mprotect, (void *p, size_t n, int a), p, n, a)
+TRACED(int, madvise, (void *p, size_t n, int a), p, n, a)
+TRACED(int, mincore, (void *p, size_t n, unsigned char *v), p, n, v)
+TRACED(int, clock_gettime, (clockid_t c, struct timespec *t), c, t)
+"""
+BUSY = """
+import threading
+def work():
+    for size in (40, 500, 9000, 30000, 300000, 3000000):
+        kept = [bytes(size) for _ in range(60000000 // (size + 3000))]
+        del kept[::2], kept
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+@not_of_libc
+def test_a_library_that_takes_the_kernels_calls_may_allocate_in_them(tmp_path):
+    (tmp_path / "tracer.c").write_text(TRACER)
+    built = ["gcc", "-O1", "-fno-builtin", "-shared", "-fPIC", "-o", "tracer.so", "tracer.c"]
+    subprocess.run(built, check=True, cwd=tmp_path)
+    both = f"{tmp_path / 'tracer.so'} {library()}"
+    more = {"PYTHONMALLOC": "malloc", "HAKMEM_PURGE_DELAY_MS": "20"}
+    done = run([sys.executable, "-c", BUSY], preload=False, LD_PRELOAD=both, **more)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 BOUND = """

@@ -61,6 +61,7 @@ static COLD void scrape(struct heap *heap)
     uint64_t now = os_now_ns();
     if (heap != NULL) heap_flush(heap, now);
     give_all_back(now);
+    arenas_trim();
 }
 
 static COLD void *refuse(void)

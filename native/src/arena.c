@@ -163,6 +163,16 @@ static void free_insert(struct arena *arena, struct span *span, uint32_t units, 
     free_link(span, age.older);
 }
 
+/* So many free units are used again. Those that the kernel refused may be among them, so as many fewer count as
+ * refused: when they are free again, it is asked anew. */
+static void refused_reuse(size_t units)
+{
+    size_t refused = atomic_load_explicit(&refused_units, memory_order_relaxed);
+    while (UNLIKELY(refused != 0) &&
+           !atomic_compare_exchange_weak(&refused_units, &refused, refused - size_min(refused, units))) {
+    }
+}
+
 /* --- arenas ------------------------------------------------------------------------------------------------------- */
 
 /* Would such an arena share map entries with another one? Then the two cannot live together. */
@@ -347,14 +357,36 @@ static size_t unit_aligned(const struct arena *arena, size_t at, size_t alignmen
     return align_up(base + at, alignment) - base;
 }
 
-/* The clean free span that ends at the frontier; NULL where there is none. */
+/* The free span that ends at the frontier; NULL where there is none. */
 static struct span *frontier_span(const struct arena *arena)
 {
     if (arena->born == 0) return NULL;
     struct span *last = &arena->spans[arena->born - 1];
     if (last->kind == SPAN_INSIDE && last->back < arena->born) last -= last->back;
     bool ends = last + last->units == &arena->spans[arena->born];
-    return last->kind == SPAN_FREE && last->zeroed && ends ? last : NULL;
+    return last->kind == SPAN_FREE && ends ? last : NULL;
+}
+
+/* Unmaps what is free at the end of each arena, before memory is refused: what is asked for may be longer than any
+ * arena, and under a limit on address space there is no room for another one. They keep their tables, and grow anew. */
+static COLD void arenas_trim(void)
+{
+    lock_take(&arena_lock);
+    for (uint32_t i = 0; i < atomic_load_explicit(&arena_count, memory_order_relaxed); i++) {
+        struct arena *arena = &arenas[i];
+        struct span *last;
+        while (!arena->reserved && (last = frontier_span(arena)) != NULL) {
+            free_unlink(last);
+            if (!last->zeroed) refused_reuse(last->units);
+            arena->born = (uint32_t)(last - arena->spans);
+            *last = (struct span){.back = UINT32_MAX};
+        }
+        size_t used = (size_t)arena->born << UNIT_SHIFT;
+        if (arena->reserved || arena->writable <= used) continue;
+        os_unmap((void *)(arena->base + used), arena->writable - used);
+        POKE(arena->writable, used);
+    }
+    lock_drop(&arena_lock);
 }
 
 /* The first aligned unit from `from` on where a span can begin, writable up to the span's end; SIZE_MAX where the arena
@@ -372,7 +404,7 @@ static struct span *arena_advance(struct arena *arena, uint32_t units, uint32_t 
     size_t start = arena_room(arena, arena->born, units, alignment);
     if (start == SIZE_MAX) {
         struct span *last = frontier_span(arena);
-        if (last == NULL) return NULL;
+        if (last == NULL || !last->zeroed) return NULL;
         start = arena_room(arena, (size_t)(last - arena->spans), units, alignment);
         if (start == SIZE_MAX) return NULL;
         free_unlink(last);
@@ -461,16 +493,6 @@ static void refused_set(size_t units)
     lock_take(&arena_lock);
     atomic_store_explicit(&refused_units, units, memory_order_relaxed);
     lock_drop(&arena_lock);
-}
-
-/* So many free units are used again. Those that the kernel refused may be among them, so as many fewer count as
- * refused: when they are free again, it is asked anew. */
-static void refused_reuse(size_t units)
-{
-    size_t refused = atomic_load_explicit(&refused_units, memory_order_relaxed);
-    while (UNLIKELY(refused != 0) &&
-           !atomic_compare_exchange_weak(&refused_units, &refused, refused - size_min(refused, units))) {
-    }
 }
 
 /* Accounts for a span that leaves the arena. */

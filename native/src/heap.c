@@ -65,6 +65,8 @@ static struct heap *heap_map(void)
     return heap;
 }
 
+static int64_t moved_by_ended[CLASSES]; /* by class: the sum of `moved` over threads that ended; under heap_lock */
+
 /* The heap waits for the next thread. Result: was it the last one with a thread? Under heap_lock. */
 static bool heap_retire(struct heap *heap)
 {
@@ -73,7 +75,11 @@ static bool heap_retire(struct heap *heap)
     *at = heap->in_row;
     heap->in_row = heaps_free;
     heaps_free = heap;
-    heap->run_held = heap->kept.taken = 0;
+    heap->run_held = heap->run_given = heap->kept.taken = 0;
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        POKE(moved_by_ended[class], moved_by_ended[class] + heap->moved[class]);
+        POKE(heap->moved[class], 0);
+    }
     POKE(heap->front, NULL);
     atomic_store(&heap->state, HEAP_FREE);
     return atomic_fetch_sub(&heaps_alive, 1) == 1;

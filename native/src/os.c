@@ -4,6 +4,7 @@
  * Errors: a refusal is a NULL or a false, never a message; alloc.c preserves the caller's errno. */
 
 #include <fcntl.h>
+#include <link.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sched.h>
@@ -19,14 +20,62 @@
 
 static size_t os_page = 4096; /* bytes; read once at start, nothing else is assumed about pages */
 
-/* Start gets what it needs from the kernel (the auxiliary vector, raw system calls). A library that interposes the libc
- * function instead (libfaketime has its own getrandom) may allocate there, while start holds its lock. */
-static void os_begin(void) { os_page = (size_t)getauxval(AT_PAGESZ); }
+/* The kernel is asked directly, past libc: a library that takes the place of libc's function (libfaketime that of the
+ * clock, a tracer that of mmap) may allocate there, while a lock is held here or a magazine is half changed. Only
+ * sanitizers must see what is mapped. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define KERNEL(call, ...) call(__VA_ARGS__)
+#else
+#define KERNEL(call, ...) syscall(SYS_##call, __VA_ARGS__)
+#endif
+
+#ifdef __x86_64__
+#define VDSO_CLOCK "__vdso_clock_gettime"
+#else
+#define VDSO_CLOCK "__kernel_clock_gettime"
+#endif
+
+static int (*os_clock)(clockid_t, struct timespec *) = clock_gettime; /* the vDSO's from the start on */
+
+/* A function of the vDSO, in which the kernel maps its clock into every process; NULL where there is none. */
+static COLD void *vdso_find(const char *name)
+{
+    const char *image = (const char *)getauxval(AT_SYSINFO_EHDR);
+    if (image == NULL) return NULL;
+    const ElfW(Ehdr) *header = (const void *)image;
+    const ElfW(Phdr) *segments = (const void *)(image + header->e_phoff);
+    const ElfW(Dyn) *entry = NULL;
+    const ElfW(Sym) *symbols = NULL;
+    const char *names = NULL, *base = NULL;
+    const uint32_t *hash = NULL; /* its second word is the number of symbols */
+    for (unsigned i = 0; i < header->e_phnum; i++) {
+        if (segments[i].p_type == PT_DYNAMIC) entry = (const void *)(image + segments[i].p_offset);
+        if (segments[i].p_type == PT_LOAD && base == NULL) base = image + segments[i].p_offset - segments[i].p_vaddr;
+    }
+    for (; base != NULL && entry != NULL && entry->d_tag != DT_NULL; entry++) {
+        const void *table = base + entry->d_un.d_ptr;
+        if (entry->d_tag == DT_SYMTAB) symbols = table;
+        if (entry->d_tag == DT_STRTAB) names = table;
+        if (entry->d_tag == DT_HASH) hash = table;
+    }
+    if (symbols == NULL || names == NULL || hash == NULL) return NULL;
+    for (uint32_t i = 0; i < hash[1]; i++)
+        if (symbols[i].st_shndx != SHN_UNDEF && strcmp(names + symbols[i].st_name, name) == 0)
+            return (void *)(base + symbols[i].st_value);
+    return NULL;
+}
+
+static void os_begin(void)
+{
+    os_page = (size_t)getauxval(AT_PAGESZ);
+    void *clock = vdso_find(VDSO_CLOCK);
+    if (clock != NULL) memcpy(&os_clock, &clock, sizeof clock);
+}
 
 static uint64_t os_clock_ns(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(clock, &t);
+    os_clock(clock, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
@@ -50,7 +99,7 @@ static uint64_t os_random(void)
 static void os_huge(void *p, size_t bytes, bool wanted)
 {
     stat_shared(STAT_sys_madvise, 1);
-    madvise(p, bytes, wanted ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    KERNEL(madvise, p, bytes, wanted ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
 /* Maps without huge pages, even where the system gives them to all (transparent_hugepage/enabled says "always"): the
@@ -59,7 +108,7 @@ static void os_huge(void *p, size_t bytes, bool wanted)
 static void *os_mmap(void *hint, size_t bytes, int protection)
 {
     stat_shared(STAT_sys_mmap, 1);
-    void *p = mmap(hint, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = (void *)KERNEL(mmap, hint, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, (off_t)0);
     if (p == MAP_FAILED) return NULL;
     os_huge(p, bytes, false);
     return p;
@@ -71,7 +120,7 @@ static void *os_map(size_t bytes) { return os_mmap(NULL, bytes, PROT_READ | PROT
 static void os_unmap(void *p, size_t bytes)
 {
     stat_shared(STAT_sys_munmap, 1);
-    munmap(p, bytes);
+    KERNEL(munmap, p, bytes);
 }
 
 /* Such pages at a given address, where they join the mapping that lies before. The address is only a hint, which is
@@ -118,7 +167,7 @@ static void *os_reserve(size_t bytes, size_t alignment)
 static bool os_commit(void *p, size_t bytes)
 {
     stat_shared(STAT_sys_mprotect, 1);
-    return mprotect(p, bytes, PROT_READ | PROT_WRITE) == 0;
+    return KERNEL(mprotect, p, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
 /* Takes access away until os_commit returns it. Space without access does not count as data (RLIMIT_DATA), and mlockall
@@ -126,7 +175,7 @@ static bool os_commit(void *p, size_t bytes)
 static void os_forbid(void *p, size_t bytes)
 {
     stat_shared(STAT_sys_mprotect, 1);
-    mprotect(p, bytes, PROT_NONE);
+    KERNEL(mprotect, p, bytes, PROT_NONE);
 }
 
 /* Gives the pages back to the kernel; the range reads zero when it is next touched. False, with nothing done, where the
@@ -136,7 +185,7 @@ static bool os_purge(void *p, size_t bytes)
 {
     if ((((uintptr_t)p | bytes) & (os_page - 1)) != 0) return false;
     stat_shared(STAT_sys_madvise, 1);
-    if (madvise(p, bytes, MADV_DONTNEED) != 0) return false;
+    if (KERNEL(madvise, p, bytes, MADV_DONTNEED) != 0) return false;
     stat_shared(STAT_purges, 1);
     stat_shared(STAT_purged_bytes, bytes);
     return true;
@@ -152,7 +201,7 @@ static bool os_dense(void *p, size_t bytes, size_t sixteenths)
     for (size_t at = 0; at < pages; at += step) {
         size_t n = size_min(size_min(step, sizeof resident), pages - at);
         stat_shared(STAT_sys_mincore, 1);
-        if (mincore((char *)p + at * os_page, n * os_page, resident) != 0) return false;
+        if (KERNEL(mincore, (char *)p + at * os_page, n * os_page, resident) != 0) return false;
         for (size_t i = 0; i < n; i++) seen += resident[i] & 1;
         looked += n;
     }
@@ -163,7 +212,7 @@ static bool os_is_resident(void *page)
 {
     unsigned char resident = 0;
     stat_shared(STAT_sys_mincore, 1);
-    return mincore(page, os_page, &resident) == 0 && (resident & 1) != 0;
+    return KERNEL(mincore, page, os_page, &resident) == 0 && (resident & 1) != 0;
 }
 
 /* Does memory become resident as soon as it is mapped, as mlockall can demand? `fresh` is a page that nobody has
@@ -188,7 +237,7 @@ static bool os_collapse(void *p, size_t bytes)
 {
     stat_shared(STAT_sys_madvise, 1);
     int saved = errno;
-    bool collapsed = madvise(p, bytes, MADV_COLLAPSE) == 0;
+    bool collapsed = KERNEL(madvise, p, bytes, MADV_COLLAPSE) == 0;
     errno = saved;
     return collapsed;
 }

@@ -155,6 +155,30 @@ static void expect_most_for_blocks(int resource) {
 PROMISE(a_late_limit_of_addresses_is_for_blocks) { expect_most_for_blocks(RLIMIT_AS); }
 PROMISE(a_late_limit_of_data_is_for_blocks) { expect_most_for_blocks(RLIMIT_DATA); }
 
+/* Each of the allocator's regions is as long as a part of a limit, and one block may be longer than any of them. */
+PROMISE(what_was_freed_under_a_limit_serves_as_one_long_block) {
+    void *list = NULL;
+    HOLDS(setrlimit(RLIMIT_AS, &(struct rlimit){LATE_LIMIT, LATE_LIMIT}) == 0);
+    for (long i = 0; i < LATE_LIMIT / 4 * 3 / (4 * KIB); i++) {
+        void **block = malloc(4 * KIB);
+        HOLDS(block != NULL);
+        *block = list;
+        list = block;
+    }
+    free_all(list);
+    for (int round = 0; round < 3; round++) {
+        char *block = malloc(LATE_LIMIT / 4 * 3);
+        HOLDS(block != NULL);
+        block[0] = block[LATE_LIMIT / 4 * 3 - 1] = 1;
+        HOLDS(malloc(opaque(LATE_LIMIT / 4 * 3)) == NULL && errno == ENOMEM);
+        free(block);
+        most = LATE_LIMIT;
+        list = NULL;
+        HOLDS(take_all(4 * KIB, &list) > LATE_LIMIT / (4 * KIB) / 2);
+        free_all(list);
+    }
+}
+
 PROMISE(under_a_late_limit_memory_ends) {
     limit_late();
     void *list = NULL;

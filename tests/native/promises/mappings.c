@@ -1,5 +1,7 @@
 /* Where the kernel maps, and what of it the kernel refuses, is its own affair: blocks are as good as ever. */
 #include "../serve.h"
+#include <dlfcn.h>
+#include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/syscall.h>
@@ -11,14 +13,25 @@ static _Atomic int refusing, refused;
  * touch, by which the library sees where it maps, it is asked for an address that ends in 46 zeros; the heap, there or a
  * sixteenth below, begins at one that ends in 38. While `refusing`, what is short, and so no memory for blocks, is
  * refused. */
-void *mmap(void *hint, size_t bytes, int protection, int flags, int file, off_t offset) {
-    if ((bytes >= 64 * MIB || protection == PROT_NONE) && hint == NULL) hint = (void *)((uintptr_t)1 << 46);
-    if (refusing && bytes < 1 * MIB) {
+long syscall(long number, ...) {
+    static long (*real)(long, ...);
+    if (real == NULL) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    va_list rest;
+    va_start(rest, number);
+    long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long);
+    long d = va_arg(rest, long), e = va_arg(rest, long), f = va_arg(rest, long);
+    va_end(rest);
+    if (number == SYS_mmap && (b >= 64 * MIB || c == PROT_NONE) && a == 0) a = (long)1 << 46;
+    if (number == SYS_mmap && refusing && b < 1 * MIB) {
         refused = 1;
         errno = ENOMEM;
-        return MAP_FAILED;
+        return -1;
     }
-    return (void *)syscall(SYS_mmap, hint, bytes, protection, flags, file, offset);
+    return real(number, a, b, c, d, e, f);
+}
+
+void *mmap(void *hint, size_t bytes, int protection, int flags, int file, off_t offset) {
+    return (void *)syscall(SYS_mmap, hint, bytes, (long)protection, (long)flags, (long)file, offset);
 }
 
 PROMISE(free_of_null_does_nothing_wherever_the_heap_lies) {

@@ -168,6 +168,57 @@ static void *leave_a_little(void *size) {
     return NULL;
 }
 
+/* Bytes that each of THREADS threads adds which take one block of each size. */
+static pthread_barrier_t all_have;
+
+static void *take_one_of_each(void *unused) {
+    void *taken[200];
+    int count = 0;
+    for (size_t size = 16; size <= 8192; size += size < 1024 ? 16 : size / 8) *(char *)(taken[count++] = malloc(size)) = 1;
+    pthread_barrier_wait(&all_have);
+    pthread_barrier_wait(&all_have);
+    while (count > 0) free(taken[--count]);
+    return NULL;
+}
+
+static long new_threads_take(void) {
+    pthread_t threads[THREADS];
+    long before = resident_bytes();
+    for (int i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, take_one_of_each, NULL) == 0);
+    pthread_barrier_wait(&all_have);
+    long taken = resident_bytes() - before;
+    pthread_barrier_wait(&all_have);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    return taken / THREADS;
+}
+
+static void *take_much_for_others(void *list) {
+    for (int round = 0; round < 40; round++)
+        for (size_t size = 16; size <= 8192; size += size < 1024 ? 16 : size / 8) {
+            void **block = malloc(size);
+            *block = *(void **)list;
+            *(void **)list = block;
+        }
+    pthread_barrier_wait(&all_have); /* all at a time, so that each has a heap of its own */
+    return NULL;
+}
+
+PROMISE(threads_take_no_more_than_those_that_ended_before) {
+    pthread_t threads[THREADS];
+    static void *lists[THREADS];
+    pthread_barrier_init(&all_have, NULL, THREADS + 1);
+    long first = new_threads_take();
+    for (int generation = 0; generation < 10; generation++) {
+        for (int i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, take_much_for_others, &lists[i]) == 0);
+        pthread_barrier_wait(&all_have);
+        for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+        for (int i = 0; i < THREADS; i++)
+            for (void *block; (block = lists[i]) != NULL; free(block)) lists[i] = *(void **)block;
+    }
+    usleep(2500000);
+    HOLDS(new_threads_take() < first + first / 4);
+}
+
 PROMISE(threads_of_different_sizes_that_leave_a_little_take_little) {
     long before = resident_bytes();
     for (int i = 0; i < THREADS; i++) {
