@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from .build import build
+from .worker import last_line
 
 
 class InstructionsError(RuntimeError):
@@ -40,7 +41,7 @@ def total(command, env=None, first=False):
             [*valgrind, *map(str, command)], env={**os.environ, **(env or {})}, capture_output=True, text=True
         )
         if run.returncode or not out.exists():
-            reason = run.stderr.strip().rpartition("\n")[2] or f"exit status {run.returncode}"
+            reason = last_line(run.stderr) or f"exit status {run.returncode}"
             raise InstructionsError(f"{command[0]} under valgrind: {reason}")
         lines = out.read_text(encoding="utf-8").splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith("totals:")), run.stdout

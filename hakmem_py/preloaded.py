@@ -56,16 +56,15 @@ def run(command, preload="", env=(), timeout_s=600.0):
         left = _ended_late(child.pid)
         said.seek(0)
         told = said.read().decode(errors="replace")
-        lines = told.strip().splitlines()
+        room = "" if shutil.disk_usage(tempfile.gettempdir()).free else f" ({tempfile.gettempdir()} is full)"
     if child.returncode and late.is_set():
         return {"status": "timeout", "error": f"{Path(command[0]).name} did not end within {timeout_s:g} s"}
     if child.returncode:
         name, code = Path(command[0]).name, child.returncode
         how = f"status {code}" if code > 0 else signal_name(-code)
         error = f"{name} ended with {how}: {last_line(told)}".rstrip(": ")
-        room = "" if shutil.disk_usage(tempfile.gettempdir()).free else f" ({tempfile.gettempdir()} is full)"
         return {"status": "error", "error": error + room}
-    refused = [line for line in lines if "cannot be preloaded" in line] + [refusal("\n".join(lines))]
+    refused = [line for line in told.splitlines() if "cannot be preloaded" in line] + [refusal(told)]
     if refused[0]:
         return {"status": "error", "error": refused[0]}
     if left:

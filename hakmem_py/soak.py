@@ -93,14 +93,11 @@ def _plan(minutes, workload, beside):
     for label, side in found.items():
         if side.missing:
             raise RuntimeError(f"{label} is not installed: {side.missing}")
-    able = [name for name, row in runner.workloads(found["hakmem"].bench).items() if _fits(row)]
+    listed = runner.workloads(found["hakmem"].bench).items()
+    able = [name for name, row in listed if row["threads"] == 1 and "malloc" in row["backends"]]
     if workload not in able:
         raise ValueError(f"--workload {workload}: a soak needs one of one thread: {', '.join(able)}")
     return Plan(minutes, case, found, max(os.sched_getaffinity(0)))
-
-
-def _fits(row):
-    return row["threads"] == 1 and "malloc" in row["backends"]
 
 
 def _command(plan, side, chunk_iterations, chunks):

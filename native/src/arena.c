@@ -374,15 +374,15 @@ static COLD void arenas_trim(void)
     lock_take(&arena_lock);
     for (uint32_t i = 0; i < atomic_load_explicit(&arena_count, memory_order_relaxed); i++) {
         struct arena *arena = &arenas[i];
-        struct span *last;
-        while (!arena->reserved && (last = frontier_span(arena)) != NULL) {
+        if (arena->reserved) continue;
+        for (struct span *last; (last = frontier_span(arena)) != NULL;) {
             free_unlink(last);
             if (!last->zeroed) refused_reuse(last->units);
             arena->born = (uint32_t)(last - arena->spans);
             *last = (struct span){.back = UINT32_MAX};
         }
         size_t used = (size_t)arena->born << UNIT_SHIFT;
-        if (arena->reserved || arena->writable <= used) continue;
+        if (arena->writable <= used) continue;
         os_unmap((void *)(arena->base + used), arena->writable - used);
         POKE(arena->writable, used);
     }

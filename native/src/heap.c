@@ -77,7 +77,7 @@ static bool heap_retire(struct heap *heap)
     heaps_free = heap;
     heap->run_held = heap->run_given = heap->kept.taken = 0;
     for (unsigned class = 1; class < CLASSES; class ++) {
-        POKE(moved_by_ended[class], moved_by_ended[class] + heap->moved[class]);
+        moved_by_ended[class] += heap->moved[class];
         POKE(heap->moved[class], 0);
     }
     POKE(heap->front, NULL);

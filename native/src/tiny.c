@@ -67,7 +67,7 @@ static ALWAYS_INLINE struct bin *bin_of_big(size_t size) { return bin_at(front.b
  * By hand, the slot is read at an index without a base. A core since Golden Cove foretells by which store a load at a
  * base was written. In most programs that is the last free, but not after one that a malloc followed at once: then the
  * core begins anew, and where this happens once in 16 calls, all take 2.5 times as long. At an index it foretells
- * nothing, and waits five cycles. */
+ * nothing: where a malloc and its free take turns and every guess would be right, they take a sixth longer. */
 static ALWAYS_INLINE bool bin_pop(struct bin *bin, uintptr_t *block)
 {
     uintptr_t *top = bin->top;
@@ -98,7 +98,7 @@ static ALWAYS_INLINE bool bin_push(struct bin *bin, uintptr_t block)
 /* Does a carved block of a slab begin here, or that of a short run? `row`: twice its row. */
 static ALWAYS_INLINE bool front_has(uintptr_t block, size_t *row)
 {
-#if FRONT_WRITTEN /* map_index by one multiplication in place of a copy, a shift and a mask; and compared in memory */
+#if FRONT_WRITTEN /* map_index by a multiplication in place of a copy and a mask; and compared in memory */
     uintptr_t upper;
     __asm__("imulq %2, %1, %0" : "=r"(upper) : "r"(block), "i"(1 << (64 - MAP_BITS - UNIT_SHIFT)) : "cc");
     const uint32_t *bound = &owners.bound[upper >> (64 - MAP_BITS)];

@@ -55,6 +55,15 @@ static inline long statm_bytes(int n) {
 static inline long mapped_bytes(void) { return statm_bytes(0); }
 static inline long resident_bytes(void) { return statm_bytes(1); }
 
+/* The most that were resident. The kernel's other account (ru_maxrss) starts from the parent's at the fork. */
+static inline long peak_bytes(void) {
+    char text[4096] = "";
+    int status = open("/proc/self/status", O_RDONLY);
+    HOLDS(status >= 0 && read(status, text, sizeof text - 1) > 0);
+    close(status);
+    return strtol(strstr(text, "VmHWM:") + 6, NULL, 10) * KIB;
+}
+
 static inline int threads_here(void) {
     int count = -2; /* . and .. */
     DIR *tasks = opendir("/proc/self/task");

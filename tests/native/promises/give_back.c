@@ -670,12 +670,10 @@ PROMISE(a_peak_goes_back_after_many_larger_blocks) {
 /* It is not copied, which would need both at once; what is behind serves others. */
 PROMISE(a_giant_that_shrinks_stays_where_it_is) {
     enum { SIZE = 300 * MIB, SHORTER = 100 * MIB };
-    struct rusage peak;
     char *giant = memset(malloc(SIZE), 1, SIZE), *shorter = realloc(giant, SHORTER);
     HOLDS(shorter == giant && shorter[SHORTER - 1] == 1);
     char *others = memset(malloc(SIZE - SHORTER), 2, SIZE - SHORTER);
-    getrusage(RUSAGE_SELF, &peak);
-    HOLDS(peak.ru_maxrss * KIB < SIZE + 32L * MIB);
+    HOLDS(peak_bytes() < SIZE + 32L * MIB);
     HOLDS(shorter[SHORTER - 1] == 1 && others[0] == 2);
     free(others);
     free(shorter);
