@@ -89,7 +89,7 @@ def _record(command, folder, records, env, patient, streams):
     status = child.wait()
     new = set(folder.glob(f"*{TRACE_SUFFIX}")) - before
     traces = [read_header(path) for path in new if path.stat().st_size]
-    if new and not traces:
+    if new and not traces and status >= 0:  # a process that is killed as it begins leaves an empty file, too
         raise ValueError(f"nothing was recorded in {folder}: {NO_SPACE}")
     status = status if status >= 0 else 128 - status  # killed by a signal
     return status, sorted(traces, key=lambda trace: (trace.records, trace.lost), reverse=True)

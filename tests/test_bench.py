@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -444,6 +445,16 @@ def test_a_full_disk_is_what_a_trace_lost_its_records_to(tmp_path, capfd):
     program = ["bash", "-c", "trap '' XFSZ; ulimit -f 16; exec ls"]
     assert cli.main(["trace", "--out", str(tmp_path), "--", *program]) == 0
     assert re.search(r"ls, 0 records, \d+ lost: no space is left", capfd.readouterr().out)
+
+
+def test_who_is_killed_before_its_trace_begins_is_not_said_to_lack_room(tmp_path):
+    def full():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    assert trace.record(["sh", "-c", "kill -9 $$"], tmp_path, preexec_fn=full) == (128 + signal.SIGKILL, [])
+    with pytest.raises(ValueError, match="no space is left on its disk"):
+        trace.record(["ls"], tmp_path, preexec_fn=full)
 
 
 def test_two_traces_at_a_time_do_not_mix(tmp_path, capfd):
