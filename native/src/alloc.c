@@ -379,14 +379,6 @@ size_t hak_usable_size(void *p)
     return span_usable(span_of_block(p, "usable size of no block"), (uintptr_t)p);
 }
 
-/* Makes a used giant run read zero without writing to it, which would make all of it resident: its pages, if there is
- * hardly one, go back to the kernel. False where the caller must write it. */
-static bool run_bare(const struct span *run)
-{
-    return run->units >= GIANT_UNITS && !large_is_window(run) && !os_dense((void *)run->address, span_bytes(run), 1) &&
-           os_purge((void *)run->address, span_bytes(run));
-}
-
 /* calloc above L2_MAX, guarded or by libc's allocator. What reads zero already is not written. */
 static COLD void *allocate_zeroed_otherwise(size_t size)
 {
@@ -418,8 +410,9 @@ static ALWAYS_INLINE void *allocate_zeroed(size_t size)
         helper_offer();
     }
     if (run == NULL) return refuse();
-    bool zeroed = (run->zeroed && !cached) || run_bare(run);
-    return zeroed ? (void *)run_block(run) : memset((void *)run_block(run), 0, size);
+    block = run_block(run);
+    bool zeroed = (run->zeroed && !cached) || giant_bare(block, size);
+    return zeroed ? (void *)block : memset((void *)block, 0, size);
 }
 
 void *hak_calloc(size_t count, size_t size)
@@ -446,7 +439,7 @@ static void *grow_in_window(struct heap *heap, struct span *run, size_t size, bo
     if (window == NULL) return NULL;
     size_t had = size_min(span_usable(run, run_block(run)), size);
     window_huge(window, had >> UNIT_SHIFT, run_units(size), true);
-    memcpy((void *)run_block(window), (void *)run_block(run), had);
+    block_copy(run_block(window), run_block(run), had);
     window->site = run->site;
     site_grew(run->site);
     if (large_is_window(run)) { /* so would the next block, which begins in the longer one: its pages go */
@@ -512,7 +505,7 @@ static void *reallocate_by_copy(void *p, size_t had, size_t size)
         errno = saved; /* a block that shrinks can stay where it lies */
         return p;
     }
-    memcpy(fresh, p, size_min(had, size));
+    block_copy((uintptr_t)fresh, (uintptr_t)p, size_min(had, size));
     release(p);
     return fresh;
 }

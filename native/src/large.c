@@ -418,3 +418,24 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
     run_trim(heap, run, units);
     return true;
 }
+
+/* Makes a giant block read zero without writing to it, which would make all of it resident: if less than half of it is,
+ * its pages go back to the kernel. False where the caller must write it. */
+static bool giant_bare(uintptr_t block, size_t size)
+{
+    size_t pages = align_up(size, os_page);
+    return size >= LARGE_THRESHOLD_MAX && !os_dense((void *)block, pages, 8) && os_purge((void *)block, pages);
+}
+
+/* Copies a block to a new place. Of a giant, pages that read zero are not written where the new place reads zero, too:
+ * what nobody has touched does not become resident by moving. */
+static void block_copy(uintptr_t to, uintptr_t from, size_t size)
+{
+    size_t step = giant_bare(to, size) ? os_page : size;
+    for (size_t at = 0; at < size; at += step) {
+        const char *page = (const char *)from + at;
+        size_t bytes = size_min(step, size - at);
+        bool holds = step == size || page[0] != 0 || memcmp(page, page + 1, bytes - 1) != 0;
+        if (holds) memcpy((char *)to + at, page, bytes);
+    }
+}

@@ -247,6 +247,37 @@ PROMISE(very_large_sparse_blocks_stay_small_after_full_ones) {
     HOLDS(bytes_of_touching(10, SIZE, 2 * MIB) < 3L * SIZE);
 }
 
+/* What was freed has pages at its start only; they go, rather than that the rest gets some. */
+PROMISE(a_sparse_giant_stays_small_when_it_is_zeroed_again) {
+    enum { SIZE = 512 * MIB };
+    long before = resident_bytes();
+    for (int round = 0; round < 4; round++) {
+        char *block = calloc(1, SIZE);
+        for (size_t at = 0; at < 50 * MIB; at++) HOLDS(block[at] == 0);
+        memset(block, 1, 40 * MIB);
+        HOLDS(resident_bytes() - before < 64 * MIB);
+        free(block);
+    }
+}
+
+/* Even to where a full one was. */
+PROMISE(a_sparse_giant_stays_small_when_it_moves) {
+    enum { SIZE = 300 * MIB, FULL = 40 * MIB };
+    char *full = malloc(SIZE + SIZE / 4), *block = malloc(SIZE), *wall = malloc(SIZE);
+    memset(full, 1, SIZE);
+    free(full);
+    memset(block, 7, FULL);
+    block[SIZE / 2] = 8;
+    block[SIZE - 1] = 9;
+    long before = resident_bytes();
+    char *moved = realloc(block, SIZE + SIZE / 4);
+    HOLDS(resident_bytes() - before < 64 * MIB);
+    for (size_t at = 0; at < FULL; at++) HOLDS(moved[at] == 7);
+    HOLDS(moved != block && moved[FULL] == 0 && moved[SIZE / 2] == 8 && moved[SIZE - 1] == 9);
+    free(moved);
+    free(wall);
+}
+
 static long faults(void) {
     struct rusage usage;
     HOLDS(getrusage(RUSAGE_SELF, &usage) == 0);
