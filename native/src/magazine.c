@@ -12,10 +12,13 @@
 
 static _Atomic uint16_t class_capacity[CLASSES]; /* blocks; 0: as the knobs say. ACE writes here */
 
-/* Blocks of the class in so many bytes, within what a magazine may hold. */
+/* Blocks of the class in so many bytes, within what a magazine may hold. At least MAGAZINE_MIN; but where very many
+ * threads rest with what they hold, fewer of blocks so long that these are more than a unit. */
 static uint32_t magazine_fits(unsigned class, size_t bytes)
 {
-    return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(bytes / classes[class].size, MAGAZINE_MIN));
+    size_t size = classes[class].size, rest = size_min(UNIT_BYTES / size, MAGAZINE_MIN);
+    size_t least = size_max(MAGAZINE_MIN / size_max(threads_share() / THREADS_MANY, 1), rest);
+    return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(bytes / size, least));
 }
 
 static uint32_t magazine_capacity(unsigned class)

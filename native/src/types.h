@@ -118,6 +118,7 @@
 
 #define BOUND_ROW 255u   /* lowest byte of a unit's bound: twice the row; products lie further apart (sizeclass.c) */
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
+#define THREADS_MANY 16u /* a core: with twice as many, magazines of long blocks may hold half of MAGAZINE_MIN */
 #define MAGAZINE_MAX 512u
 #define POLICY_LAST 20                /* row of the policy table (ace/policy.c) */
 #define POLICY_DEFAULT 20             /* ucb-near */

@@ -448,6 +448,40 @@ PROMISE(many_threads_that_rest_keep_little) {
     for (int i = 0; i < POOL; i++) pthread_join(threads[i], NULL);
 }
 
+enum { HUNDREDS = 500 };
+
+static void *use_all_sizes_and_rest(void *number) {
+    char *held[200];
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < 200; i++) {
+            size_t size = 16 + ((size_t)number * 131 + i * 977) % 20000;
+            held[i] = memset(malloc(size), 1, size);
+        }
+        for (int i = 0; i < 200; i++) free(held[i]);
+    }
+    pthread_barrier_wait(&all_have_it);
+    pthread_barrier_wait(&all_may_rest);
+    return NULL;
+}
+
+/* Not even sixteen of each size, where these are long. */
+PROMISE(hundreds_of_threads_that_rest_keep_less) {
+    begin_again_on_few_cores();
+    static pthread_t threads[HUNDREDS];
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 * KIB);
+    pthread_barrier_init(&all_have_it, NULL, HUNDREDS + 1);
+    pthread_barrier_init(&all_may_rest, NULL, HUNDREDS + 1);
+    long before = resident_bytes();
+    for (size_t i = 0; i < HUNDREDS; i++)
+        HOLDS(pthread_create(&threads[i], &small, use_all_sizes_and_rest, (void *)i) == 0);
+    pthread_barrier_wait(&all_have_it);
+    HOLDS(resident_bytes() - before < (long)HUNDREDS * 12 * MIB / 5);
+    pthread_barrier_wait(&all_may_rest);
+    for (int i = 0; i < HUNDREDS; i++) pthread_join(threads[i], NULL);
+}
+
 enum { TASK_SIZES = 32, TASK_BYTES = 96 * KIB, ROUNDS = 2 }; /* a task: so many bytes of each size */
 static sem_t tasks[POOL], done;
 
