@@ -37,6 +37,24 @@ extern void _IO_list_lock(void) __attribute__((weak));
 extern void _IO_list_unlock(void) __attribute__((weak));
 extern void _IO_list_resetlock(void) __attribute__((weak));
 
+static struct heap *fork_left; /* heaps that leave their lists of runs whole to a child; under collect_lock */
+
+/* Keeps other threads away from their lists of runs until the fork has passed. Who is there now may leave them in the
+ * middle of a change. */
+static void fork_hold_runs(void)
+{
+    bool passed;
+    struct heap *held = runs_can_be_collected() ? kept_ask(os_tick_ns(), true, front.heap, &passed) : NULL;
+    fork_left = NULL;
+    for (struct heap *heap = held, *next; heap != NULL; heap = next) {
+        next = heap->kept.due;
+        if (passed && !__atomic_load_n(&heap->kept.busy, __ATOMIC_ACQUIRE)) {
+            heap->kept.due = fork_left;
+            fork_left = heap;
+        } else kept_let(&heap->kept, lock_drop);
+    }
+}
+
 /* A dying thread waits for no lock, and its child's heap is as damaged as its own. */
 static void fork_prepare(void)
 {
@@ -45,6 +63,7 @@ static void fork_prepare(void)
     lock_drop(&round_lock);
     if (_IO_list_lock != NULL) _IO_list_lock();
     each_lock(lock_take_out_of_line);
+    fork_hold_runs();
     lock_passing = LOCKS_FORKING;
 }
 
@@ -52,12 +71,14 @@ static void fork_parent(void)
 {
     if (is_dying()) return;
     lock_passing = LOCKS_COUNT;
+    for (struct heap *heap = fork_left; heap != NULL; heap = heap->kept.due) kept_let(&heap->kept, lock_drop);
+    fork_left = NULL;
     each_lock(lock_drop_out_of_line);
     if (_IO_list_unlock != NULL) _IO_list_unlock();
 }
 
-/* Other threads' heaps are lost to the child: they may have been in the middle of a change, so they are dropped, not
- * reused. The thread that forked is the child's first one, under another number. */
+/* Other threads' heaps are lost to the child, but for the runs that they kept: they may have been in the middle of a
+ * change, so they are dropped, not reused. The thread that forked is the child's first one, under another number. */
 static void fork_child(void)
 {
     if (!is_dying()) lock_passing = LOCKS_COUNT;
@@ -69,14 +90,20 @@ static void fork_child(void)
     windows_child();
     depots_child();
     POKE(slabs_due, false); /* the parent looks into them */
-    /* Runs kept by threads that stayed behind can be collected by nobody. */
-    atomic_store(&runs_told, front.heap != NULL ? front.heap->kept.told : 0);
+    for (struct heap *heap = fork_left; heap != NULL; heap = heap->kept.due) {
+        kept_let(&heap->kept, lock_reset);
+        heap->kept.left = true;
+    }
     lanes_child();
     uint32_t alive = 0;
-    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
+    size_t told = 0;
+    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
+        if (heap == front.heap || heap->kept.left) told += heap->kept.told;
         if (heap == front.heap) heap->thread = os_thread(), alive++;
         else if (atomic_load(&heap->state) == HEAP_LIVE) POKE(heap->front, NULL);
+    }
     atomic_store(&heaps_alive, alive);
+    atomic_store(&runs_told, told); /* what else was kept can be collected by nobody */
     atomic_store(&main_has_left, false);
     ace_child();
 }

@@ -258,11 +258,12 @@ static size_t kept_give(struct heap *heap, uint64_t since)
 
 /* Are the runs of this heap to be collected? Its thread must keep something and, unless `all`, must not have been at
  * its lists since this was last asked. A thread that was there looks itself, at its next free, for what lay idle. In a
- * child a heap may be that of a thread that stayed behind: then it has no front. */
+ * child a heap may be that of a thread that stayed behind: then it has no front, and its lists may be whole (fork.c).
+ */
 static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
 {
     struct kept *kept = &heap->kept;
-    if (PEEK(heap->front) == NULL || (PEEK(kept->bytes) | PEEK(kept->told)) == 0) return false;
+    if ((PEEK(heap->front) == NULL && !kept->left) || (PEEK(kept->bytes) | PEEK(kept->told)) == 0) return false;
     bool rests = !PEEK(kept->visited);
     POKE(kept->visited, false);
     if (!rests) kept->seen_ns = now;
@@ -272,25 +273,41 @@ static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
 
 static struct lock collect_lock; /* held for one collection, in which nothing is slow */
 
-/* Collects from threads that were not at their lists since this was last asked, or from `all`, and gives the runs to
- * the arena. One fence serves for all threads. Under collect_lock. Result: bytes. */
-static size_t kept_collect(uint64_t now, bool all)
+/* Asks for the lists of the heaps that are due, except for one: their threads keep away until kept_let. One fence
+ * serves for all. Under collect_lock. Result: the heaps; *passed: did the fence? If not, nothing is known of the
+ * threads. */
+static struct heap *kept_ask(uint64_t now, bool all, const struct heap *but, bool *passed)
 {
     struct heap *due = NULL;
-    size_t bytes = 0;
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
-        if (!kept_is_due(heap, now, all)) continue;
+        if (heap == but || !kept_is_due(heap, now, all)) continue;
         lock_take(&heap->kept.lock);
         POKE(heap->kept.asked, true);
         heap->kept.due = due;
         due = heap;
     }
-    bool passed = due != NULL && os_fence_all();
-    if (due != NULL && !passed) POKE(fences_there, false); /* a filter may forbid it later than the start */
+    *passed = due != NULL && os_fence_all();
+    if (due != NULL && !*passed) POKE(fences_there, false); /* a filter may forbid it later than the start */
+    return due;
+}
+
+/* The thread may come to its lists again. `verb`: drops the lock or, in a child, resets it. */
+static void kept_let(struct kept *kept, void (*verb)(struct lock *))
+{
+    __atomic_store_n(&kept->asked, false, __ATOMIC_RELEASE);
+    verb(&kept->lock);
+}
+
+/* Collects from threads that were not at their lists since this was last asked, or from `all`, and gives the runs to
+ * the arena. Under collect_lock. Result: bytes. */
+static size_t kept_collect(uint64_t now, bool all)
+{
+    size_t bytes = 0;
+    bool passed;
+    struct heap *due = kept_ask(now, all, NULL, &passed);
     for (struct heap *heap = due; heap != NULL; heap = heap->kept.due) {
         if (passed) kept_take(&heap->kept);
-        __atomic_store_n(&heap->kept.asked, false, __ATOMIC_RELEASE);
-        lock_drop(&heap->kept.lock);
+        kept_let(&heap->kept, lock_drop);
     }
     for (struct heap *heap = due; heap != NULL; heap = heap->kept.due) bytes += kept_give(heap, heap->kept.seen_ns);
     return bytes;

@@ -394,6 +394,7 @@ struct kept {
     bool busy;                   /* the thread is at these lists */
     bool visited;                /* it was there since a collector looked */
     bool asked;                  /* a collector asks for them */
+    bool left;                   /* in a child: their thread stayed behind, and was not at them */
     uint32_t life;               /* word of life of a run that is here */
     uint64_t bits;               /* bit b: runs[b] is not empty */
     uint64_t used;               /* bit b: a run of runs[b] served since the round began */

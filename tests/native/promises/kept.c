@@ -118,3 +118,36 @@ PROMISE(what_longer_runs_served_gets_runs_of_its_own) {
         HOLDS(span_of(block).size <= 128 * KIB); /* it stays, so the next round begins without one */
     }
 }
+
+enum { KEEPERS = 3, KEPT_RUNS = 300, KEPT_SIZE = 200000 };
+static pthread_barrier_t all_keep;
+
+static void *keep_runs_and_rest(void *unused) {
+    char *held[KEPT_RUNS];
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < KEPT_RUNS; i++) held[i] = memset(malloc(KEPT_SIZE), 1, KEPT_SIZE);
+        for (int i = 0; i < KEPT_RUNS; i++) free(held[i]);
+    }
+    pthread_barrier_wait(&all_keep);
+    for (;;) pause();
+    return unused;
+}
+
+/* They rest in the parent; in the child they are not there at all. */
+PROMISE(a_child_uses_the_runs_of_threads_that_stayed_behind) {
+    pthread_t thread;
+    pthread_barrier_init(&all_keep, NULL, KEEPERS + 1);
+    for (int i = 0; i < KEEPERS; i++) HOLDS(pthread_create(&thread, NULL, keep_runs_and_rest, NULL) == 0);
+    pthread_barrier_wait(&all_keep);
+    pid_t child = fork();
+    if (child == 0) {
+        static char *held[KEEPERS * KEPT_RUNS];
+        long before = resident_bytes();
+        for (int i = 0; i < KEEPERS * KEPT_RUNS; i++) held[i] = memset(malloc(KEPT_SIZE), 2, KEPT_SIZE);
+        HOLDS(resident_bytes() - before < (long)KEEPERS * KEPT_RUNS * KEPT_SIZE / 2);
+        for (int i = 0; i < KEEPERS * KEPT_RUNS; i++) free(held[i]);
+        _exit(0);
+    }
+    int status;
+    HOLDS(waitpid(child, &status, 0) == child && status == 0);
+}
