@@ -7,6 +7,7 @@ has.
 """
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -232,8 +233,11 @@ def judge(samples):
             f"{len(table)}"
         )
     noise = np.log(table["again"] / table["same"])
+    identity = samples["provenance"].iloc[-1]
+    facts = store.demand_json(Path(samples.attrs["folder"], f"provenance-{identity}.json"))
     result = {
-        "when": f"{samples['started_at'].max():%Y-%m-%d %H:%M} UTC", "kernel": provenance.kernel(),
+        "when": f"{samples['started_at'].max():%Y-%m-%d %H:%M} UTC", "kernel": facts["kernel"],
+        "machine": _machine(facts["host"], facts["machine"]),
         "build": samples["build_hash"].iloc[-1], "blocks": len(table), "group": GROUP,
         "run_ms": float(samples["elapsed_ns"].median() / 1e6), "load": float(samples["load1"].median()),
         "cv": cv(table["same"]), "robust_cv": robust_cv(table["same"]), "noise_sd": float(np.std(noise)),
@@ -261,17 +265,17 @@ def complaints(result):
 
 
 def record(result):
-    """Keeps a calibration as this machine's: the full one where comparisons are enough, else a check."""
+    """Keeps a calibration as its machine's: the full one where comparisons are enough, else a check."""
     machines, trials = _recorded(), result["false_positives"]["trials"]
-    earlier = machines.get(_machine())
+    earlier = machines.get(result["machine"])
     kept = earlier if isinstance(earlier, dict) else {}
-    machines[_machine()] = {"full": result} if trials >= ENOUGH else kept | {"check": result}
+    machines[result["machine"]] = {"full": result} if trials >= ENOUGH else kept | {"check": result}
     store.save_json(FILE.parent, FILE.name, machines)
 
 
 def calibration_note():
     """One sentence for the top of every report: how far verdicts of this machine can be trusted."""
-    mine = _recorded().get(_machine(), {})
+    mine = _recorded().get(_machine(provenance.host(), provenance.machine()), {})
     try:
         return _note(mine.get("full"), mine.get("check"))
     except (LookupError, TypeError, ValueError, AttributeError):  # by hand, or by another version
@@ -282,13 +286,15 @@ def _note(full, check):
     if not (full or check):
         return "This machine is not calibrated: run `hakmem calibrate` before believing a verdict made on it."
     for result in filter(None, (full, check)):
+        if result["kernel"] != provenance.kernel():
+            other = result["kernel"]
+            return f"This machine was calibrated under another kernel, {other}: run `hakmem calibrate`."
+    for result in filter(None, (full, check)):
         if result["complaints"]:
             what = f"({result['when']}): {'; '.join(result['complaints'])}"
             return f"The calibration of this machine is bad {what}. Verdicts made on it are in doubt."
     if not full:
         return f"This machine is calibrated by a short check only: {_said(check)}"
-    if full["kernel"] != provenance.kernel():
-        return f"This machine was calibrated under another kernel, {full['kernel']}: run `hakmem calibrate`."
     return f"Calibrated: {_said(full)}"
 
 
@@ -312,5 +318,5 @@ def _recorded():
     return store.read_json(FILE) if FILE.exists() else {}
 
 
-def _machine():
-    return f"{provenance.host()}, {provenance.machine()}"
+def _machine(host, machine):
+    return f"{host}, {machine}"

@@ -130,7 +130,8 @@ def find_contenders(experiment, builds=None):
     if unknown:
         known = ", ".join(workloads(bench))
         raise SpecError(f"workload {unknown[0]!r} of {experiment.name} is unknown; the bench has {known}")
-    return {side.label: _contender(side, bench, builds[side.label]) for side in sides}
+    place = (provenance.host(), provenance.machine(), provenance.kernel()) if experiment.local else ()
+    return {side.label: _contender(side, bench, builds[side.label], place) for side in sides}
 
 
 @functools.cache
@@ -142,14 +143,14 @@ def workloads(bench):
     return {row["name"]: row for row in json.loads(done.stdout)}
 
 
-def _contender(side, bench, built):
+def _contender(side, bench, built, place):
     facts, more = _FINDERS.get(side.use, _peer)(side, built)
     facts = {"backend": "malloc", "variant": "", "build_hash": bench.hash, "library_sha256": ""} | facts
     bits = [side.use, side.env, side.slowdown, bench.hash, facts["build_hash"], facts["library_sha256"]]
     slow = ["--slowdown", f"{side.slowdown:g}"] if side.slowdown else []
     own = {"bench": bench, "arguments": ("--backend", facts["backend"], *slow)}
     facts = {"allocator": side.label, "use": side.use, "env": json.dumps(dict(side.env))} | facts
-    return Contender(digest=_digest(side.label, bits), facts=facts, **own | more)
+    return Contender(digest=_digest(side.label, bits, *place), facts=facts, **own | more)
 
 
 def _hakmem(side, built):

@@ -80,6 +80,7 @@ class Experiment:
     timeout_s: float = 60.0
     family: str = "holm"
     looks: tuple[int, ...] = ()  # blocks after which `hakmem decide` may look; fixed before the first run
+    local: int = 0  # 1: runs of another machine, or under another kernel, do not count
 
     def block_count(self, quick):
         return self.quick_blocks if quick else self.blocks
@@ -149,6 +150,7 @@ RULES = {  # table -> key -> (type, test, what is allowed); lists of a case are 
         "timeout_s": number(0.1, 86_400),
         "family": text(*FAMILIES),
         "looks": LOOKS,
+        "local": whole(0, 1),
     },
     "allocator": {
         "label": text(),

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hakmem_py import calibration, provenance, ruler, spec, stats, store
+from hakmem_py import calibration, provenance, ruler, runner, spec, stats, store
 
 
 def samples(blocks=3600, slow=0.01, noise=0.02, bias=0.0, drift=0.0):
@@ -35,9 +35,15 @@ def samples(blocks=3600, slow=0.01, noise=0.02, bias=0.0, drift=0.0):
     return frame.assign(extra=[json.dumps(x) for x in chunks])
 
 
+def kept(folder, frame, **facts):
+    """The frame with what says where it was measured."""
+    frame.attrs["folder"] = str(folder)
+    return frame.assign(provenance=provenance.save(folder, provenance.collect(**facts)))
+
+
 @pytest.fixture(scope="module")
-def good():
-    return calibration.judge(samples())
+def good(tmp_path_factory):
+    return calibration.judge(kept(tmp_path_factory.mktemp("samples"), samples()))
 
 
 def test_a_sound_machine_is_found_sound(good):
@@ -49,8 +55,8 @@ def test_a_sound_machine_is_found_sound(good):
     assert good["run_ms"] == 30
 
 
-def test_a_biased_bench_is_found_out():
-    result = calibration.judge(samples(1200, bias=0.02))
+def test_a_biased_bench_is_found_out(tmp_path):
+    result = calibration.judge(kept(tmp_path, samples(1200, bias=0.02)))
     assert any("false positives" in text for text in result["complaints"])
     assert any("coverage" in text for text in result["complaints"])
 
@@ -125,8 +131,32 @@ def test_the_note_says_how_far_to_trust(good, tmp_path, monkeypatch):
     calibration.record(few | {"complaints": ["false positives 12.0%, promised 5 %"]})
     assert "is bad" in stats.calibration_note() and "12.0%" in stats.calibration_note()
     calibration.record(few)
-    calibration.record(good | {"kernel": "Linux 1.0"})
-    assert "another kernel" in stats.calibration_note()
+    for other in (good, few):
+        calibration.record(other | {"kernel": "Linux 1.0"})
+        assert "another kernel" in stats.calibration_note()
+        calibration.FILE.unlink()
+
+
+def test_a_calibration_is_of_the_machine_that_made_the_samples(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "FILE", tmp_path / "calibration.json")
+    result = calibration.judge(kept(tmp_path, samples(300), machine="another", kernel="Linux 1.0"))
+    assert result["kernel"] == "Linux 1.0"
+    calibration.record(result)
+    assert "not calibrated" in stats.calibration_note()
+
+
+@pytest.mark.parametrize("fact", ["host", "machine", "kernel"])
+def test_samples_of_another_machine_or_kernel_are_measured_anew(monkeypatch, fact):
+    experiment = spec.load_spec(ruler.EXPERIMENT)
+
+    def identified():
+        found = runner.find_contenders(experiment)
+        return set(runner.identify(spec.schedule(experiment, 0, True), found, "any"))
+
+    here = identified()
+    assert here == identified()
+    monkeypatch.setattr(provenance, fact, lambda: "another")
+    assert not here & identified()
 
 
 @pytest.mark.parametrize("damage", [{"full": {"kernel": 1}}, {"check": 7}, {"full": []}, 7, "x"])

@@ -12,6 +12,7 @@ REFUSED = {  # replacement in the tiny spec -> words that the one line must hold
     ('title = "A', 'colour = "red"\ntitle = "A'): ["colour", "allowed", "quick_blocks"],
     ("blocks = 3", "blocks = 0"): ["blocks = 0", "from 1"],
     ("blocks = 3", "blocks = 3\nlooks = [5, 10]"): ["looks = [5, 10]", "from 6"],
+    ("blocks = 3", "blocks = 3\nlocal = true"): ["local = True must be a whole number from 0 to 1"],
     ("blocks = 3", "blocks = 3\nlooks = [40, 10]"): ["looks = [40, 10]", "increasing, from 6 on"],
     ("blocks = 3", "blocks = true"): ["blocks = True", "whole number"],
     ("blocks = 3", "blocks = 2.5"): ["blocks = 2.5", "whole number"],
