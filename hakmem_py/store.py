@@ -107,7 +107,8 @@ def load(folder, columns=None):
     """
     names = SCHEMA.names if columns is None else list(columns)
     samples = _of_all_files(Path(folder), lambda files: _frame(files, names))
-    samples = _latest(samples) if columns is None else samples
+    if columns is None and len(old := _superseded(samples)):
+        samples = samples.drop(old).reset_index(drop=True)
     samples.attrs["folder"] = str(folder)
     return samples
 
@@ -146,9 +147,9 @@ def _table(files, names):
 def rows(folder, run_ids):
     """These runs as dicts by column, as `append` takes them: how samples travel between machines."""
     table = _of_all_files(Path(folder), lambda files: _table(files, SCHEMA.names))
-    found = table.filter(pc.is_in(table["run_id"], pa.array(sorted(run_ids)))).to_pylist()
-    found.sort(key=lambda row: (row["started_at"] is not None, row["started_at"]))
-    return list({row["run_id"]: row for row in found}.values())  # the last one of each, as `load` has it
+    found = table.filter(pc.is_in(table["run_id"], pa.array(sorted(run_ids))))
+    old = set(_superseded(found.select(["run_id", "status", "error", "started_at"]).to_pandas()))
+    return [row for i, row in enumerate(found.to_pylist()) if i not in old]
 
 
 def mishaps(samples):
@@ -157,13 +158,16 @@ def mishaps(samples):
     return samples["error"].isin([text for text in texts if text.startswith((KILLED, JUMPED))])
 
 
-def _latest(samples):
-    """Without the samples of runs that timed out, or met a mishap, and were measured anew."""
-    late = samples.loc[(samples["status"] == "timeout") | mishaps(samples), "run_id"]
-    if late.empty:
-        return samples
-    again = samples.loc[samples["run_id"].isin(late), ["run_id", "started_at"]].sort_values("started_at")
-    return samples.drop(again.index[again.duplicated("run_id", keep="last")]).reset_index(drop=True)
+def _superseded(samples):
+    """Index of the samples of runs that timed out, or met a mishap, and were measured anew.
+
+    The last sample of a run stays, but none in place of a better one: the clock may have been set back.
+    """
+    told = samples[["run_id", "started_at"]]
+    told = told.assign(lasting=~mishaps(samples), ended=samples["status"] != "timeout")
+    again = told[told["run_id"].isin(told.loc[~(told["lasting"] & told["ended"]), "run_id"])]
+    again = again.sort_values(["lasting", "ended", "started_at"])
+    return again.index[again.duplicated("run_id", keep="last")]
 
 
 def compact(folder):

@@ -99,6 +99,18 @@ def test_an_unknown_column_is_refused(tmp_path):
         store.append(tmp_path, [row(0, colour="red")])
 
 
+@pytest.mark.parametrize("doubtful", [{"status": "crashed", "error": "SIGKILL"}, {"status": "timeout"}])
+@pytest.mark.parametrize("hour", [1, 3])
+def test_a_good_sample_stands_for_its_run_however_the_clock_was_set(tmp_path, doubtful, hour):
+    for started, more in ((2, doubtful), (hour, {})):
+        at = pd.Timestamp(f"2026-01-01 {started}:00", tz="UTC")
+        store.append(tmp_path, [row(0, started_at=at, **more)])
+    store.append(tmp_path, [row(1, **doubtful)])
+    assert store.load(tmp_path).set_index("block")["status"].to_dict() == {0: "ok", 1: doubtful["status"]}
+    found = store.rows(tmp_path, [f"{i:016x}" for i in (0, 1)])
+    assert {one["block"]: one["status"] for one in found} == {0: "ok", 1: doubtful["status"]}
+
+
 def test_joining_files_changes_nothing(tmp_path):
     fill(tmp_path, 7)
     before = store.load(tmp_path).sort_values("block", ignore_index=True)
