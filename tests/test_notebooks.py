@@ -11,8 +11,9 @@ import nbformat
 import pytest
 from nbconvert import HTMLExporter
 
+import hakmem_py as hp
 from hakmem_py import ROOT
-from hakmem_py.notebook import PLOTLY, read
+from hakmem_py.notebook import PLOTLY, read, source
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 SCORECARD = ROOT / "notebooks" / "05_scorecard.ipynb"
@@ -64,6 +65,18 @@ def test_the_scorecard_stands_without_mimalloc(tmp_path):
     book = run(SCORECARD, tmp_path, "-p", "allocators", '["system"]')
     said = [output.get("text", "") for cell in book.cells for output in cell.get("outputs", [])]
     assert any("mimalloc is not among the chosen" in text for text in said)
+
+
+def test_a_pool_beside_a_peer_that_is_not_there_is_told_without_it(capsys):
+    sources = map(source, read(ROOT / "notebooks" / "06_pools.ipynb")["cells"])
+    cells = [text for text in sources if text.startswith(("for _, row in", "least ="))]
+    samples = hp.ensure("06_pools", reference=True, workloads=["pool_cycle", "pool_sweep"])
+    gone = samples["allocator"] == "mimalloc"
+    samples["status"] = samples["status"].mask(gone, "missing")
+    names = {"hp": hp, "reference": True, "forest": None, "walk": hp.pools.sweep(samples)}
+    exec("\n".join(cells), names | {"table": hp.compare(samples)})
+    said = capsys.readouterr().out
+    assert "nan" not in said and ".0 objects" not in said and " objects, " in said
 
 
 def test_the_same_samples_give_the_same_tables_byte_for_byte(executed, tmp_path):
