@@ -79,11 +79,11 @@ def ratio_forest(table, baseline="hakmem", title=None):
         )
     fig.add_vline(x=1)
     cases = known["case"].nunique()
-    alt = f"Time of {joined(names)} divided by that of {baseline}. {_sides(known, baseline)}."
+    said = f"Time of {joined(names)} divided by that of {baseline}. {_sides(known, baseline)}."
     axis = ratio_axis([*known["ratio"], *known["low"], *known["high"]])
     return finish(
         fig,
-        alt + absent(table),
+        (said if names else "") + absent(table),
         title or f"Time ÷ time of {baseline}",
         110 + max(100, cases * (10 + ROW * len(names))),
         scattermode="group",
@@ -138,11 +138,12 @@ def share_bars(table, reference="mimalloc", milestones=(), published=None, title
     for value in milestones:
         fig.add_vline(x=value, line={"dash": "dot", "width": 1.2})
     said = listed(pd.Series(share.to_numpy(), rows["allocator"]), "{:.0f} %")
+    said = f"Throughput in percent of {reference}: {said}." if len(rows) else ""
     marks = f" (dotted: {', '.join(f'{value:g}' for value in milestones)})" if milestones else ""
     earlier = f" Published: {listed(pd.Series(published), '{:.0f} %')}." if published else ""
     return finish(
         fig,
-        f"Throughput in percent of {reference}: {said}.{earlier}{absent(table)}",
+        said + earlier + absent(table),
         title or f"Throughput, {reference} = 100 %" + (", ◇ published" if published else ""),
         130 + 34 * len(rows),
         bargap=0.35,

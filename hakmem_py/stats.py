@@ -167,8 +167,8 @@ def _compare_one(side, base, metric, by_block):
         why = "the baseline has no sample of this case"
         return {"n": 0, "status": "no baseline", "error": why, "verdict": NOT_MEASURED}
     failures = [text for text in (_failures(side), _failures(base, "baseline ")) if text]
-    errors = pd.concat([side, base]).query("status != 'ok'")["error"]
-    row = {"status": "; ".join(failures) or "ok", "error": errors.iloc[0] if len(errors) else "", "n": 0}
+    error = _error(side) or _error(base, f"the baseline {base['allocator'].iloc[0]}: ")
+    row = {"status": "; ".join(failures) or "ok", "error": error, "n": 0}
     pairs = _pairs(side, base, metric, ("block", "host") if by_block else ("host", "block"))
     if pairs.empty:
         return row | {"status": row["status"] if failures else "no common block", "verdict": NOT_MEASURED}
@@ -212,6 +212,12 @@ def _failures(side, who=""):
         return ""
     kind = bad.mode().iloc[0]
     return f"{who}{kind}" if len(bad) == len(side) else f"{who}{len(bad)} of {len(side)} {kind}"
+
+
+def _error(side, who=""):
+    """Why the first run that failed did; empty where none failed."""
+    bad = side[side["status"] != "ok"]
+    return "" if bad.empty else who + (bad["error"].iloc[0] or bad["status"].iloc[0])
 
 
 def scaling(samples):

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats as sps
 from statsmodels.stats.weightstats import ttost_paired
 
-from hakmem_py import estimates, family, stats
+from hakmem_py import estimates, family, figures, stats
 from hakmem_py.ranks import EXACT_PAIRS, sign_flip_law, signed_rank_cut, signed_rank_p
 
 RNG = np.random.default_rng
@@ -429,7 +429,8 @@ def test_failing_samples_are_counted_and_forbid_a_verdict():
     rows = samples({"hakmem": 0, "system": 0.5})
     rows.loc[0, ["status", "error", "cpu_ns_per_op"]] = ["crashed", "signal 6", np.nan]
     row = stats.compare(rows, "hakmem").iloc[0]
-    assert (row["n"], row["status"], row["error"]) == (19, "baseline 1 of 20 crashed", "signal 6")
+    assert (row["n"], row["status"]) == (19, "baseline 1 of 20 crashed")
+    assert row["error"] == "the baseline hakmem: signal 6"
     assert row["verdict"] == "UNDECIDED" and row["low"] > 1
 
 
@@ -453,6 +454,16 @@ def test_a_missing_peer_stays_a_row_with_its_reason():
         0,
     )
     assert np.isnan(row["p_adjusted"])
+
+
+def test_a_missing_baseline_is_not_said_of_its_rivals():
+    rows = samples({"hakmem": 0, "mimalloc": 0})
+    gone = rows["allocator"] == "mimalloc"
+    rows.loc[gone, ["status", "error", "cpu_ns_per_op"]] = ["missing", "not installed", np.nan]
+    table = stats.compare(rows, "mimalloc")
+    said = "Measured in part or not at all: hakmem (the baseline mimalloc: not installed)."
+    for draw in (figures.ratio_forest, figures.share_bars):
+        assert draw(table, "mimalloc").layout.meta["alt"] == said
 
 
 def test_hosts_are_blocks_of_their_own():
