@@ -122,7 +122,9 @@ def _cluster(scheduler):
             if not _offers_slot(client):  # tasks would wait for ever
                 raise CampaignError(f"no worker offers the bench slot; start one on each machine by: {START}")
             yield client
-        except (CancelledError, CommClosedError):
+        except (CancelledError, CommClosedError) as error:
+            if client.status == "running":
+                raise CampaignError(f"the cluster gave it up ({error!r}); {KEPT}") from None
             raise CampaignError(f"the scheduler has gone: start it and its workers again; {KEPT}") from None
 
 
@@ -140,8 +142,13 @@ def _offers_slot(client):
 
 
 def _contenders(client, experiment):
-    """host -> what the experiment compares there. Raises CampaignError where a machine has other sources."""
-    answers = client.run(_hello, experiment)
+    """host -> what the experiment compares there. Raises CampaignError where a machine cannot measure it, or
+    has other sources."""
+    answers = client.run(_hello, experiment, on_error="return")
+    for address, error in answers.items():
+        if isinstance(error, Exception):
+            cure = "mend that, or stop this worker, and run the same command again"
+            raise CampaignError(f"worker {address}: {error}; {cure}")
     here = build.source_hash()
     for host, sources, _ in answers.values():
         if sources != here:

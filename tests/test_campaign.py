@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from distributed.comm import CommClosedError
 
 from hakmem_py import campaign, cli, provenance, runner, slot, store
 from hakmem_py.campaign import CampaignError
@@ -157,6 +159,25 @@ def test_a_cluster_that_is_not_there_is_named(tiny, monkeypatch):
     monkeypatch.setattr(campaign, "JOIN_S", 1.0)
     with pytest.raises(CampaignError, match=r"tcp://127.0.0.1:9.*start one by: dask worker"):
         campaign.campaign(tiny(), "tcp://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("kind", [ModuleNotFoundError, CommClosedError])
+def test_a_worker_that_cannot_measure_is_named_with_its_error(kind):
+    def run(function, experiment, on_error):
+        assert on_error == "return"
+        return {"tcp://one:1": ("one", campaign.build.source_hash(), {}), "tcp://two:2": kind("it broke")}
+
+    with pytest.raises(CampaignError, match="worker tcp://two:2: it broke; mend that, or stop this worker"):
+        campaign._contenders(SimpleNamespace(run=run), None)
+
+
+@pytest.mark.parametrize(("status", "said"), [("running", "gave it up .*torn"), ("connecting", "has gone")])
+def test_the_scheduler_has_gone_only_where_the_client_says_so(monkeypatch, status, said):
+    client = SimpleNamespace(status=status, wait_for_workers=lambda *_, **__: None)
+    monkeypatch.setattr("dask.distributed.Client", lambda *_, **__: contextlib.nullcontext(client))
+    monkeypatch.setattr(campaign, "_offers_slot", lambda _: True)
+    with pytest.raises(CampaignError, match=said), campaign._cluster("tcp://here:1"):
+        raise CommClosedError("torn")
 
 
 LONG = ("quick_blocks = 2", "quick_blocks = 400", "quick_scale = 0.001", "quick_scale = 0.05")
