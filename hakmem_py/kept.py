@@ -1,17 +1,18 @@
 """Tables that a notebook makes, other than samples of an experiment: kept, or read from the reference."""
 
-from . import provenance, store
+from . import parameters, provenance, store
 
 SUFFIX = "_runs"  # of the folder, after the notebook's name
+AS_DECLARED = "as declared"
 
 
 class Tables:
     """The tables of one notebook: called with a name and a function, gives the table that the function makes.
 
-    A table is kept in data/samples/NOTEBOOK_runs with the facts of machine and commit, until it is made
-    again; `hakmem freeze NOTEBOOK_runs` makes it the reference. reference: nothing is made; the tables are
-    those of data/reference/NOTEBOOK_runs, which takes no compiler. quick: the tables are of the quick mode,
-    and become the reference only by `freeze --quick`.
+    A table is kept in data/samples/NOTEBOOK_runs with the facts of machine, commit and changed parameters,
+    until it is made again; `hakmem freeze NOTEBOOK_runs` makes it the reference if none were changed.
+    reference: nothing is made; the tables are those of data/reference/NOTEBOOK_runs, which takes no compiler.
+    quick: the tables are of the quick mode, and become the reference only by `freeze --quick`.
     """
 
     def __init__(self, notebook, reference=False, quick=False):
@@ -47,7 +48,9 @@ class Tables:
 
     def _keep(self, name, table):
         if self._identity is None:
-            facts = provenance.collect(experiment=self.name.removesuffix(SUFFIX), quick=self.quick)
+            changed = [f"{name} = {x!r}" for name, x in parameters.CHANGED.items() if name != "quick"]
+            facts = {"experiment": self.name.removesuffix(SUFFIX), "quick": self.quick}
+            facts = provenance.collect(**facts, parameters=", ".join(changed) or AS_DECLARED)
             self._identity = provenance.save(self.folder, facts)
         table = table.drop(columns="extra", errors="ignore")  # a run's raw output, most of the bytes
         table.attrs["provenance"] = self._identity

@@ -19,6 +19,7 @@ NUMBER = r"(-?[\d.]+(?:e-?\d+)?)"
 RANGE = re.compile(rf"\s*(?:{NUMBER} or )?{NUMBER}\.\.{NUMBER}\b")
 WORDS = re.compile(r"\s*one of ([\w.+-]+(?: \| [\w.+-]+)+)")
 DECLARATION = re.compile(r"^\w+: [\w\[\]]+ = ", re.MULTILINE)
+CHANGED = {}  # values of the running notebook's parameters that are not those of its declarations
 INJECTED = "# Parameters"  # first line of the cell that papermill puts behind the declarations
 
 
@@ -135,4 +136,7 @@ def settle(namespace):
     injected = [cell for cell in cells if cell.startswith(INJECTED)]
     names = {n.targets[0].id for cell in injected for n in ast.parse(cell).body if isinstance(n, ast.Assign)}
     values = {name: namespace[name] for name in [*parameters, *(names - set(parameters))]}
-    namespace.update(check(values, parameters, "this notebook"))
+    checked = check(values, parameters, "this notebook")
+    namespace.update(checked)
+    CHANGED.clear()
+    CHANGED.update({name: value for name, value in checked.items() if value != parameters[name].default})

@@ -81,6 +81,9 @@ def _tables(name, quick):
     rough = [path.stem for path, facts in made.items() if facts.get("quick")]
     if rough and not quick:
         raise ValueError(f"{', '.join(rough)}: made in the quick mode; run the notebook with quick = False")
+    for path, facts in made.items():
+        if (changed := facts.get("parameters", kept.AS_DECLARED)) != kept.AS_DECLARED:
+            raise ValueError(f"{path.stem}: made with {changed}; run the notebook without that")
     return made
 
 

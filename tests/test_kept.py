@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from hakmem_py import kept, provenance, showcase, store
+from hakmem_py import kept, parameters, provenance, showcase, store
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,19 @@ def test_tables_of_the_quick_mode_become_the_reference_only_when_asked_for():
     with pytest.raises(ValueError, match=r"contest: made in the quick mode; run .* with quick = False"):
         showcase.freeze_tables("mine_runs")
     assert showcase.freeze_tables("mine_runs", quick=True) == 1
+
+
+def test_tables_of_changed_parameters_do_not_become_the_reference():
+    declared = "quick: bool = True\nrounds: int = 6  # 1..100"
+    names = {"quick": False, "rounds": 6}
+    parameters.settle(names | {"In": [declared, "# Parameters\nquick = False\nrounds = 7"], "rounds": 7})
+    kept.Tables("mine")("contest", contest)
+    with pytest.raises(ValueError, match="contest: made with rounds = 7; run the notebook without"):
+        showcase.freeze_tables("mine_runs")
+    assert not list(store.REFERENCE.iterdir())
+    parameters.settle(names | {"In": [declared, "# Parameters\nquick = False"]})
+    kept.Tables("mine")("contest", contest)
+    assert showcase.freeze_tables("mine_runs") == 1
 
 
 def test_a_table_that_is_not_there_is_named():
