@@ -27,10 +27,15 @@ MACHINE_FACTS = ("machine", "kernel", "libc")
 def freeze(name, quick=False, blocks=None):
     """Makes the samples of an experiment its reference, in place of what was there. Returns how many.
 
-    quick, blocks: as they were measured; None: as many blocks as the specification says.
+    quick, blocks: as they were measured; None: as many blocks as the specification says. Raises ValueError
+    where a run failed.
     """
     _machines()  # damage there is found before anything is measured or written
     samples = ensure(name, quick=quick, blocks=blocks)
+    failed = samples[samples["status"] != "ok"].groupby(["allocator", "error"], observed=True).size()
+    if len(failed):
+        said = "; ".join(f"{count} runs of {side} ({error})" for (side, error), count in failed.items())
+        raise ValueError(f"{name} is not whole: {said}; see to it, then measure and freeze again")
     folder, origin = store.REFERENCE / name, Path(samples.attrs["folder"])
     old = {path for kind in ("part", "samples", "provenance") for path in folder.glob(f"{kind}-*")}
     names = [f"provenance-{one}.json" for one in samples["provenance"].unique()]

@@ -265,13 +265,13 @@ def test_a_damaged_reference_file_stays_and_is_named_with_its_cure(tmp_path, mon
 
 @pytest.fixture
 def reference(tmp_path, monkeypatch):
-    """The folder of an old reference beside a soak; there are newer samples to freeze, a failed run too."""
+    """The folder of an old reference beside a soak; there are newer samples to freeze."""
     monkeypatch.setattr(store, "REFERENCE", tmp_path / "reference")
     old, new = tmp_path / "reference" / "tiny", tmp_path / "samples"
     store.append(old, [row(9, provenance="old")])
     measured = {"provenance": "new", "started_at": pd.Timestamp.now("UTC")}
     store.append(new, [row(0, unit="call", **measured)])
-    store.append(new, [row(1, status="timeout", error="no result", ns_per_op=None, **measured)])
+    store.append(new, [row(1, **measured)])
     for folder, name in ((old, "old"), (new, "new")):
         store.save_json(folder, f"provenance-{name}.json", dict.fromkeys(showcase.MACHINE_FACTS, "m"))
     store.save_json(old, "soak.json", {"windows": []})
@@ -279,12 +279,21 @@ def reference(tmp_path, monkeypatch):
     return old
 
 
-def test_failed_runs_are_frozen_and_what_else_lies_there_stays(reference):
+def test_what_else_lies_beside_a_reference_stays(reference):
     assert showcase.freeze("tiny") == 2
     samples = store.load(reference).set_index("block")
-    assert samples["status"].to_dict() == {0: "ok", 1: "timeout"} and pd.isna(samples.loc[1, "unit"])
+    assert samples.loc[0, "unit"] == "call" and pd.isna(samples.loc[1, "unit"])
     others = {path.name for path in reference.iterdir()} - {path.name for path in reference.glob("part-*")}
     assert others == {"provenance-new.json", "soak.json"}
+
+
+def test_failed_runs_do_not_take_the_place_of_a_reference(reference, tmp_path):
+    lost = {"allocator": "mimalloc", "status": "missing", "error": "not installed", "provenance": "new"}
+    store.append(tmp_path / "samples", [row(i, **lost) for i in (2, 3)])
+    before = {path: path.read_bytes() for path in reference.iterdir()}
+    with pytest.raises(ValueError, match=r"tiny is not whole: 2 runs of mimalloc \(not installed\); see"):
+        showcase.freeze("tiny")
+    assert {path: path.read_bytes() for path in reference.iterdir()} == before
 
 
 @pytest.mark.parametrize(
