@@ -18,6 +18,7 @@ TYPES = {"bool": bool, "int": int, "float": float, "str": str, "list": list, "di
 NUMBER = r"(-?[\d.]+(?:e-?\d+)?)"
 RANGE = re.compile(rf"\s*(?:{NUMBER} or )?{NUMBER}\.\.{NUMBER}\b")
 WORDS = re.compile(r"\s*one of ([\w.+-]+(?: \| [\w.+-]+)+)")
+PLAIN = re.compile(r"(\s*\[)?([^][]*)(?(1)\]\s*)")  # hakmem,system, or the same in brackets
 DECLARATION = re.compile(r"^\w+: [\w\[\]]+ = ", re.MULTILINE)
 CHANGED = {}  # values of the running notebook's parameters that are not those of its declarations
 INJECTED = "# Parameters"  # first line of the cell that papermill puts behind the declarations
@@ -74,8 +75,8 @@ class Parameter:
             value = ast.literal_eval({"true": "True", "false": "False"}.get(text.strip(), text))
             return list(value) if isinstance(value, tuple) else value  # 16,32
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            if kind == "list" and not set(text) & set("[]"):  # hakmem,system
-                return [item.strip() for item in text.split(",")]
+            if kind == "list" and (plain := PLAIN.fullmatch(text)):
+                return [item.strip() for item in plain[2].split(",")]
             raise self._error(text) from None
 
     def _bounded(self, value):

@@ -28,7 +28,8 @@ policy: str = "ucb1"  # one of ucb1 | fixed; who chooses
 rate: float = 0.5  # 0..1; x = y
 quick: bool = True  # few
 threads: list[int] = []  # one of 1 | 2 | 4; none: all
-blocks: int = 0  # 0 or 6..1000; randomised blocks"""
+blocks: int = 0  # 0 or 6..1000; randomised blocks
+sides: list[str] = ["system"]  # who takes part"""
 GOOD = """\
 import hakmem_py as hp
 hp.parameters.settle(globals())
@@ -60,6 +61,8 @@ def run(*words):
     [
         ({"sizes": "[16, 64]"}, {"sizes": [16, 64]}),
         ({"sizes": "16,64"}, {"sizes": [16, 64]}),
+        ({"sides": "[hakmem, system]"}, {"sides": ["hakmem", "system"]}),
+        ({"sides": "hakmem"}, {"sides": ["hakmem"]}),
         ({"threads": "[]"}, {"threads": []}),
         ({"threads": "[2, 4]"}, {"threads": [2, 4]}),
         ({"quick": "false"}, {"quick": False}),
@@ -76,12 +79,14 @@ def test_values_get_the_declared_type(given, read):
 @pytest.mark.parametrize(
     ("given", "allowed"),
     [
-        ({"sizs": [16]}, "allowed: sizes, policy, rate, quick, threads, blocks"),
+        ({"sizs": [16]}, "allowed: sizes, policy, rate, quick, threads, blocks, sides"),
         ({"blocks": 5}, "int from 6 to 1000, or 0"),
         ({"sizes": 16}, "list[int] from 8 to 1024"),
         ({"sizes": [4]}, "list[int] from 8 to 1024"),
         ({"sizes": [16.5]}, "list[int] from 8 to 1024"),
         ({"sizes": "[16"}, "list[int] from 8 to 1024"),
+        ({"sides": "[hakmem, [system]]"}, "list[str], written as [A, B]"),
+        ({"sides": "hakmem]"}, "list[str], written as [A, B]"),
         ({"sizes": "[]"}, "list[int] from 8 to 1024"),
         ({"sizes": "{[]: 1}"}, "list[int] from 8 to 1024"),
         ({"rate": 10_000 * "-" + "1"}, "float from 0 to 1"),
@@ -107,7 +112,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(given, allowed):
     [
         (
             ["-p", "sizs=[16]"],
-            "unknown parameter 'sizs'; allowed: sizes, policy, rate, quick, threads, blocks",
+            "unknown parameter 'sizs'; allowed: sizes, policy, rate, quick, threads, blocks, sides",
         ),
         (["-p", "sizes=many"], "sizes = 'many' is not allowed"),
         (["-p", "rate=7"], "float from 0 to 1"),
