@@ -11,6 +11,7 @@ import html
 import json
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import nbformat
 from jinja2 import Environment, FileSystemLoader, pass_context
@@ -267,13 +268,13 @@ def _card(path, record):
         return card
     if damaged := damage(executed):
         return card | {"failure": damaged}
-    notebook = nbformat.read(executed, as_version=4)
+    notebook, address = nbformat.read(executed, as_version=4), f"html/{quote(name)}.html"
     success = notebook.metadata["hakmem"]["record"]
     return card | {
-        "href": f"html/{name}.html",
+        "href": address,
         "title": title(notebook, name),
         "question": question(notebook),
-        "results": results(notebook, f"html/{name}.html"),
+        "results": results(notebook, address),
         "made": made(success),
         "reference": success["parameters"].get("reference", False),
         "words": _words(notebook, name),

@@ -57,6 +57,16 @@ def specimen(tmp_path_factory):
     return folder / "out"
 
 
+def test_links_lead_to_pages_whatever_their_names(tmp_path):
+    record = {"part": "", "parameters": {}, "status": "ok", "started_at": "2026-01-01T00:00", "seconds": 1.0}
+    for name in ("01_a", "02_100%#?"):
+        book = nbformat.v4.new_notebook(metadata={"hakmem": {"record": record | {"name": name}}})
+        nbformat.write(book, tmp_path / f"{name}.ipynb")
+    card = pages._card(tmp_path / f"{name}.json", record | {"name": name})
+    assert card["href"] == "html/02_100%25%23%3F.html" and card["results"]["at"].startswith(card["href"])
+    assert '<a href="02_100%25%23%3F.html">02_100%#?</a>' in pages.page(tmp_path / "01_a.ipynb")
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """(finished process, reports folder) of every notebook, drawn from the reference samples."""
