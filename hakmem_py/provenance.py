@@ -92,8 +92,8 @@ def packages():
 @fact
 def commit():
     """The commit's hash, with "+ changes" where the working tree differs from it."""
-    head = _git("rev-parse", "--short=12", "HEAD")
-    if not head:
+    top, head = _git("rev-parse", "--show-toplevel", "--short=12", "HEAD").splitlines()
+    if Path(top) != ROOT:
         return "no repository"
     return head + (" + changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
 
@@ -235,10 +235,10 @@ def _memory_gb():
 
 
 def _git(*arguments):
-    try:
-        done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True)
-    except FileNotFoundError:
-        return ""
+    """What git prints. Raises OSError, with git's last line where it refuses."""
+    done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError((done.stderr.strip() or f"git ended with {done.returncode}").splitlines()[-1])
     return done.stdout.strip()
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import re
 import subprocess
 import sys
 import time
@@ -437,6 +438,22 @@ def test_a_footer_names_the_day_on_which_a_later_sitting_ended(hours, said):
     times = [clock, clock + pd.Timedelta(hours=hours)]
     samples = pd.DataFrame({"status": ["ok", "crashed"], "started_at": times, "load1": [1.0, 2.0]})
     shown = repr(runner.provenance.footer(samples, facts={"kernel": "k"}))
+def test_the_commit_is_that_of_this_repository_or_what_git_says(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=b", *words], check=True)
+
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "--message=first")
+    (tmp_path / "inside").mkdir()
+    monkeypatch.setattr(runner.provenance, "ROOT", tmp_path / "inside")
+    assert runner.provenance.collect()["commit"] == "no repository"
+    monkeypatch.setattr(runner.provenance, "ROOT", tmp_path)
+    assert re.fullmatch("[0-9a-f]{12}", runner.provenance.collect()["commit"])
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    assert "git config --global --add safe.directory" in runner.provenance.collect()["commit"]
+
+
     assert f"2026-01-01 {said} UTC" in shown and "1 ok, 1 crashed" in shown and "1.5 (median" in shown
 
 
