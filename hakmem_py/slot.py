@@ -14,7 +14,7 @@ SAY_AFTER_S = 5.0  # of waiting; then the holder is named
 
 
 class SlotError(RuntimeError):
-    """Another campaign measures on this machine."""
+    """Another campaign measures on this machine, or the slot cannot be had."""
 
 
 def say(text):
@@ -66,13 +66,16 @@ def _opened():
     """
     try:
         lock = SLOT.open("r+", encoding="utf-8")
-    except PermissionError:
-        return SLOT.open(encoding="utf-8")  # which is enough to lock it
     except FileNotFoundError:
         try:
             lock = SLOT.open("x+", encoding="utf-8")
         except FileExistsError:  # somebody was quicker
             return _opened()
+        except OSError as error:
+            why = f"cannot make {SLOT}, this machine's bench slot: {error.strerror}"
+            raise SlotError(f"{why}; make {SLOT.parent} writable") from None
+    except OSError:  # it is another user's, or lies on a disk that is only read
+        return SLOT.open(encoding="utf-8")  # which is enough to lock it
     with contextlib.suppress(PermissionError):  # another user owns it, and has done so
         os.fchmod(lock.fileno(), 0o666)
     return lock

@@ -1,9 +1,10 @@
 """The runner: only what is missing is measured, nothing twice, and what fails stays to be seen."""
 
+import errno
 import json
 import os
-import signal
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -372,7 +373,8 @@ def test_two_campaigns_on_one_machine_are_refused(tiny, tmp_path):
     assert len(runner.ensure(tiny(), folder=tmp_path / "s")) == 8
 
 
-def test_every_user_of_the_machine_may_take_the_slot(monkeypatch):
+@pytest.mark.parametrize("why", [errno.EACCES, errno.EROFS])
+def test_every_user_of_the_machine_may_take_the_slot(monkeypatch, why):
     before = os.umask(0o077)
     with slot.bench_slot("one"):
         assert slot.SLOT.stat().st_mode & 0o777 == 0o666
@@ -380,15 +382,19 @@ def test_every_user_of_the_machine_may_take_the_slot(monkeypatch):
     named, opened = slot.SLOT.read_text(), Path.open
 
     def read_only(path, mode="r", **how):
-        """As of another user's file in a folder like /tmp."""
-        if path == slot.SLOT and mode != "r":
-            raise PermissionError(13, "Permission denied", str(path))
+        """As of another user's file in a folder like /tmp, or on a disk that is only read."""
+        if path == slot.SLOT and mode != "r" and (mode == "x+" or path.exists()):
+            raise OSError(why, os.strerror(why), str(path))
         return opened(path, mode, **how)
 
     monkeypatch.setattr(Path, "open", read_only)
     with slot.bench_slot("two"), pytest.raises(slot.SlotError, match="one"), slot.bench_slot("three"):
         pass
     assert slot.SLOT.read_text() == named
+    slot.SLOT.unlink()
+    said = f"cannot make {slot.SLOT}, .*: {os.strerror(why)}; make {slot.SLOT.parent} writable"
+    with pytest.raises(slot.SlotError, match=said), slot.bench_slot("four"):
+        pass
 
 
 def test_who_waits_for_the_slot_is_told_whose_it_is(monkeypatch, capsys):
@@ -432,12 +438,6 @@ def test_a_footer_shows_where_numbers_came_from(tiny, tmp_path):
     assert "<th scope='row'>kernel</th>" in runner.provenance.footer(samples)._repr_html_()
 
 
-@pytest.mark.parametrize(("hours", "said"), [(1, "09:00 to 10:00"), (25, "09:00 to 2026-01-02 10:00")])
-def test_a_footer_names_the_day_on_which_a_later_sitting_ended(hours, said):
-    clock = pd.Timestamp("2026-01-01 09:00", tz="UTC")
-    times = [clock, clock + pd.Timedelta(hours=hours)]
-    samples = pd.DataFrame({"status": ["ok", "crashed"], "started_at": times, "load1": [1.0, 2.0]})
-    shown = repr(runner.provenance.footer(samples, facts={"kernel": "k"}))
 def test_the_commit_is_that_of_this_repository_or_what_git_says(tmp_path, monkeypatch):
     def git(*words):
         subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=b", *words], check=True)
@@ -454,6 +454,12 @@ def test_the_commit_is_that_of_this_repository_or_what_git_says(tmp_path, monkey
     assert "git config --global --add safe.directory" in runner.provenance.collect()["commit"]
 
 
+@pytest.mark.parametrize(("hours", "said"), [(1, "09:00 to 10:00"), (25, "09:00 to 2026-01-02 10:00")])
+def test_a_footer_names_the_day_on_which_a_later_sitting_ended(hours, said):
+    clock = pd.Timestamp("2026-01-01 09:00", tz="UTC")
+    times = [clock, clock + pd.Timedelta(hours=hours)]
+    samples = pd.DataFrame({"status": ["ok", "crashed"], "started_at": times, "load1": [1.0, 2.0]})
+    shown = repr(runner.provenance.footer(samples, facts={"kernel": "k"}))
     assert f"2026-01-01 {said} UTC" in shown and "1 ok, 1 crashed" in shown and "1.5 (median" in shown
 
 
