@@ -62,9 +62,18 @@ def test_no_editor_has_to_mend_a_notebook():
 
 
 def test_the_scorecard_stands_without_mimalloc(tmp_path):
-    book = run(SCORECARD, tmp_path, "-p", "allocators", '["system"]')
+    book = run(SCORECARD, tmp_path, "-p", "allocators", '["system", "floor"]')
     said = [output.get("text", "") for cell in book.cells for output in cell.get("outputs", [])]
     assert any("mimalloc is not among the chosen" in text for text in said)
+
+
+@pytest.mark.parametrize("name", ["04_patterns", "05_scorecard"])
+@pytest.mark.parametrize("allocators", [["hakmem"], ["floor"]])
+def test_nothing_to_compare_with_is_told_before_it_is_measured(name, allocators):
+    cells = map(source, read(ROOT / "notebooks" / f"{name}.ipynb")["cells"])
+    first = next(text for text in cells if "settle(" in text).partition("globals())")[2]
+    with pytest.raises(hp.parameters.ParameterError, match="allocators: name one to compare"):
+        exec(first, {"hp": hp, "allocators": allocators})
 
 
 def test_a_pool_beside_a_peer_that_is_not_there_is_told_without_it(capsys):
