@@ -57,7 +57,7 @@ c = ctypes.CDLL(None)
 
 @dataclass(frozen=True)
 class Peer:
-    """A library to preload. path None: not installed, and `hint` says how to get it."""
+    """A library to preload. path None: there is none that works, and `hint` says how to get it."""
 
     name: str
     path: Path | None
@@ -79,18 +79,17 @@ def find(name):
         raise ValueError(f"{name!r} is no peer; allowed: {', '.join(KNOWN)}")
     known = KNOWN[name]
     found = (path for folder in _folders() for path in sorted(folder.glob(known.pattern)))
-    path = next(filter(_loadable, found), None)
-    if path is None:
-        apt, conda = " ".join(known.debian), known.conda
-        get = (
-            f"python -m hakmem_py peers --get, or apt install {apt}, or conda install -c conda-forge {conda}"
-        )
-        return Peer(name, None, hint=f"not installed, get it by: {get}")
-    path = path.resolve()
-    needs = tuple(_carried(path))
-    sha = hashlib.sha256(path.read_bytes()).hexdigest()
-    peer = Peer(name, path, sha256=sha, needs=needs)
-    return replace(peer, version=_version(known, peer.preload))
+    refused = []
+    for path in dict.fromkeys(path.resolve() for path in filter(_loadable, found)):
+        peer = Peer(name, path, needs=tuple(_carried(path)))
+        version, why = _version(known, peer.preload)
+        if version:
+            return replace(peer, version=version, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+        refused.append(f"{path}: {why}")
+    apt, conda = " ".join(known.debian), known.conda
+    get = f"python -m hakmem_py peers --get, or apt install {apt}, or conda install -c conda-forge {conda}"
+    state = f"not usable ({'; '.join(refused)})" if refused else "not installed"
+    return Peer(name, None, hint=f"{state}, get it by: {get}")
 
 
 def _loadable(path):
@@ -127,10 +126,11 @@ def _carried(path):
 
 
 def _version(known, preload):
-    """The version as the library itself tells it, asked in a process of its own."""
+    """(version as the library itself tells it, why it does not), asked in a process of its own."""
     command = [sys.executable, "-S", "-c", f"{ASK}\nprint({known.version})"]
     done = subprocess.run(command, env={"LD_PRELOAD": preload}, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
+    said = done.stderr.splitlines() or [f"a program with it ended with status {done.returncode}"]
+    return done.stdout.strip(), next((line for line in said if "ld.so" in line), said[-1])
 
 
 def fetch():

@@ -43,9 +43,21 @@ def test_the_conda_environment_comes_first(nowhere, monkeypatch):
     (nowhere / "env" / "lib").mkdir(parents=True)
     (nowhere / "env" / "lib" / "libmimalloc.so.3").write_bytes(OURS)
     monkeypatch.setenv("CONDA_PREFIX", str(nowhere / "env"))
+    monkeypatch.setattr(peers, "_version", lambda known, preload: ("3.0.1", ""))
     peer = peers.find("mimalloc")
     assert peer.path.name == "libmimalloc.so.3"
-    assert peer.version == "unknown"
+    assert peer.version == "3.0.1"
+
+
+@pytest.mark.parametrize("folder", ["whole", "a b"])
+def test_a_library_that_cannot_be_preloaded_is_missing_and_named(nowhere, monkeypatch, folder):
+    (nowhere / folder).mkdir()
+    path = nowhere / folder / "libjemalloc.so.2"
+    path.write_bytes(OURS)
+    monkeypatch.setattr(peers, "SYSTEM", [str(path.parent)])
+    peer = peers.find("jemalloc")
+    assert peer.path is None and "get it by: python -m hakmem_py peers --get" in peer.hint
+    assert peer.hint.startswith(f"not usable ({path}: ERROR: ld.so: object '{str(path).split()[0]}' from")
 
 
 def test_links_to_nothing_and_libraries_for_other_machines_are_passed_over(nowhere, monkeypatch):
@@ -56,6 +68,7 @@ def test_links_to_nothing_and_libraries_for_other_machines_are_passed_over(nowhe
     (folders[0] / "libtcmalloc_minimal.so.4").symlink_to("gone")
     (folders[1] / "libtcmalloc_minimal.so.4").write_bytes(OURS[:4] + b"\x01" + OURS[5:])  # 32 bits
     (folders[2] / "libtcmalloc_minimal.so.4").write_bytes(OURS)
+    monkeypatch.setattr(peers, "_version", lambda known, preload: ("2.10", ""))
     assert peers.find("tcmalloc").path.parent == folders[2]
 
 
@@ -76,6 +89,7 @@ def test_a_peer_that_was_unpacked_in_part_is_not_taken_for_one(nowhere, monkeypa
         (nowhere / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
         (nowhere / "bin" / name).chmod(0o755)
     monkeypatch.setattr(peers, "KNOWN", {"mimalloc": peers.KNOWN["mimalloc"]})
+    monkeypatch.setattr(peers, "_version", lambda known, preload: ("2.0.9", ""))
     with pytest.raises(subprocess.CalledProcessError):
         peers.fetch()
     peers.find.cache_clear()
