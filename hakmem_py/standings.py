@@ -43,30 +43,31 @@ def refuse(target, one, row, allow_few, env=(), share=1.0):
 
 
 def judge(samples, metric="cpu_ns_per_op"):
-    """`stats.compare` with the baseline, and for every side the fewest firings of its runs, and medians of
-    settled, peak_rss_mb and cached_kb.
+    """`stats.compare` with the baseline, and for every case and side the fewest firings of its runs, and
+    medians of settled, peak_rss_mb and cached_kb. All cases are one family.
 
     A row whose side, or baseline, had fewer than 100 decisions in any run keeps its numbers; its verdict says
     FEW FIRINGS. tost_p: below 5 % the side takes the same time as the baseline, within EQUIVALENT.
     """
     baseline, loops = samples.attrs["baseline"], samples.attrs["loops"]
-    table = stats.compare(samples, baseline, metric)
-    timed = stats.timed(samples, metric)
-    good = timed[timed["status"] == "ok"]
-    paired = good.pivot(index="block", columns="allocator", values=metric).reindex(columns=[*loops])
-    ran = samples[samples["status"] == "ok"]
-    least = {
-        label: ran.loc[ran["allocator"] == label, FIRED[loop]].min() for label, loop in loops.items() if loop
-    }
-    for i, label in table["allocator"].items():
-        rows = samples[samples["allocator"] == label]
-        pairs = paired[[label, baseline]].dropna()
+    table, cases = stats.compare(samples, baseline, metric), dict(iter(samples.groupby("case", sort=False)))
+    for i, case, label in table[["case", "allocator"]].itertuples():
+        sides = cases[case][cases[case]["allocator"].isin([label, baseline])]
+        timed = stats.timed(sides, metric).query("status == 'ok'")
+        pairs = timed.pivot(index="block", columns="allocator", values=metric)
+        pairs = pairs.reindex(columns=[label, baseline]).dropna()
+        rows, ran = sides[sides["allocator"] == label], sides[sides["status"] == "ok"]
+        least = {
+            side: ran.loc[ran["allocator"] == side, FIRED[loops[side]]].min()
+            for side in (label, baseline)
+            if loops[side]
+        }
         table.loc[i, "tost_p"] = stats.tost(pairs[label], pairs[baseline], EQUIVALENT) if len(pairs) else None
         table.loc[i, "settled"] = rows["settled"].median()
         table.loc[i, "firings"] = least.get(label)
         table.loc[i, "peak_rss_mb"] = rows["peak_rss_bytes"].median() / 1e6
         table.loc[i, "cached_kb"] = rows["cached_bytes"].median() / 1e3
-        if any(least.get(side, FIRINGS) < FIRINGS for side in (label, baseline)):
+        if any(fired < FIRINGS for fired in least.values()):
             table.loc[i, "verdict"] = "FEW FIRINGS"
     return table
 

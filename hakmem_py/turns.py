@@ -119,11 +119,12 @@ def by_phase(samples):
 def sweep(target, knob, values, blocks=10, **how):
     """What each value of a knob costs against the first: (table, costs). how: as for `compare`.
 
-    table: of `judge`, one row per value (column setting) and phase, or workload where it has no phases.
-    costs: CPU ns per operation as `ceiling.oracle` takes them, one column per value; of the first value the
-    median over all processes, of the others that times their ratio. Raises AbError, even if one run failed.
+    table: of `judge`, one row per value (column setting) and phase, or workload where it has no phases; all
+    of them are one family. costs: CPU ns per operation as `ceiling.oracle` takes them, one column per value;
+    of the first value the median over all processes, of the others that times their ratio. Raises AbError,
+    even if one run failed.
     """
-    tables, ratios, base = [], {}, []
+    parts, ratios, base, loops = [], {}, [], {}
     for value in values[1:]:
         samples = compare(target, knob, (values[0], value), blocks, **how)
         failed = samples.loc[samples["status"] != "ok", "error"]
@@ -131,30 +132,35 @@ def sweep(target, knob, values, blocks=10, **how):
             raise AbError(f"{target.label}, {knob}={value}: {failed.iloc[0]}")
         if "phases" in json.loads(samples["extra"].iloc[0]):
             samples = by_phase(samples)
-        for _, phase in samples.groupby("case", sort=False):
-            phase.attrs = samples.attrs
-            tables.append(judge(phase).assign(setting=value))
+        parts.append(samples.assign(case=[(case, value) for case in samples["case"]]))
+        loops |= samples.attrs["loops"]
         wide = samples.pivot(index=["case", "block"], columns="allocator", values="cpu_ns_per_op")
         base.append(wide[f"{knob}={values[0]}"])
         ratios[str(value)] = wide[f"{knob}={value}"] / wide[f"{knob}={values[0]}"]
         ratios.setdefault(str(values[0]), wide[f"{knob}={values[0]}"] * 0 + 1)
+    whole = pd.concat(parts, ignore_index=True)
+    whole.attrs = {"baseline": f"{knob}={values[0]}", "loops": loops}
+    table = judge(whole)
+    table["setting"], table["case"] = table["case"].str[1], table["case"].str[0]
     costs = pd.DataFrame(ratios).rename_axis(["phase", "block"])
     first = pd.concat(base).groupby("case").median().rename_axis("phase")
     costs = costs.mul(first, axis=0, level="phase")
-    return pd.concat(tables, ignore_index=True), pd.concat({target.label: costs}, names=["case"])
+    return table, pd.concat({target.label: costs}, names=["case"])
 
 
 def steady(names, knob, values, seconds, blocks=10, env=(), wait_s=0.0):
     """`judge`'s rows for each workload of `names`: its values take turns in processes of about `seconds` s.
 
-    A side that decided too little to be judged by is kept, and marked FEW FIRINGS.
+    All workloads are one family. A side that decided too little to be judged by is kept, and marked FEW
+    FIRINGS.
     """
-    tables = []
+    parts = []
     for name in names:
         target = lasting(seconds, targets.workload(name), wait_s)
-        samples = compare(target, knob, values, blocks, env=env, allow_few=True, wait_s=wait_s)
-        tables.append(judge(samples))
-    return pd.concat(tables, ignore_index=True)
+        parts.append(compare(target, knob, values, blocks, env=env, allow_few=True, wait_s=wait_s))
+    whole = pd.concat(parts, ignore_index=True)
+    whole.attrs = parts[0].attrs
+    return judge(whole)
 
 
 def lasting(seconds, target, wait_s=0.0):

@@ -347,6 +347,35 @@ def test_phases_that_take_turns_are_compared_phase_by_phase():
     assert best["low"] <= best["held_out"] <= best["high"]
 
 
+def turned(target, knob, values, blocks=10, **_):
+    """Samples as of `turns.compare`: the second value takes longer in every block."""
+    run = {"case": target.label, "status": "ok", "error": "", "load1": 0.0, "extra": "{}"}
+    run |= dict.fromkeys(("settled", "cached_bytes", "peak_rss_bytes"), 1.0)
+    names = [f"{knob}={value}" for value in values]
+    table = pd.DataFrame(
+        run | {"block": block, "allocator": name, "cpu_ns_per_op": time}
+        for block in range(blocks)
+        for name, time in zip(names, (9.0, 10.0 + block / 100), strict=True)
+    )
+    table.attrs = {"baseline": names[0], "loops": dict.fromkeys(names)}
+    return table
+
+
+def test_all_that_takes_turns_is_one_family(monkeypatch):
+    """One comparison is decided, three of the same costs are not: their p is adjusted for their number."""
+    monkeypatch.setattr(turns, "compare", turned)
+    monkeypatch.setattr(turns, "lasting", lambda seconds, target, wait_s: target)
+    one, _ = turns.sweep(ab.workload("lifo"), "magazine_blocks", (512, 16), blocks=6)
+    arms, _ = turns.sweep(ab.workload("lifo"), "magazine_blocks", (512, 16, 32, 64), blocks=6)
+    calm = turns.steady(["lifo", "fifo", "vm"], "magazine_blocks", (512, 16), 1, blocks=6)
+    assert one["verdict"].tolist() == ["NO-GO"] and one["p"].tolist() == pytest.approx([2 / 2**6])
+    assert arms["setting"].tolist() == [16, 32, 64] and set(arms["case"]) == {"lifo"}
+    assert calm["case"].tolist() == ["lifo", "fifo", "vm"]
+    for table in (arms, calm):
+        assert table["p_adjusted"].tolist() == pytest.approx([3 * p for p in table["p"]])
+        assert set(table["verdict"]) == {"UNDECIDED"}
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
