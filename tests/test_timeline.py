@@ -136,3 +136,22 @@ def test_ratios_with_noise_of_their_own():
     stepped = flat[1].assign(value=flat[1]["value"] * np.where(flat[1]["label"] >= 20, 1.08, 1))
     found = timeline.change_points(stepped)
     assert found["at"].tolist() == ["20"]
+
+
+def two_builds(apart, cases=1):
+    """A `history` of two builds whose values differ by so many standard deviations of their difference."""
+    logs, half = np.array([0.0, 0.02 * apart * np.sqrt(2)]), 0.02 * sps.norm.ppf(0.975)
+    ends = {"value": np.exp(logs), "low": np.exp(logs - half), "high": np.exp(logs + half)}
+    one = pd.DataFrame({"label": ["a", "b"], "n": 30} | ends)
+    return pd.concat(one.assign(case=str(case)) for case in range(cases))
+
+
+def test_among_many_cases_a_change_must_be_larger():
+    """By the normal law: 1.96 standard deviations in one case, 3.02 in twenty (5 % over 20)."""
+    for cases, apart, found in ((1, 1.9, 0), (1, 2.0, 1), (20, 2.9, 0), (20, 3.1, 20)):
+        assert len(timeline.changes(two_builds(apart, cases))) == found
+
+
+def test_three_values_tell_no_noise_of_their_own():
+    values = pd.DataFrame({"label": list("abc"), "value": [1.0, 1.0, 1.3]})
+    assert timeline.change_points(values).empty and len(timeline.change_points(values, noise=0.02)) == 1
