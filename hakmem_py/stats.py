@@ -17,6 +17,7 @@ from .estimates import (  # noqa: F401  all re-exported
     CONFIDENCE,
     MARGIN,
     MIN_PAIRS,
+    POWER,
     RUN_THRESHOLD,
     Estimate,
     Verdict,
@@ -129,8 +130,8 @@ def compare_builds(layouts, baseline):
     """As `compare`, but with the build as the unit. layouts: samples of each layout of the code.
 
     Columns case, allocator, ratio, low, high, builds, n (pairs of all builds), smallest and largest (ratio of
-    a build), median_ns, p_adjusted (Holm), verdict, needs_builds (corrected for the wider intervals of
-    Student's law with few builds), status. A single build is not judged.
+    a build), median_ns, p_adjusted (Holm), verdict, needs_builds (at which Student's law, whose intervals are
+    wider with few builds, decides such a ratio with POWER), status. A single build is not judged.
     """
     tables = pd.concat([compare(samples, baseline) for samples in layouts])
     rows, made = [], {}
@@ -155,10 +156,24 @@ def compare_builds(layouts, baseline):
         judged = verdict(inverse(e), BUILD_THRESHOLD, family=of_family)
         builds = table.at[i, "builds"]
         wide = sps.t.isf((1 - CONFIDENCE) / 2, builds - 1) / sps.norm.isf((1 - CONFIDENCE) / 2)
-        needed = judged.needs_n and max(builds + 1, int(np.ceil(judged.needs_n / e.n * builds / wide**2)))
+        alone = min(p for p, _, _ in of_family.values()) > 1 - CONFIDENCE  # it is not the family that forbids
+        needed = judged.needs_n
+        if needed:
+            normal = needed / e.n * builds / wide**2
+            needed = _needed_builds(normal, builds + 1, 1 if alone else len(made))
         decided = (judged.kind, needed) if table.at[i, "status"] == "ok" else ("UNDECIDED", None)
         table.loc[i, ["verdict", "needs_builds"]] = decided
     return table
+
+
+def _needed_builds(normal, least, comparisons):
+    """Builds, `least` or more, at which Student's test has POWER; normal: their number by the normal law."""
+    tail = (1 - CONFIDENCE) / 2 / comparisons
+    effect = (sps.norm.isf(tail) + sps.norm.ppf(POWER)) / sqrt(normal)  # over the deviation of one build
+    needed = max(least, int(np.ceil(normal)))
+    while sps.nct.sf(sps.t.isf(tail, needed - 1), needed - 1, effect * sqrt(needed)) < POWER:
+        needed += 1
+    return needed
 
 
 def _compare_one(side, base, metric, by_block):

@@ -551,6 +551,18 @@ def test_a_difference_of_every_build_is_found():
     assert stats.compare_builds(layouts[:1], "base").iloc[0]["verdict"] == stats.NOT_MEASURED
 
 
+def test_so_many_builds_find_the_gain_by_students_law():
+    """Two builds, whose mean gain is 1.5 of their standard deviations above the threshold."""
+    apart, sd = 1.5, 0.01
+    gains = np.log(1.005) + apart * sd + sd / np.sqrt(2) * np.array([-1, 1])
+    layouts = [samples({"base": np.expm1(gain), "tree": 0}, blocks=6, noise=0) for gain in gains]
+    needed = stats.compare_builds(layouts, "base").loc[0, "needs_builds"]
+    less, enough = (
+        sps.nct.sf(sps.t.isf(0.025, n - 1), n - 1, apart * np.sqrt(n)) for n in (needed - 1, needed)
+    )
+    assert less < estimates.POWER <= enough
+
+
 def test_over_builds_too_a_verdict_must_hold_among_all_cases():
     """Ten cases that differ by 5 % from layout to layout say nothing; beside them two more do not either."""
     clear = {"gain": (0.015, 0.0015), "same": (0.0, 0.002)}  # of the candidate: mean, spread of the layouts
