@@ -276,7 +276,7 @@ def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, family=None):
             return Verdict(kind, None, f"{kind}: {gain}, {text}")
     if claimed:
         kind, text = claimed[0]
-        needed = _needed_in_family(estimate, family[kind][0], family[kind][2])
+        needed = _needed_in_family(estimate, kind, family[kind][0], family[kind][2])
         gain += f", {text}, but p = {family[kind][1]:.2g} within its family"
     more = f"needs n = {needed} if the gain is as estimated" if needed else "no n decides such a gain"
     return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {more}")
@@ -315,14 +315,16 @@ def needed_pairs(estimate, threshold, margin, below=0.0):
     return max(estimate.n + 1, int(np.ceil(min(sizes)))) if sizes else None
 
 
-def _needed_in_family(estimate, p, family):
+def _needed_in_family(estimate, kind, p, family):
     """Pairs at which p would be small enough for its family, if the test statistic grows as sqrt(n).
 
     Holm asks for a p smaller by a factor of at most the number of comparisons. That number is taken, because
-    an adjusted p of 1 hides the factor.
+    an adjusted p of 1 hides the factor. The p of a difference has two sides; that of NEUTRAL has one, of two
+    tests that must both succeed.
     """
-    z_now = sps.norm.isf(p / 2)
-    z_wanted = sps.norm.isf((1 - estimate.confidence) / 2 / family) + sps.norm.ppf(POWER)
+    sides, power = (1, (1 + POWER) / 2) if kind == "NEUTRAL" else (2, POWER)
+    z_now = sps.norm.isf(p / sides)
+    z_wanted = sps.norm.isf((1 - estimate.confidence) / sides / family) + sps.norm.ppf(power)
     return int(np.ceil(estimate.n * (z_wanted / z_now) ** 2))
 
 

@@ -308,6 +308,15 @@ def test_a_large_effect_in_a_large_family_needs_few_pairs_more():
     assert in_crowd([lognormal(4, 6, effect=9, noise=0.1)], 1)[0].needs_n < few.needs_n
 
 
+def test_so_many_pairs_find_equality_within_a_family_too():
+    """A pilot that has the quantiles of its law, in random order."""
+    pilot = RNG(1).permutation(0.02 * sps.norm.ppf((np.arange(40) + 0.5) / 40))
+    (alone,), (crowd,) = (in_crowd([(np.exp(pilot), np.ones(40))], others) for others in (0, 29))
+    assert alone.kind == "NEUTRAL" and crowd.kind == "UNDECIDED"
+    later = [stats.tests(RNG(seed).normal(0, 0.02, crowd.needs_n))["NEUTRAL"] for seed in range(200)]
+    assert np.mean(np.multiply(later, 30) <= 0.05) >= 0.84  # 0.9 less three standard errors
+
+
 @pytest.mark.parametrize(("effect", "kind"), [(0.0099, "GO"), (0.0101, "NEUTRAL")])
 def test_all_verdicts_of_a_table_err_together_no_more_than_one(effect, kind):
     """Twenty cases at the border of what the verdict claims; one of them errs in 5 % (GO: 2.5 %)."""
