@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -157,6 +158,18 @@ def test_a_leak_is_seen_beside_the_reference():
     few = table.assign(minutes=table["minutes"] / 60)  # 6 MB within a minute, then a sixtieth of that
     few.attrs = table.attrs
     assert soak.grows(few) and not soak.grows(few.assign(rss_bytes=few["rss_bytes"] / 60))
+
+
+def test_faults_in_bursts_leave_their_rate_less_certain():
+    """Sixteen faults at a time, two bursts a window: the upper end is that of bursts, not of faults."""
+    held = []
+    for seed in range(60):
+        table = lives(0.0)
+        table["minor_faults"] = 16 * np.random.default_rng(seed).poisson(2.0, len(table))
+        found = soak.rates(table).iloc[0]
+        held.append(found["at_most"] >= 32)
+        assert found["a_million_ops"] == pytest.approx(found["minor_faults"] / 59)
+    assert np.mean(held) >= 0.9  # 0.975 less three standard errors; by Poisson's law it is 0.6
 
 
 def test_a_leak_is_said_and_ends_with_a_status_of_its_own(monkeypatch, capsys):
