@@ -88,10 +88,11 @@ def _number(value):
 
 
 def side_of(lows, highs, right, left):
-    """`right` or `left`, if at least one interval lies wholly on that side of 1 and none on the other; else
-    UNDECIDED."""
-    above, below = max(lows) > 1, min(highs) < 1
-    return "UNDECIDED" if above == below else right if above else left
+    """`right` or `left`, if every interval lies wholly on that side of 1; else UNDECIDED.
+
+    So several intervals together err no more often than one does.
+    """
+    return right if min(lows) > 1 else left if max(highs) < 1 else "UNDECIDED"
 
 
 def compared(row, baseline="hakmem", where=""):

@@ -453,9 +453,10 @@ def test_stopping_a_batch_stops_its_children(tmp_path, which, ctrl_c):
 
 
 def test_several_intervals_say_together_where_they_lie():
-    assert report.side_of([1.1, 0.9], [1.2, 1.2], "SLOWER", "FASTER") == "SLOWER"
-    assert report.side_of([0.7, 0.9], [0.8, 1.2], "SLOWER", "FASTER") == "FASTER"
-    assert report.side_of([1.1, 0.7], [1.2, 0.8], "SLOWER", "FASTER") == "UNDECIDED"
+    assert report.side_of([1.1, 1.3], [1.2, 1.4], "SLOWER", "FASTER") == "SLOWER"
+    assert report.side_of([0.7, 0.8], [0.8, 0.9], "SLOWER", "FASTER") == "FASTER"
+    for lows, highs in (([1.1, 0.9], [1.2, 1.2]), ([0.7, 0.9], [0.8, 1.2]), ([1.1, 0.7], [1.2, 0.8])):
+        assert report.side_of(lows, highs, "SLOWER", "FASTER") == "UNDECIDED"
     assert report.side_of([0.9], [1.1], "SLOWER", "FASTER") == "UNDECIDED"
 
 
