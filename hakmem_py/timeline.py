@@ -55,7 +55,7 @@ def trend(x, y, confidence=CONFIDENCE, seed=42):
     return Trend(float(slope), float(slope - half), float(slope + half), n)
 
 
-def drift(minutes, subject, reference=None, segment=None):
+def drift(minutes, subject, reference=None, segment=None, confidence=CONFIDENCE):
     """Trend of log(subject) in percent per hour after warm-up; with a reference, of log(subject / reference).
 
     minutes: time of each point; subject, reference: a positive value each (medians of a minute). What
@@ -68,7 +68,7 @@ def drift(minutes, subject, reference=None, segment=None):
     points = pd.DataFrame({"x": np.asarray(minutes, float) / 60, "y": 100 * y})
     parts = [_levelled(part) for _, part in points.groupby(np.zeros(len(y)) if segment is None else segment)]
     told = [part for part in parts if len(part) > 1]  # a point alone has no slope
-    return trend(*pd.concat(told or [points.iloc[:0]])[["x", "y"]].to_numpy().T)
+    return trend(*pd.concat(told or [points.iloc[:0]])[["x", "y"]].to_numpy().T, confidence)
 
 
 def _levelled(part):
