@@ -230,6 +230,11 @@ def test_most_pilots_plan_for_enough():
     assert stats.plan(0.05, 0.08, threshold=0.01) > 1.3 * enough
 
 
+def test_most_pilots_of_five_pairs_plan_for_enough_too():
+    plans = [stats.plan(0.05, RNG(seed).normal(0, 0.08, 5)) for seed in range(100)]
+    assert sum(n >= stats.plan(0.05, 0.08) for n in plans) >= 80  # 85 as a rule, 72 without a correction
+
+
 def test_looks_spend_alpha_as_published():
     # Lan-DeMets O'Brien-Fleming bounds, two-sided 5 %, four equal looks: 4.333, 2.963, 2.359, 2.014
     levels = stats.look_confidences((0.25, 0.5, 0.75, 1))
