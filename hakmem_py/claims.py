@@ -133,19 +133,23 @@ def _ratio(row, group, rows):
 
 
 def judge(samples, counted=None):
-    """One row per claim: claim, text, claimed, hypothesis, ratio, low, high, n, cv, verdict, why, samples.
+    """One row per claim: claim, text, claimed, hypothesis, ratio, low, high, n, cv, p_value, verdict, why,
+    samples, p_adjusted.
 
-    The last column names the experiment. samples: {experiment: DataFrame}; claims of absent experiments stay
-    undecided. counted: (system calls, operations) after the warm-up, for the claims about rates.
+    samples (column): the experiment. p_value: of claims of a difference, that there is none; p_adjusted: by
+    Holm, among all of these that were measured; a verdict is of its claim alone. samples: {experiment:
+    DataFrame}; claims of absent experiments stay undecided. counted: (system calls, operations) after the
+    warm-up, for the claims about rates.
     """
-    return pd.DataFrame([_judge(claim, samples, counted) for claim in claims()])
+    table = pd.DataFrame([_judge(claim, samples, counted) for claim in claims()])
+    return table.assign(p_adjusted=stats.adjust(table["p_value"]))
 
 
 def _judge(claim, samples, counted):
     group, folder = claim.group, claim.group.get("repeat", "")
     row = {"claim": claim.id, "text": claim.text, "claimed": claim.claimed, "samples": folder}
     row |= {"hypothesis": group.get("hypothesis", "difference")}
-    row |= {"ratio": nan, "low": nan, "high": nan, "n": 0, "cv": nan}
+    row |= {"ratio": nan, "low": nan, "high": nan, "n": 0, "cv": nan, "p_value": nan}
     if "void" in group or "untestable" in group:
         kind = "void" if "void" in group else "not testable here"
         return row | {"verdict": kind, "why": group.get("void") or group["untestable"]}
@@ -182,6 +186,7 @@ def _judge_ratio(claim, table, _counted):
     found = stats.claim_verdict(claim.claimed, e, claimed_n=group.get("runs"), **options)
     needs = f"; needs n = {found.needs_n}" if found.needs_n else ""
     measured = {"ratio": e.value, "low": e.low, "high": e.high, "n": e.n, "cv": e.cv_b}
+    measured |= {"p_value": e.p_value} if options.get("hypothesis", "difference") == "difference" else {}
     return measured | {"verdict": found.kind, "why": found.text.partition(": ")[2] + needs}
 
 

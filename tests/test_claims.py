@@ -140,3 +140,13 @@ def test_the_list_of_faults_is_shown_and_repeats_itself():
     assert said["a sum that is not one"] == "20 cells of 10 runs are 200"
     assert said["a test that vanished"] == "tests 1, 2, 3, 4, 6 are reported, 5 never was"
     assert said["a learner that had no time"] == "a run of 51 ms holds 0.1 windows of 500 ms"
+
+
+def test_the_p_of_a_difference_is_adjusted_for_all_that_were_measured():
+    times = {"system": 10.1 * noise(1, 0.02), "pool": 10 * noise(2, 0.02)}
+    table = pd.concat(samples(case, times) for case in ("pool_cycle", "pool_allocate"))
+    found = claims.judge({"06_pools": table}).dropna(subset="p_value").set_index("claim")
+    assert set(found["hypothesis"]) == {"difference"}
+    names = ["P0 pool_vs_standard pool_cycle", "P0 pool_vs_standard pool_allocate"]
+    assert found.loc[names, "p_value"].nunique() == 1
+    assert found["p_adjusted"].tolist() == pytest.approx((len(found) * found["p_value"]).tolist())
