@@ -95,8 +95,9 @@ def test_quarantine_stands_in_nobodys_way_at_the_end_of_memory(promise):
 @pytest.mark.parametrize(
     "setting", [{"HAKMEM_PROFILE": "hardened"}, {"HAKMEM_FORCE_LIBC_ALLOC": "1"}], ids=str
 )
-def test_only_touched_memory_is_resident_however_it_is_served(setting):
+def test_only_touched_memory_is_resident_and_all_of_it_moves_however_it_is_served(setting):
     keep("promises/touched.c", "only_touched_memory_is_resident", **setting)
+    keep("promises/touched.c", "a_giant_of_any_size_moves_whole", **setting)
 
 
 @pytest.mark.parametrize("setting", [{"HAKMEM_PROFILE": "hardened"}, {"HAKMEM_PROFILE": "lean"}], ids=str)

@@ -411,8 +411,9 @@ static ALWAYS_INLINE void *allocate_zeroed(size_t size)
     }
     if (run == NULL) return refuse();
     block = run_block(run);
-    bool zeroed = (run->zeroed && !cached) || giant_bare(block, size);
-    return zeroed ? (void *)block : memset((void *)block, 0, size);
+    size_t zeroed = run->zeroed && !cached ? size : giant_bare(block, size);
+    if (zeroed != size) memset((void *)(block + zeroed), 0, size - zeroed);
+    return (void *)block;
 }
 
 void *hak_calloc(size_t count, size_t size)

@@ -420,22 +420,24 @@ static bool large_resize(struct heap *heap, struct span *run, size_t size)
 }
 
 /* Makes a giant block read zero without writing to it, which would make all of it resident: if less than half of it is,
- * its pages go back to the kernel. False where the caller must write it. */
-static bool giant_bare(uintptr_t block, size_t size)
+ * its whole pages go back to the kernel. Result: bytes from its start on that read zero now; 0 where it must be written
+ * to. */
+static size_t giant_bare(uintptr_t block, size_t size)
 {
-    size_t pages = align_up(size, os_page);
-    return size >= LARGE_THRESHOLD_MAX && !os_dense((void *)block, pages, 8) && os_purge((void *)block, pages);
+    size_t pages = size - size % os_page; /* behind the size there may be a guard */
+    bool bare = size >= LARGE_THRESHOLD_MAX && !os_dense((void *)block, pages, 8) && os_purge((void *)block, pages);
+    return bare ? pages : 0;
 }
 
 /* Copies a block to a new place. Of a giant, pages that read zero are not written where the new place reads zero, too:
  * what nobody has touched does not become resident by moving. */
 static void block_copy(uintptr_t to, uintptr_t from, size_t size)
 {
-    size_t step = giant_bare(to, size) ? os_page : size;
+    size_t bare = giant_bare(to, size), step = bare != 0 ? os_page : size;
     for (size_t at = 0; at < size; at += step) {
         const char *page = (const char *)from + at;
         size_t bytes = size_min(step, size - at);
-        bool holds = step == size || page[0] != 0 || memcmp(page, page + 1, bytes - 1) != 0;
+        bool holds = at + bytes > bare || page[0] != 0 || memcmp(page, page + 1, bytes - 1) != 0;
         if (holds) memcpy((char *)to + at, page, bytes);
     }
 }

@@ -278,6 +278,19 @@ PROMISE(a_sparse_giant_stays_small_when_it_moves) {
     free(wall);
 }
 
+/* Of whole pages or not, longer or shorter than it was: what lies behind its end stays as it is. */
+PROMISE(a_giant_of_any_size_moves_whole) {
+    static const size_t sizes[] = {200 * MIB, 100 * MIB + 5, 150 * MIB, 33 * MIB + 4095, 70 * MIB + 1, 40 * MIB};
+    char *block = malloc(300 * MIB);
+    for (size_t i = 0, had = 300 * MIB; i < sizeof sizes / sizeof *sizes; had = sizes[i++]) {
+        size_t less = had < sizes[i] ? had : sizes[i];
+        block[0] = block[less / 2] = block[less - 1] = (char)(i + 1);
+        block = realloc(block, sizes[i]);
+        HOLDS(block[0] == (char)(i + 1) && block[less / 2] == (char)(i + 1) && block[less - 1] == (char)(i + 1));
+    }
+    free(block);
+}
+
 static long faults(void) {
     struct rusage usage;
     HOLDS(getrusage(RUSAGE_SELF, &usage) == 0);
