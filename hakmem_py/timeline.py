@@ -45,14 +45,19 @@ def trend(x, y, confidence=CONFIDENCE, seed=42):
     if len(x) != len(y) or len(x) < 8:
         raise ValueError(f"a trend needs 8 points or more, each with its time; there are {len(x)}")
     n, length = len(x), round(3 * len(x) ** (1 / 3))
-    slope = sps.theilslopes(y, x).slope
+    slope = _slope(y, x)
     residuals = y - slope * x
     residuals = (residuals - np.median(residuals)) * np.sqrt(n / (n - 2))
     starts = np.random.default_rng(seed).integers(0, n, (REDRAWS, -(-n // length)))
     places = ((starts[..., None] + np.arange(length)) % n).reshape(REDRAWS, -1)[:, :n]
-    spread = np.std([sps.theilslopes(residuals[place], x).slope for place in places])
+    spread = np.std([_slope(residuals[place], x) for place in places])
     half = sps.t.ppf((1 + confidence) / 2, max(n / length - 2, 2)) * spread
     return Trend(float(slope), float(slope - half), float(slope + half), n)
+
+
+def _slope(y, x):
+    with np.errstate(invalid="ignore"):  # in scipy's own interval: values that were drawn twice are ties
+        return sps.theilslopes(y, x).slope
 
 
 def drift(minutes, subject, reference=None, segment=None, confidence=CONFIDENCE):

@@ -189,6 +189,7 @@ def test_a_leak_is_said_and_ends_with_a_status_of_its_own(monkeypatch, capsys):
     assert capsys.readouterr().err == f"hakmem: {told}\n"
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_drift_is_told_over_all_segments():
     """A soak that was interrupted after half of its hour: each segment counts its minutes anew."""
     whole = lives(0.001)

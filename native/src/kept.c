@@ -258,8 +258,7 @@ static size_t kept_give(struct heap *heap, uint64_t since)
 
 /* Are the runs of this heap to be collected? Its thread must keep something and, unless `all`, must not have been at
  * its lists since this was last asked. A thread that was there looks itself, at its next free, for what lay idle. In a
- * child a heap may be that of a thread that stayed behind: then it has no front, and its lists may be whole (fork.c).
- */
+ * child, the heap of a thread that stayed behind has no front; its lists may be whole all the same (fork.c). */
 static bool kept_is_due(struct heap *heap, uint64_t now, bool all)
 {
     struct kept *kept = &heap->kept;
