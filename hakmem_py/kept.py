@@ -10,7 +10,7 @@ class Tables:
     """The tables of one notebook: called with a name and a function, gives the table that the function makes.
 
     A table is kept in data/samples/NOTEBOOK_runs with the facts of machine, commit and changed parameters,
-    until it is made again; `hakmem freeze NOTEBOOK_runs` makes it the reference if none were changed.
+    until it is made again; `hakmem freeze NOTEBOOK_runs` makes it the reference, and says what was changed.
     reference: nothing is made; the tables are those of data/reference/NOTEBOOK_runs, which takes no compiler.
     quick: the tables are of the quick mode, and become the reference only by `freeze --quick`.
     """

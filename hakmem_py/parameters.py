@@ -18,7 +18,7 @@ TYPES = {"bool": bool, "int": int, "float": float, "str": str, "list": list, "di
 NUMBER = r"(-?[\d.]+(?:e-?\d+)?)"
 RANGE = re.compile(rf"\s*(?:{NUMBER} or )?{NUMBER}\.\.{NUMBER}\b")
 WORDS = re.compile(r"\s*one of ([\w.+-]+(?: \| [\w.+-]+)+)")
-PLAIN = re.compile(r"(\s*\[)?([^][]*)(?(1)\]\s*)")  # hakmem,system, or the same in brackets
+PLAIN = re.compile(r"(\s*\[)?([^][\"']*)(?(1)\]\s*)")  # hakmem,system, or the same in brackets
 DECLARATION = re.compile(r"^\w+: [\w\[\]]+ = ", re.MULTILINE)
 CHANGED = {}  # values of the running notebook's parameters that are not those of its declarations
 INJECTED = "# Parameters"  # first line of the cell that papermill puts behind the declarations

@@ -266,8 +266,9 @@ def rates(table):
     for label, part in table.groupby("label", sort=False):
         later = part[part.groupby("segment").cumcount() > 0]
         ops, minor = int(later["ops"].sum()), int(later["minor_faults"].sum())
-        expected = minor * later["ops"] / later["ops"].sum()
-        excess = ((later["minor_faults"] - expected) ** 2 / expected).sum() / max(1, len(later) - 1)
+        busy = later[later["ops"] > 0]
+        expected = minor * busy["ops"] / ops
+        excess = ((busy["minor_faults"] - expected) ** 2 / expected).sum() / max(1, len(busy) - 1)
         burst = max(1.0, excess)
         rate, _, high = stats.rate_interval(minor / burst, ops / burst)
         use = table.attrs["live_bytes"] / part["rss_bytes"].iloc[-1]

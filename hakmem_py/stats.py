@@ -252,7 +252,7 @@ def _failures(side, who=""):
 def _error(side, who=""):
     """Why the first run that failed did; empty where none failed."""
     bad = side[side["status"] != "ok"]
-    return "" if bad.empty else who + (bad["error"].iloc[0] or bad["status"].iloc[0])
+    return "" if bad.empty else who + (bad["error"].fillna("").iloc[0] or bad["status"].iloc[0])
 
 
 def scaling(samples):
@@ -285,7 +285,8 @@ def geometric_mean(table):
             return row
         centre = np.log(kept["ratio"].astype(float)).mean()
         errors = np.log(kept["high"].astype(float) / kept["low"].astype(float)) / (2 * z)
-        half = z * sqrt((errors**2).sum() * max(1.0, kept["design_effect"].max())) / len(kept)
+        effect = kept.get("design_effect", pd.Series([1.0])).max()  # tables that were kept may lack it
+        half = z * sqrt((errors**2).sum() * max(1.0, effect)) / len(kept)
         return row | {"ratio": np.exp(centre), "low": np.exp(centre - half), "high": np.exp(centre + half)}
 
     return pd.DataFrame([one(*item) for item in table.groupby("allocator", sort=False)])

@@ -149,7 +149,9 @@ def rows(folder, run_ids):
     table = _of_all_files(Path(folder), lambda files: _table(files, SCHEMA.names))
     found = table.filter(pc.is_in(table["run_id"], pa.array(sorted(run_ids))))
     old = set(_superseded(found.select(["run_id", "status", "error", "started_at"]).to_pandas()))
-    return [row for i, row in enumerate(found.to_pylist()) if i not in old]
+    kept = [row for i, row in enumerate(found.to_pylist()) if i not in old]
+    kept.sort(key=lambda row: (row["started_at"] is not None, row["started_at"]))
+    return list({row["run_id"]: row for row in kept}.values())
 
 
 def mishaps(samples):

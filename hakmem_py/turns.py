@@ -151,16 +151,16 @@ def sweep(target, knob, values, blocks=10, **how):
 def steady(names, knob, values, seconds, blocks=10, env=(), wait_s=0.0):
     """`judge`'s rows for each workload of `names`: its values take turns in processes of about `seconds` s.
 
-    All workloads are one family. A side that decided too little to be judged by is kept, and marked FEW
-    FIRINGS.
+    A verdict is of its workload alone; p_adjusted is corrected for their number. A side that decided too
+    little to be judged by is kept, and marked FEW FIRINGS.
     """
-    parts = []
+    tables = []
     for name in names:
         target = lasting(seconds, targets.workload(name), wait_s)
-        parts.append(compare(target, knob, values, blocks, env=env, allow_few=True, wait_s=wait_s))
-    whole = pd.concat(parts, ignore_index=True)
-    whole.attrs = parts[0].attrs
-    return judge(whole)
+        samples = compare(target, knob, values, blocks, env=env, allow_few=True, wait_s=wait_s)
+        tables.append(judge(samples))
+    table = pd.concat(tables, ignore_index=True)
+    return table.assign(p_adjusted=stats.adjust(table["p"].astype(float)))
 
 
 def lasting(seconds, target, wait_s=0.0):

@@ -86,6 +86,7 @@ def test_values_get_the_declared_type(given, read):
         ({"sizes": [16.5]}, "list[int] from 8 to 1024"),
         ({"sizes": "[16"}, "list[int] from 8 to 1024"),
         ({"sides": "[hakmem, [system]]"}, "list[str], written as [A, B]"),
+        ({"sides": "['hakmem', system]"}, "list[str], written as [A, B]"),
         ({"sides": "hakmem]"}, "list[str], written as [A, B]"),
         ({"sizes": "[]"}, "list[int] from 8 to 1024"),
         ({"sizes": "{[]: 1}"}, "list[int] from 8 to 1024"),

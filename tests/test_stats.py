@@ -445,6 +445,8 @@ def test_failing_samples_are_counted_and_forbid_a_verdict():
     row = stats.compare(rows, "hakmem").iloc[0]
     assert (row["n"], row["status"]) == (19, "baseline 1 of 20 crashed")
     assert row["error"] == "the baseline hakmem: signal 6"
+    rows.loc[0, "error"] = np.nan  # as from a table that lay in a text file
+    assert stats.compare(rows, "hakmem").loc[0, "error"] == "the baseline hakmem: crashed"
     assert row["verdict"] == "UNDECIDED" and row["low"] > 1
 
 
@@ -609,6 +611,8 @@ def test_geometric_mean_of_two_cases_by_hand():
         assert row["ratio"] == pytest.approx(2) and row["cases"] == 2
         half = 1.1 ** (1 / np.sqrt(errors))
         assert (row["low"], row["high"]) == pytest.approx((2 / half, 2 * half))
+    kept = stats.geometric_mean(table).iloc[0]  # before there was such a column
+    assert kept["high"] == pytest.approx(2 * 1.1 ** (1 / np.sqrt(2)))
 
 
 def test_cases_that_err_together_are_averaged_in_vain():

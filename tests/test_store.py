@@ -107,7 +107,9 @@ def test_a_good_sample_stands_for_its_run_however_the_clock_was_set(tmp_path, do
         store.append(tmp_path, [row(0, started_at=at, **more)])
     store.append(tmp_path, [row(1, **doubtful)])
     assert store.load(tmp_path).set_index("block")["status"].to_dict() == {0: "ok", 1: doubtful["status"]}
+    store.append(tmp_path, [row(0, started_at=at)])  # twice, as of two campaigns
     found = store.rows(tmp_path, [f"{i:016x}" for i in (0, 1)])
+    assert len(found) == 2
     assert {one["block"]: one["status"] for one in found} == {0: "ok", 1: doubtful["status"]}
 
 

@@ -94,6 +94,7 @@ static void fork_child(void)
         kept_let(&heap->kept, lock_reset);
         heap->kept.left = true;
     }
+    fork_left = NULL;
     lanes_child();
     uint32_t alive = 0;
     size_t told = 0;
