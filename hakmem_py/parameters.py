@@ -141,3 +141,9 @@ def settle(namespace):
     namespace.update(checked)
     CHANGED.clear()
     CHANGED.update({name: value for name, value in checked.items() if value != parameters[name].default})
+
+
+def expect_rival(allocators):
+    """Raises ParameterError where a choice of allocators leaves none to compare: the floor is no rival."""
+    if allocators and set(allocators) <= {"hakmem", "floor"}:
+        raise ParameterError("allocators: name one to compare, beside hakmem and floor")
