@@ -36,14 +36,15 @@ static uint32_t capacity_part(unsigned class, uint32_t blocks)
 }
 
 /* The capacity for a thread that may have so many bytes of the class: more where that goes to the depot and comes back
- * in bursts, or where the thread has now more and now less free than a magazine holds, up to as many blocks as make an
- * exchange cost each of them little. */
+ * in bursts, or where the thread has now more and now less free than a magazine holds. One of many threads, too,
+ * has as many blocks then as make an exchange cost each of them little. */
 static uint32_t capacity_with_bursts(const struct heap *heap, unsigned class, size_t bytes)
 {
-    uint32_t capacity = magazine_fits(class, bytes), bursts = heap->bursts[class];
-    if (LIKELY(bursts == 0)) return capacity;
-    uint32_t most = magazine_fits(class, (size_t)knob(KNOB_magazine_bytes) << bursts);
-    return (uint32_t)size_max(size_min(most, MAGAZINE_BURST), capacity);
+    uint32_t bursts = heap->bursts[class];
+    if (LIKELY(bursts == 0)) return magazine_fits(class, bytes);
+    uint32_t capacity = magazine_fits(class, size_max(size_min(bytes << bursts, BURST_BYTES), bytes));
+    uint32_t of_few = magazine_fits(class, (size_t)knob(KNOB_magazine_bytes) << bursts);
+    return (uint32_t)size_max(size_min(of_few, BURST_BLOCKS), capacity);
 }
 
 /* The capacity for one of few threads: what ACE takes for the arm in force, however many there are. */

@@ -120,15 +120,16 @@
 #define MAGAZINE_MIN 16u /* blocks; the arms of ACE are 16, 32, ... 512 */
 #define THREADS_MANY 16u /* a core: with twice as many, magazines of long blocks may hold half of MAGAZINE_MIN */
 #define MAGAZINE_MAX 512u
-#define POLICY_LAST 20                /* row of the policy table (ace/policy.c) */
-#define POLICY_DEFAULT 20             /* ucb-near */
-#define QUARANTINE_MAX 4096           /* most freed blocks that hardened holds back */
-#define MAGAZINE_BURST 128u           /* blocks; with more an exchange costs each block hardly less */
-#define GIVEN_MANY 4u                 /* units, or shorter magazines, given in a row: the next ones are smaller */
-#define GIVEN_ALL (GIVEN_MANY + 1)    /* in place of that number: much of all classes was given; then still smaller */
-#define NEAR_MANY 8u                  /* requests that longer blocks may serve, until one gets a block of its own */
-#define GIVEN_MUCH ((size_t)2 << 20)  /* bytes of all classes given in a row that are much (heap_much) */
-#define HOMES_LEAST ((size_t)3 << 19) /* bytes given in a row, about a core's second cache, from which order counts */
+#define POLICY_LAST 20                  /* row of the policy table (ace/policy.c) */
+#define POLICY_DEFAULT 20               /* ucb-near */
+#define QUARANTINE_MAX 4096             /* most freed blocks that hardened holds back */
+#define BURST_BLOCKS 128u               /* up to so many blocks, or so many bytes, bursts make a magazine longer: ... */
+#define BURST_BYTES ((size_t)512 << 10) /* ... an exchange costs each block little then, or holds much */
+#define GIVEN_MANY 4u                   /* units, or shorter magazines, given in a row: the next ones are smaller */
+#define GIVEN_ALL (GIVEN_MANY + 1)      /* in place of that number: much of all classes was given; then still smaller */
+#define NEAR_MANY 8u                    /* requests that longer blocks may serve, until one gets a block of its own */
+#define GIVEN_MUCH ((size_t)2 << 20)    /* bytes of all classes given in a row that are much (heap_much) */
+#define HOMES_LEAST ((size_t)3 << 19)   /* bytes given in a row, about a core's second cache, from which order counts */
 #define HOMES_MAX 1536u /* bytes; longer blocks never go home for that: few lie in a page, and slabs hold few */
 #define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
 #define SLOTS_COUNT (SLOTS_BYTES / sizeof(uintptr_t))

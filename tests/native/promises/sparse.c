@@ -139,6 +139,21 @@ PROMISE(long_blocks_that_come_and_go_seldom_cost_an_exchange) {
     for (size_t i = 0; i < MANY; i++) free(blocks[i]);
 }
 
+/* As many blocks of a class as two of the longest magazines hold, taken and freed by turns, mostly stay with the thread,
+ * though they are longer than those for which the usual ones are made. */
+PROMISE(blocks_taken_and_freed_by_the_thousand_seldom_cost_an_exchange) {
+    enum { MANY = 1000, TURNS = 300 };
+    for (size_t size = 250; size <= 1000; size *= 2) {
+        int64_t before = 0;
+        for (size_t turn = 0; turn < 2 * TURNS; turn++) {
+            if (turn == TURNS) before = counter("refills");
+            for (size_t i = 0; i < MANY; i++) blocks[i] = malloc(size);
+            for (size_t i = 0; i < MANY; i++) free(blocks[i]);
+        }
+        HOLDS(counter("refills") - before < 4 * TURNS);
+    }
+}
+
 /* A thread whose own freed blocks come back to it all the time holds a few magazines more than it needs; one that only
  * takes gets those before memory grows. */
 enum { SPARE = 700, SPARE_BYTES = 500, SPARE_TAKEN = 300 };
