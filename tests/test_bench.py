@@ -211,6 +211,12 @@ def test_a_bad_argument_is_refused_with_one_line(bench, arguments):
     assert run.stderr.startswith("bench: ") and run.stderr.count("\n") == 1
 
 
+def test_a_vector_on_the_floor_is_given_back_at_the_length_it_reached(bench):
+    row = result(bench, "realloc", "--backend", "floor", "--size", 100, "--iterations", 100_000)
+    assert row["live_peak_bytes"] == 2 * 64
+    assert row["rss_end_bytes"] - row["rss_start_bytes"] < 4 << 20
+
+
 def test_a_result_too_fast_to_be_true_is_an_error(bench, shim):
     run = call(bench, "--workload", "lifo", env=shim("FAST"))
     assert run.returncode == 3 and "compiler has removed the work" in run.stderr and run.stdout == ""

@@ -232,15 +232,17 @@ BODY zeroed(enum backend on, struct lane *lane, uint64_t n)
     return n;
 }
 
-/* The vectors of all slots double in turn from the smallest size to the largest; each new half is touched. */
+/* The vectors of all slots double in turn from the smallest size, as long as they fit the largest; each new half is
+ * touched. */
 BODY growing(enum backend on, struct lane *lane, uint64_t n)
 {
     void **block = lane->block;
     struct shape shape = lane->shape;
-    note_live(lane, shape.size * shape.slots);
+    size_t longest = shape.smallest << doublings_of(&shape);
+    note_live(lane, longest * shape.slots);
     for (uint64_t k = 0; k < n; k++) {
         for (size_t i = 0; i < shape.slots; i++) touch(block[i] = resize(on, NULL, 0, shape.smallest), 1);
-        for (size_t size = shape.smallest * 2; size <= shape.size; size *= 2)
+        for (size_t size = shape.smallest * 2; size <= longest; size *= 2)
             for (size_t i = 0; i < shape.slots; i++) {
                 char *vector = resize(on, block[i], size / 2, size);
                 if (vector[0] != 1) die(EXIT_WRONG_DATA, "realloc to %zu bytes lost the first byte of the block", size);
@@ -248,7 +250,7 @@ BODY growing(enum backend on, struct lane *lane, uint64_t n)
                 block[i] = vector;
             }
         for (size_t i = 0; i < shape.slots; i++) {
-            give(on, block[i], shape.size);
+            give(on, block[i], longest);
             block[i] = NULL;
         }
     }
