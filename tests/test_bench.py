@@ -199,6 +199,7 @@ def test_the_list_names_every_workload_with_its_defaults(bench):
         "--workload mixed --size 16",
         "--workload prodcons --threads 3",
         "--workload prodcons --backend floor",
+        "--workload pool_allocate --threads 2",
         "--workload lifo --slots 67108864 --threads 64",
         "--workload frag --slowdown 1",
         "--workload lifo --toggle magazine_blocks=16,512 --chunks 3",

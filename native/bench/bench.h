@@ -88,7 +88,7 @@ struct lane {
     uint64_t random; /* state of the generator */
     uint64_t turn;   /* larson: stripe in use */
     uint64_t live_peak_bytes;
-    uint64_t untimed_ns, untimed_cpu_ns, untimed_faults; /* set-up inside a body, so far; one lane only */
+    uint64_t untimed_ns, untimed_cpu_ns, untimed_faults; /* set-up inside a body, so far; if ALONE */
     uint64_t iterations;                                 /* to do in this chunk */
     uint64_t ops;                                        /* done in this chunk */
     pthread_t thread;
@@ -139,6 +139,7 @@ enum workload_flag {
     IDLE = 32,      /* watched while idle, after the last chunk */
     TOGETHER = 64,  /* lanes do each iteration together instead of sharing them out */
     DOUBLING = 128, /* sizes span whole doublings of the smallest, at least one */
+    ALONE = 256,    /* stops the clocks in between, so it has one lane */
 };
 
 struct workload {

@@ -125,6 +125,9 @@ static void check_options(const struct workload *workload)
     if (workload->flags & PAIRED && opt.threads % 2)
         die(EXIT_USAGE, "--threads %llu: %s works in pairs, give an even number", (unsigned long long)opt.threads,
             workload->name);
+    if (workload->flags & ALONE && opt.threads > 1)
+        die(EXIT_USAGE, "--threads %llu: %s stops the clocks in between, so it runs in one thread only",
+            (unsigned long long)opt.threads, workload->name);
     if (!opt.slots || opt.slots * opt.threads > 1u << 28)
         die(EXIT_USAGE, "%llu live blocks for each of %llu threads: must be 1 to 2^28 in all",
             (unsigned long long)opt.slots, (unsigned long long)opt.threads);

@@ -6,16 +6,16 @@
  * Slots are the objects that a thread's pool holds. `direct` is the stack pool of hakmem.h, `malloc` the standard. */
 /* clang-format off */
 #define POOL_WORKLOADS(X) \
-    X(pool_allocate, pool_allocate, "call", 64, 16, 10000, 1, 500, 0, 0, "allocation alone; giving back is not timed") \
+    X(pool_allocate, pool_allocate, "call", 64, 16, 10000, 1, 500, 0, ALONE, "allocation alone; giving back is not timed") \
     X(pool_cycle, pool_cycle, "pair", 64, 16, 100, 1, 20000000, 0, 0, "one object taken, touched, given back") \
     X(pool_ten, pool_ten, "pair", 64, 16, 100, 1, 2000000, 0, 0, "ten such cycles in a pool of so many objects") \
     X(pool_unready, pool_unready, "pair", 64, 16, 10, 1, 2000000, 0, 0, "ten cycles in a pool that was not preallocated") \
     X(pool_sweep, pool_sweep, "pair", 64, 16, 1000, 1, 20000, 0, SHUFFLED, "all objects taken in order, given back at random") \
     X(pool_batch, pool_batch, "pair", 64, 16, 100, 1, 200000, 0, 0, "all objects taken, all given back in the same order") \
-    X(pool_first, pool_first, "call", 64, 16, 10000, 1, 40, 0, 0, "first pass over a pool that grows") \
-    X(pool_first_ready, pool_first_ready, "call", 64, 16, 10000, 1, 40, 0, 0, "first pass; preallocated before the clock") \
-    X(pool_first_total, pool_first_total, "call", 64, 16, 10000, 1, 40, 0, 0, "first pass and the preallocation itself") \
-    X(pool_first_half, pool_first_half, "call", 64, 16, 10000, 1, 40, 0, 0, "half preallocated before the clock, then exhausted") \
+    X(pool_first, pool_first, "call", 64, 16, 10000, 1, 40, 0, ALONE, "first pass over a pool that grows") \
+    X(pool_first_ready, pool_first_ready, "call", 64, 16, 10000, 1, 40, 0, ALONE, "first pass; preallocated before the clock") \
+    X(pool_first_total, pool_first_total, "call", 64, 16, 10000, 1, 40, 0, ALONE, "first pass and the preallocation itself") \
+    X(pool_first_half, pool_first_half, "call", 64, 16, 10000, 1, 40, 0, ALONE, "half preallocated before the clock, then exhausted") \
     X(pool_threads, pool_cycle, "pair", 64, 16, 100, 4, 20000000, 0, THREADED, "cycles, a pool for each thread") \
     X(pool_shared, pool_shared, "pair", 64, 16, 100, 4, 8000000, 0, THREADED, "cycles, one pool for all threads") \
     X(pool_exchange, pool_exchange, "pair", 64, 16, 400, 4, 10000, 0, THREADED | TOGETHER, "one pool; objects die in another thread")
