@@ -10,12 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preload
 import processes
 import pytest
 from preload import needs_valgrind
 from traces import MOVE_FROM, MOVE_TO, TAKE, write_trace
 
-from hakmem_py import cli, instructions, trace
+from hakmem_py import build, cli, instructions, trace
 
 NATIVE = Path(__file__).parents[1] / "native"
 WORKLOADS = re.findall(r"^    X\((\w+),", (NATIVE / "bench/workloads.c").read_text(), re.M)
@@ -210,6 +211,12 @@ def test_a_bad_argument_is_refused_with_one_line(bench, arguments):
     run = call(bench, *arguments.split())
     assert run.returncode == 2 and run.stdout == ""
     assert run.stderr.startswith("bench: ") and run.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("turns", ["purge_delay_ms=500,1s", "purge_delay_ms=500,100,50"])
+def test_turns_that_are_not_two_numbers_are_refused(turns):
+    run = preload.run([build.build().bench, "--workload", "lifo", "--chunks", 2, "--toggle", turns])
+    assert run.returncode == 2 and "two whole numbers" in run.stderr
 
 
 def test_a_vector_on_the_floor_is_given_back_at_the_length_it_reached(bench):

@@ -148,7 +148,8 @@ static void toggle_open(struct rig *rig)
     rig->rest = (void (*)(void))backend_function("hak_thread_idle");
     if (!toggle.set || !toggle.firings || !rig->rest)
         die(EXIT_USAGE, "--toggle needs libhakmem.so in LD_PRELOAD: nobody else has knobs");
-    if (sscanf(told, "%63[a-z0-9_]=%lld,%lld", toggle.name, &toggle.value[0], &toggle.value[1]) != 3)
+    char rest;
+    if (sscanf(told, "%63[a-z0-9_]=%lld,%lld%c", toggle.name, &toggle.value[0], &toggle.value[1], &rest) != 3)
         die(EXIT_USAGE, "--toggle %s: must be NAME=A,B, a knob and two whole numbers", told);
     for (int i = 0; i < 2; i++) {
         int failed = toggle.set(toggle.name, toggle.value[i]);
