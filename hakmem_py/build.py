@@ -91,6 +91,11 @@ class Build:
     def module(self):
         return f"_hakmem_{_file_name(self.variant)}_{self.hash}"
 
+    @property
+    def module_file(self):
+        """The module for this version of Python; variants that can only be preloaded have none."""
+        return self.folder / (self.module + sysconfig.get_config_var("EXT_SUFFIX"))
+
     def facts(self):
         """What build.json holds: variant, hash, flags, compiler, library_sha256, text_bytes."""
         return json.loads((self.folder / "build.json").read_text(encoding="utf-8"))
@@ -142,10 +147,11 @@ def build_all(variants, native=NATIVE):
 
 
 def _missing(done):
-    """Whether a build is not there, its library was damaged, or its bench was lost."""
+    """Whether a build is not there, its library was damaged, or its bench or this Python's module is lost."""
+    wanted = [done.bench, done.module_file] if _importable(done.variant) else [done.bench]
     try:
         found = hashlib.sha256(done.library.read_bytes()).hexdigest()
-        return found != done.facts()["library_sha256"] or not done.bench.exists()
+        return found != done.facts()["library_sha256"] or not all(path.exists() for path in wanted)
     except (OSError, ValueError, LookupError, TypeError):  # no file; no JSON; not all of it
         return True
 
@@ -168,6 +174,10 @@ def parse_variant(variant):
             "at most 999"
         )
     return name, match[2] or TRAINING, int(match[3] or 0)
+
+
+def _importable(variant):
+    return parse_variant(variant)[0] not in UNIMPORTABLE
 
 
 def _file_name(variant):
@@ -265,7 +275,7 @@ def _link(out, native, flags, objects, layout=0):
     _cc(
         ["pad.o", preload, "identity.o", "-shared", *HARDEN, *link, "-pthread", "-o", out.library], out.folder
     )
-    if parse_variant(out.variant)[0] not in UNIMPORTABLE:
+    if _importable(out.variant):
         _module(out, native, ["pad.o", core, "identity.o", *link])
     bench = [*_bench_objects(native, _seen(flags)), "pad.o", core, "identity.o", *link]
     _cc(["-pthread", *bench, "-lm", "-o", out.bench], out.folder)
@@ -326,11 +336,10 @@ def _module(out, native, objects):
     python = sysconfig.get_path("include")
     if not Path(python, "Python.h").exists():
         raise BuildError("Python.h is missing. Install it by: sudo apt install python3-dev")
-    target = out.module + sysconfig.get_config_var("EXT_SUFFIX")
     warn = ["-Werror=implicit-function-declaration", "-Werror=incompatible-pointer-types"]
     include = [f"-I{python}", f"-I{native / 'include'}"]
     _cc(
-        ["-O2", "-fPIC", "-shared", *warn, *include, "module.c", *objects, "-pthread", "-o", target],
+        ["-O2", "-fPIC", "-shared", *warn, *include, "module.c", *objects, "-pthread", "-o", out.module_file],
         out.folder,
     )
 

@@ -9,7 +9,6 @@ import functools
 import importlib.util
 import mmap
 import operator
-import sysconfig
 from dataclasses import dataclass
 
 import pandas as pd
@@ -59,10 +58,9 @@ def load(variant=None):
 
 
 def _import(done):
-    path = done.folder / (done.module + sysconfig.get_config_var("EXT_SUFFIX"))
-    if not path.exists():
+    if not done.module_file.exists():
         raise NativeError(f"variant {done.variant!r} can only be preloaded: its runtime must start first")
-    spec = importlib.util.spec_from_file_location(done.module, path)
+    spec = importlib.util.spec_from_file_location(done.module, done.module_file)
     try:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
