@@ -222,7 +222,8 @@ def compiler():
 
 @functools.cache
 def compiler_version():
-    return call([*compiler(), "--version"]).splitlines()[0]
+    """What the compiler says that it is, and the options that CC gives it."""
+    return " ".join([call([*compiler(), "--version"]).splitlines()[0], *compiler()[1:]])
 
 
 def cdef(native=NATIVE):

@@ -261,6 +261,16 @@ def test_clang_is_refused_a_profile_in_one_line(clang):
         build.build("pgo")
 
 
+def test_another_option_of_the_compiler_is_another_build(monkeypatch):
+    plain, identities = build.content_hash(), set()
+    for command in ("gcc -O1", "gcc -O3"):
+        monkeypatch.setenv("CC", command)
+        build.compiler_version.cache_clear()
+        identities.add(build.content_hash())
+    build.compiler_version.cache_clear()
+    assert len(identities | {plain}) == 3
+
+
 def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     build.compiler_version.cache_clear()
