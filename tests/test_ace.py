@@ -603,8 +603,8 @@ ace.start()
 until = time.monotonic() + 60
 while time.monotonic() < until:
     work()
-    if said("idle_return"): continue
     rested = time.monotonic_ns()
+    if said("idle_return"): continue
     time.sleep(0.1)
     seen = len(decided())
     if not said("idle_return"): continue
