@@ -136,14 +136,20 @@ static bool knob_parse(const char *text, int64_t *value)
     return true;
 }
 
+/* How a line about a setting from the environment begins. */
+static COLD void line_setting(struct line *line, const char *variable, size_t length, const char *value)
+{
+    line_text(line, "hakmem: HAKMEM_");
+    line_bytes(line, variable, length);
+    line_text(line, "=");
+    line_quote(line, value);
+}
+
 /* Prints one line about a setting that is refused; the value that was in force stays. */
 static COLD void knob_complain(const char *variable, size_t length, const char *value, enum knob row)
 {
     struct line line = {0};
-    line_text(&line, "hakmem: HAKMEM_");
-    line_bytes(&line, variable, length);
-    line_text(&line, "=");
-    line_quote(&line, value);
+    line_setting(&line, variable, length, value);
     line_text(&line, " is not taken; allowed: ");
     line_number(&line, knob_rows[row].minimum);
     line_text(&line, " to ");
@@ -159,8 +165,7 @@ static COLD void knob_complain(const char *variable, size_t length, const char *
 static COLD void knob_complain_profile(const char *name)
 {
     struct line line = {0};
-    line_text(&line, "hakmem: HAKMEM_PROFILE=");
-    line_quote(&line, name);
+    line_setting(&line, "PROFILE", strlen("PROFILE"), name);
     line_text(&line, " is not known; allowed: default");
     const char *last = "";
     for (int i = 0; i < COUNT(presets); i++) {

@@ -103,10 +103,7 @@ static void ace_switch(bool on)
 static void ace_complain_policy(const char *variable, size_t length, const char *name)
 {
     struct line line = {0};
-    line_text(&line, "hakmem: HAKMEM_");
-    line_bytes(&line, variable, length);
-    line_text(&line, "=");
-    line_quote(&line, name);
+    line_setting(&line, variable, length, name);
     line_text(&line, " is not a policy; allowed:");
     for (int i = 0; i < POLICIES; i++) {
         line_text(&line, " ");
