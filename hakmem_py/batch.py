@@ -20,6 +20,7 @@ from statistics import median
 from . import ROOT, notebook, store
 from .calibration import calibration_note
 from .progress import clock
+from .slot import say
 
 START_S = 6  # guess for a notebook that never ran here: the start of a kernel
 HEARTBEAT_S = 10
@@ -212,10 +213,6 @@ def _is_current(run, folder):
     return record["status"] == "ok" and record.get("key") == content_key(run)
 
 
-def _say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
 def _expected(runs, folder):
     """{name: seconds} from earlier runs; a notebook that never ran gets the median of the others."""
     known = {run.name: _earlier(run, folder).get("seconds") for run in runs}
@@ -235,7 +232,7 @@ def _side_by_side(runs, folder, jobs, timeout):
                     del pending[future]
                     yield future.result()
                 for name in [run.name for future, run in pending.items() if not done and future.running()]:
-                    _say(f"        {name}: {_last_line(folder / f'{name}.log')}")
+                    say(f"        {name}: {_last_line(folder / f'{name}.log')}")
         except KeyboardInterrupt:
             stop.append(True)
             pool.shutdown(cancel_futures=True)
@@ -250,7 +247,7 @@ def run_all(runs, folder, jobs, timeout, resume=False):
     """
     current = [run for run in runs if resume and _is_current(run, folder)]
     for run in current:
-        _say(f"{run.name}: nothing changed, kept")
+        say(f"{run.name}: nothing changed, kept")
     due = [run for run in runs if run not in current]
     left, records = _expected(due, folder), []
     for measures, width in ((True, 1), (False, jobs)):
@@ -261,5 +258,5 @@ def run_all(runs, folder, jobs, timeout, resume=False):
             del left[record["name"]]
             rest = f", about {clock(sum(left.values()) / width)} left" if left else ""
             took = f"{record['status']} in {clock(record['seconds'])}"
-            _say(f"[{len(records)}/{len(due)}] {record['name']}: {took}{rest}")
+            say(f"[{len(records)}/{len(due)}] {record['name']}: {took}{rest}")
     return records
