@@ -86,7 +86,7 @@ struct lane {
     void **block;    /* [slots] live blocks, NULL where free */
     uint32_t *bytes; /* [slots] their sizes */
     uint64_t random; /* state of the generator */
-    uint64_t turn;   /* larson: stripe in use */
+    uint64_t turn;   /* larson: stripe in use; phases: next mark */
     uint64_t live_peak_bytes;
     uint64_t untimed_ns, untimed_cpu_ns, untimed_faults; /* set-up inside a body, so far; if ALONE */
     uint64_t iterations;                                 /* to do in this chunk */
