@@ -96,10 +96,20 @@ static uint64_t os_random(void)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
+/* False where the kernel refuses: it has no huge pages, or the memory is locked. Keeps errno, for whoever allocates
+ * gets what they asked for all the same. */
+static bool os_advise(void *p, size_t bytes, int advice)
+{
+    int saved = errno;
+    stat_shared(STAT_sys_madvise, 1);
+    bool taken = KERNEL(madvise, p, bytes, advice) == 0;
+    errno = saved;
+    return taken;
+}
+
 static void os_huge(void *p, size_t bytes, bool wanted)
 {
-    stat_shared(STAT_sys_madvise, 1);
-    KERNEL(madvise, p, bytes, wanted ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    (void)os_advise(p, bytes, wanted ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
 /* Maps without huge pages, even where the system gives them to all (transparent_hugepage/enabled says "always"): the
@@ -184,8 +194,7 @@ static void os_forbid(void *p, size_t bytes)
 static bool os_purge(void *p, size_t bytes)
 {
     if ((((uintptr_t)p | bytes) & (os_page - 1)) != 0) return false;
-    stat_shared(STAT_sys_madvise, 1);
-    if (KERNEL(madvise, p, bytes, MADV_DONTNEED) != 0) return false;
+    if (!os_advise(p, bytes, MADV_DONTNEED)) return false;
     stat_shared(STAT_purges, 1);
     stat_shared(STAT_purged_bytes, bytes);
     return true;
@@ -232,15 +241,8 @@ static bool os_is_filled(void *fresh)
 #endif
 
 /* Moves the range's resident pages into huge pages now, and fills the rest of these. False where the kernel cannot, or
- * huge pages were not asked for there first (os_huge). Keeps errno. */
-static bool os_collapse(void *p, size_t bytes)
-{
-    stat_shared(STAT_sys_madvise, 1);
-    int saved = errno;
-    bool collapsed = KERNEL(madvise, p, bytes, MADV_COLLAPSE) == 0;
-    errno = saved;
-    return collapsed;
-}
+ * huge pages were not asked for there first (os_huge). */
+static bool os_collapse(void *p, size_t bytes) { return os_advise(p, bytes, MADV_COLLAPSE); }
 
 static int32_t os_thread(void) { return (int32_t)syscall(SYS_gettid); }
 

@@ -7,12 +7,12 @@
 #include <sys/syscall.h>
 
 extern char **environ;
-static _Atomic int refusing, refused;
+static _Atomic int refusing, refused, refusing_advice;
 
 /* The library's own calls come here. Where the kernel may choose the place of something large, or of what nobody may
  * touch, by which the library sees where it maps, it is asked for an address that ends in 46 zeros; the heap, there or a
  * sixteenth below, begins at one that ends in 38. While `refusing`, what is short, and so no memory for blocks, is
- * refused. */
+ * refused; while `refusing_advice`, what a kernel without huge pages refuses, or any kernel of locked memory. */
 long syscall(long number, ...) {
     static long (*real)(long, ...);
     if (real == NULL) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
@@ -25,6 +25,11 @@ long syscall(long number, ...) {
     if (number == SYS_mmap && refusing && b < 1 * MIB) {
         refused = 1;
         errno = ENOMEM;
+        return -1;
+    }
+    if (number == SYS_madvise && refusing_advice) {
+        refused = 1;
+        errno = EINVAL;
         return -1;
     }
     return real(number, a, b, c, d, e, f);
@@ -140,4 +145,20 @@ PROMISE(the_heap_grows_around_many_mappings) {
             UNTRIED("nothing else can be mapped behind the heap");
     }
     serve_every_size(NULL);
+}
+
+PROMISE(where_advice_is_refused_who_is_served_keeps_errno) {
+    refusing_advice = 1;
+    for (size_t size = 16; size <= 256 * MIB; size *= 4) {
+        errno = 0;
+        char *block = malloc(size), *zeroed = calloc(1, size);
+        HOLDS(block != NULL && zeroed != NULL && zeroed[size - 1] == 0 && errno == 0);
+        block[0] = block[size - 1] = 1;
+        block = realloc(block, size + size / 2);
+        HOLDS(block != NULL && block[size - 1] == 1 && errno == 0);
+        HOLDS((block = realloc(block, size)) != NULL && errno == 0);
+        free(zeroed);
+        free(block);
+    }
+    if (!refused) UNTRIED("this allocator gives the kernel no advice");
 }
