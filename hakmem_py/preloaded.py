@@ -17,6 +17,7 @@ from .worker import last_line, refusal, signal_name
 LOOK_S = 0.005  # between two looks at a program's memory
 LEAVE_S = 1.0  # in which what a program started may still end after it, as `tee` does
 LOOKS = 3  # needed for a peak: the first look falls into the program's loading
+MARK = "HAKMEM_RUN"  # variable by which what a program started is known
 
 
 def run(command, preload="", env=(), timeout_s=600.0):
@@ -29,6 +30,7 @@ def run(command, preload="", env=(), timeout_s=600.0):
     they are ended: their time would not be counted, and they would disturb the next run.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
+    mark = f"{os.getpid()}.{time.monotonic_ns()}"
     with tempfile.TemporaryFile() as said:
         child, late = None, threading.Event()
         alarm = threading.Timer(timeout_s, lambda: (late.set(), _end(child)))
@@ -37,7 +39,7 @@ def run(command, preload="", env=(), timeout_s=600.0):
                 start = time.monotonic_ns()
                 child = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-                    env=own | dict(env) | {"LD_PRELOAD": preload}, start_new_session=True,
+                    env=own | dict(env) | {"LD_PRELOAD": preload, MARK: mark}, start_new_session=True,
                     close_fds=False,  # the bench slot is inherited: taken until this ends, if we are killed
                 )  # fmt: skip
             alarm.start()
@@ -49,11 +51,12 @@ def run(command, preload="", env=(), timeout_s=600.0):
             if child:
                 _end(child)
                 child.wait()  # else a notebook's kernel would keep it as a zombie
+                _end_late(child.pid, mark)
             raise
         finally:
             alarm.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
-        left = _ended_late(child.pid)
+        left = _end_late(child.pid, mark)
         said.seek(0)
         told = said.read().decode(errors="replace")
         room = "" if shutil.disk_usage(tempfile.gettempdir()).free else f" ({tempfile.gettempdir()} is full)"
@@ -83,10 +86,10 @@ def _end(child):
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _ended_late(session):
-    """Ends what of a program's session still lives LEAVE_S after the program; the names, "" for none."""
+def _end_late(session, mark):
+    """Ends what a program started that still lives LEAVE_S after the program; the names, "" for none."""
     until = time.monotonic() + LEAVE_S
-    while (found := _members(session)) and time.monotonic() < until:
+    while (found := _started(session, mark)) and time.monotonic() < until:
         time.sleep(LOOK_S)
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
@@ -94,14 +97,15 @@ def _ended_late(session):
     return ", ".join(sorted(set(found.values())))
 
 
-def _members(session):
-    """{pid: name} of the processes of a session that live."""
-    found = {}
+def _started(session, mark):
+    """{pid: name} of the processes that live in a session, or bear the mark: a daemon leaves the session."""
+    found, sought = {}, f"{MARK}={mark}".encode()
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # it has just ended, or its environment is another user's
             said, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(") ")
             state, _, _, its_session = rest.split()[:4]
-            if int(its_session) == session and state not in "ZX":
+            its = int(its_session) == session or sought in path.with_name("environ").read_bytes()
+            if its and state not in "ZX":
                 found[int(path.parent.name)] = said.partition(" (")[2]
     return found
 

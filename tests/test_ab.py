@@ -474,10 +474,11 @@ def test_a_program_that_takes_too_long_ends_with_its_children():
     assert asleep(seconds, False)
 
 
-def test_what_a_program_leaves_running_is_named_and_ended():
+@pytest.mark.parametrize("daemon", ["", "setsid "])
+def test_what_a_program_leaves_running_is_named_and_ended(daemon):
     """Its time is nobody's, and the next run would have it beside it; what only ends late is no fault."""
     seconds = f"61.3{os.getpid()}"
-    row = preloaded.run(["sh", "-c", f"sleep {seconds} & true"])
+    row = preloaded.run(["sh", "-c", f"{daemon}sleep {seconds} & true"])
     assert row["status"] == "error" and "left sleep running" in row["error"]
     assert asleep(seconds, False)
     assert preloaded.run(["sh", "-c", "sleep 0.2 & true"])["status"] == "ok"
