@@ -18,6 +18,12 @@ from hakmem_py import ROOT, pages
 
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
 MARKS = "querySelectorAll('.trace, .hm')"  # what plotly draws for each kind of trace
+CUT = """figures => figures.flatMap(figure => {
+    const room = figure.getBoundingClientRect();
+    const out = box => box.left < room.left - 1 || box.right > room.right + 1 || box.top < room.top - 1;
+    const words = [...figure.querySelectorAll('svg text')].filter(word => word.checkVisibility());
+    return words.filter(word => out(word.getBoundingClientRect())).map(word => word.textContent);
+})"""  # the words that are cut off
 LOST = "no figure is drawn, a request left the page, or the browser complained"
 
 SPECIMEN = [
@@ -247,6 +253,7 @@ def test_the_page_of_every_notebook(site, browser, name, scheme, width):
     page = open_page.page
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("figure.plot > [role=img][aria-label]").count() == len(traces)
+    assert page.eval_on_selector_all("figure.plot .canvas", CUT) == []
     assert {"question", "prediction", "run", "result", "what-it-does-not-show"} <= set(
         page.eval_on_selector_all("h2", "heads => heads.map(h => h.id)")
     )

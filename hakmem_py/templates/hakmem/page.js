@@ -3,7 +3,9 @@ const dark = matchMedia('(prefers-color-scheme: dark)');
 const plots = [...document.querySelectorAll('figure.plot')];
 const PRINT_WIDTH = 680; // px, what an A4 page holds
 const NARROW = 560; // px
-const LONG = 24; // characters of a label that a phone has room for
+const LONG = 24; // characters of a label, or of an axis's title, that a phone has room for
+const LONG_TITLE = 54; // characters of a figure's title
+const TITLE_LINE = 17; // px
 const LEANING = 110; // px for the title and slanted heads of columns
 const AXIS = 50; // px of an axis with its title
 const LEGEND_LINE = 24; // px; first there is room for one line per trace, and then no more than is used
@@ -26,18 +28,22 @@ function coloured(layout, light) {
 }
 
 // A long label takes two lines: it is broken at the space nearest to its middle.
-function broken(label) {
+function broken(label, long = LONG) {
   const spaces = [...String(label).matchAll(/ /g)].map(space => space.index), middle = label.length / 2;
-  if (label.length < LONG || !spaces.length) return label;
+  if (label.length < long || !spaces.length) return label;
   const at = spaces.reduce((best, space) => (Math.abs(space - middle) < Math.abs(best - middle) ? space : best));
   return label.slice(0, at) + '<br>' + label.slice(at + 1);
 }
 
 // On a phone the legend goes below the panels, where it can take as many lines as it needs; labels leave room.
-function fitted({data, layout}, width) {
-  if (width > NARROW) return {data, layout};
+function fitted({data, layout: wide}, width) {
+  if (width > NARROW) return {data, layout: wide};
+  const axes = Object.entries(wide).filter(([key, axis]) => key.startsWith('xaxis') && axis.title?.text);
+  const named = axes.map(([key, axis]) => [key, {...axis, title: {...axis.title, text: broken(axis.title.text)}}]);
+  const layout = {...wide, ...Object.fromEntries(named)};
   const below = {...layout.legend, orientation: 'h', x: 0, yref: 'container', y: 0, yanchor: 'bottom', font: {size: 11}};
-  const title = {...layout.title, font: {size: 13}}, margin = {...layout.margin, t: 48};
+  const text = broken(layout.title?.text ?? '', LONG_TITLE), second = text.includes('<br>') ? TITLE_LINE : 0;
+  const title = {...layout.title, text, font: {size: 13}, pad: {t: 6 + second}}, margin = {...layout.margin, t: 48 + second};
   const height = (layout.height ?? 450) - (layout.margin?.t ?? 48) + margin.t + LEGEND_LINE * data.length;
   const phone = {...layout, title, margin, height, legend: below, font: {...layout.font, size: 11}};
   const panels = (layout.height ?? 450) - (layout.margin?.t ?? 48) - AXIS; // px that they shall have
@@ -46,7 +52,7 @@ function fitted({data, layout}, width) {
     return {data: heads, layout: {...phone, height: layout.height + LEANING / 2, margin: {...margin, t: LEANING}, xaxis: {...layout.xaxis, tickangle: -50}}};
   }
   if (layout.yaxis?.type !== 'category') return {data, layout: phone, panels};
-  const labelled = data.map(trace => ({...trace, y: trace.y.map(broken)}));
+  const labelled = data.map(trace => ({...trace, y: trace.y.map(label => broken(label))}));
   const taller = labelled.some(trace => trace.y.some(label => String(label).includes('<br>'))) ? TWO_LINES : 1;
   return {data: labelled, layout: phone, panels: panels * taller};
 }
