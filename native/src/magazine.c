@@ -4,7 +4,7 @@
  * behind it, and trades whole magazines with a depot. So no single block costs a lock or moves between cores.
  *
  * A magazine is an array of addresses. Where the next block lies is known without looking into this one, so a series of
- * calls does not wait for a chain of loads. The slots of the longest magazines are a rack (rack.c), which goes to the
+ * calls does not wait for a chain of loads. The slots of the long magazines are a rack (rack.c), which goes to the
  * depot as it is where that pays, and is checked when it comes back. All other slots stay with the thread's heap, and a
  * magazine that leaves them is stored in its own blocks (chain.c).
  *
@@ -137,14 +137,18 @@ static uintptr_t *heap_slots(struct heap *heap, uint32_t count)
     return slots;
 }
 
-/* Makes room for so many blocks. Where a magazine has less, it moves to other slots, a power of two of them; the old
- * ones, fewer than the new, are not used again. So a program that needs little of many classes touches few pages.
- * False: no memory, and nothing is done. */
-static bool magazine_widen(struct heap *heap, struct magazine *magazine, uint32_t room)
+/* Blocks from which on a magazine has a rack, and may go to the depot in it. Beside long blocks it is little memory. */
+static uint32_t rack_least(unsigned class) { return class < TINY_CLASSES ? MAGAZINE_MAX / 4 : MAGAZINE_MAX / 8; }
+
+/* Makes room for so many blocks. Where a magazine has less, it moves to other slots, a power of two of them, or a rack;
+ * the old ones, fewer than the new, are not used again. So a program that needs little of many classes touches few
+ * pages. False: no memory, and nothing is done. */
+static bool magazine_widen(struct heap *heap, unsigned class, struct magazine *magazine, uint32_t room)
 {
     if (LIKELY(magazine->room >= room)) return true;
     uint32_t wider = MAGAZINE_MIN;
     while (wider < room) wider *= 2;
+    if (wider >= rack_least(class)) wider = MAGAZINE_MAX;
     uintptr_t *slots = wider == MAGAZINE_MAX ? rack_take() : heap_slots(heap, 1 + wider);
     if (slots == NULL) return false;
     POKE(slots[0], LIST_END);
@@ -227,7 +231,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
         loaded->room = MAGAZINE_MAX;
         heap->slotted = true;
         for (const uintptr_t *slot = loaded->slots + blocks; slot > loaded->slots; slot--) slot_expect_right(slot);
-    } else if (UNLIKELY(!magazine_widen(heap, loaded, blocks))) {
+    } else if (UNLIKELY(!magazine_widen(heap, class, loaded, blocks))) {
         if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);
         return false;
     } else if (full.blocks != 0) {
@@ -247,7 +251,7 @@ static struct chain magazine_rest(struct heap *heap, unsigned class, struct maga
 {
     size_t much = size_max(RACKS_LEAST, atomic_load_explicit(&superslab_bytes, memory_order_relaxed) / RACKS_SHARE);
     bool returns = !leaves && PEEK(depot_own(heap, class)->pops) != 0;
-    bool racked = full->room == MAGAZINE_MAX && full->blocks >= RACK_BLOCKS_LEAST && returns;
+    bool racked = full->room == MAGAZINE_MAX && full->blocks >= rack_least(class) && returns;
     uintptr_t *others = racked && PEEK(racks_out) < much / sizeof(struct rack) ? rack_take() : NULL;
     if (others == NULL) return chain_pack(class, full->slots + 1, full->blocks);
     struct chain chain = {(uintptr_t)rack_of(full->slots) | CHAIN_RACK, full->blocks};
@@ -414,7 +418,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     loaded->blocks = bin_length(heap, class);
     uint32_t limit = magazine_limit(heap, class);
-    bool wider = loaded->blocks < limit && magazine_widen(heap, loaded, loaded->blocks + 1), parts = false;
+    bool wider = loaded->blocks < limit && magazine_widen(heap, class, loaded, loaded->blocks + 1), parts = false;
     if (!wider && loaded->blocks != 0) {
         stat_add(heap, STAT_spills, 1);
         stat_add(heap, STAT_spilled_blocks, loaded->blocks);
@@ -425,7 +429,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
             magazine_return(heap, class, loaded, true);
         } else {
             if (given != 0) magazine_give(heap, class, spare, false);
-            magazine_widen(heap, spare, (uint32_t)size_min(loaded->room, limit));
+            magazine_widen(heap, class, spare, (uint32_t)size_min(loaded->room, limit));
             if (LIKELY(spare->room != 0)) {
                 magazine_swap(heap, class);
             } else { /* no memory for the spare's slots: the loaded one goes */
@@ -475,7 +479,7 @@ static bool magazine_empty_spare(struct heap *heap, unsigned class)
     stat_add(heap, STAT_spills, 1);
     POKE(heap->spills[class], heap->spills[class] + 1);
     if (spare->blocks != 0) magazine_return(heap, class, spare, true);
-    return magazine_widen(heap, spare, heap->capacity[class]);
+    return magazine_widen(heap, class, spare, heap->capacity[class]);
 }
 
 /* Gives away all blocks of one class. `leaves`: the thread ends, rests or purges, and so does not come back; then all

@@ -1,4 +1,4 @@
-/* rack.c: racks, the slots of the longest magazines, which travel through the depot together with the blocks they hold.
+/* rack.c: racks, the slots of long magazines, which travel through the depot together with the blocks they hold.
  * Racks lie in boxes, and boxes in mappings of their own, which no overflowing block reaches. When memory is tidied,
  * the pages of boxes whose racks are all free go back. */
 

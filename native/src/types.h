@@ -205,10 +205,9 @@ struct magazine {
 #define STRANDS_A_WORD 16u  /* for each word of a block but the first ... */
 #define STRANDS_ENOUGH 128u /* ... up to here, where lines come from another core */
 
-/* Racks, the slots of magazines of the greatest length (rack.c). */
-#define RACKS_LEAST ((size_t)1 << 20)        /* bytes of racks up to which magazines go to the depot in them ... */
-#define RACKS_SHARE 16                       /* ... or this part of the bytes in superslabs */
-#define RACK_BLOCKS_LEAST (MAGAZINE_MAX / 4) /* blocks that a rack must hold to go there */
+/* Racks, the slots of long magazines (rack.c). */
+#define RACKS_LEAST ((size_t)1 << 20) /* bytes of racks up to which magazines go to the depot in them ... */
+#define RACKS_SHARE 16                /* ... or this part of the bytes in superslabs */
 #define RACKS_A_BOX 15u
 #define BOXES_AT_ONCE 16u /* boxes of the first mapping: 1 MiB */
 #define RACK_MAPPINGS 16u /* each twice as long as the one before */
