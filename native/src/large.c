@@ -429,9 +429,9 @@ static size_t giant_bare(uintptr_t block, size_t size)
     return bare ? pages : 0;
 }
 
-/* Copies a block to a new place. Of a giant, pages that read zero are not written where the new place reads zero, too:
- * what nobody has touched does not become resident by moving. */
-static void block_copy(uintptr_t to, uintptr_t from, size_t size)
+/* Copies a giant block to a new place. Pages that read zero are not written where the new place reads zero, too: what
+ * nobody has touched does not become resident by moving. */
+static COLD void giant_copy(uintptr_t to, uintptr_t from, size_t size)
 {
     size_t bare = giant_bare(to, size), step = bare != 0 ? os_page : size;
     for (size_t at = 0; at < size; at += step) {
@@ -440,4 +440,10 @@ static void block_copy(uintptr_t to, uintptr_t from, size_t size)
         bool holds = at + bytes > bare || page[0] != 0 || memcmp(page, page + 1, bytes - 1) != 0;
         if (holds) memcpy((char *)to + at, page, bytes);
     }
+}
+
+static ALWAYS_INLINE void block_copy(uintptr_t to, uintptr_t from, size_t size)
+{
+    if (LIKELY(size < LARGE_THRESHOLD_MAX)) memcpy((void *)to, (const void *)from, size);
+    else giant_copy(to, from, size);
 }

@@ -556,7 +556,7 @@ static NOINLINE bool block_is_free(const struct heap *heap, unsigned class, uint
         const struct bin *bin = &heap->bins.small[class];
         if (bin->limit != NO_SLOT && slots_hold(loaded->slots + 1, bin->top, block)) return true;
         if (spare->blocks != 0 && slots_hold(spare->slots + 1, spare->slots + 1 + spare->blocks, block)) return true;
-        return word_is_of_rack(block_slot(block)) && racks_hold(block_slot(block), block);
+        return word_is_near_racks(block_slot(block)) && racks_hold(block_slot(block), block);
     }
     if (LIKELY(!block_leads_on(class, block))) return false;
     if (slab_holds(span_of(block), block)) return true;

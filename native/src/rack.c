@@ -152,11 +152,12 @@ static void racks_trim(void)
     }
 }
 
-/* Does a rack in the depot hold the block, whose first word names the slot at this address? */
+/* Does a rack in the depot hold the block, whose first word names the slot at this address, if a slot lies there? */
 static NOINLINE bool racks_hold(uintptr_t at, uintptr_t block)
 {
     bool found = false;
     const struct rack_box *box = box_of(at);
+    if (box == NULL) return false;
     lock_take(&racks_lock); /* so that the box's pages do not go */
     size_t number = (at - (uintptr_t)box->racks) / sizeof *box->racks;
     if (at >= (uintptr_t)box->racks && number < RACKS_A_BOX && box->free != RACKS_A_BOX) {
