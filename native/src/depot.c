@@ -27,6 +27,29 @@ static void depot_lock(struct depot *depot)
     lock_wait(&depot->lock);
 }
 
+static _Atomic uint16_t class_capacity[CLASSES]; /* blocks; 0: as the knobs say. ACE writes here */
+
+/* Blocks of the class in so many bytes, within what a magazine may hold. At least MAGAZINE_MIN; but where very many
+ * threads rest with what they hold, fewer of blocks so long that these are more than a unit. */
+static uint32_t magazine_fits(unsigned class, size_t bytes)
+{
+    size_t size = classes[class].size, rest = size_min(UNIT_BYTES / size, MAGAZINE_MIN);
+    size_t least = size_max(MAGAZINE_MIN / size_max(threads_share() / THREADS_MANY, 1), rest);
+    return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(bytes / size, least));
+}
+
+static uint32_t magazine_capacity(unsigned class)
+{
+    uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
+    return learnt != 0 ? learnt : magazine_fits(class, (size_t)knob(KNOB_magazine_bytes));
+}
+
+/* How many of the usual length a magazine of so many blocks is worth, at least one. */
+static int32_t magazine_worth(unsigned row, uint32_t blocks)
+{
+    return row < CLASSES ? (int32_t)size_max(blocks / magazine_capacity(row), 1) : 1;
+}
+
 static void depot_push(struct depot *depot, unsigned row, struct chain chain)
 {
     depot_lock(depot);
@@ -36,7 +59,8 @@ static void depot_push(struct depot *depot, unsigned row, struct chain chain)
     POKE(depot->magazines, depot->magazines + 1);
     POKE(depot->blocks, depot->blocks + chain.blocks);
     POKE(depot->pushes, depot->pushes + 1);
-    if (given < DEPOT_GIVEN) POKE(depot->given, given + 1);
+    int32_t more = given + magazine_worth(row, chain.blocks);
+    if (given < DEPOT_GIVEN) POKE(depot->given, more < DEPOT_GIVEN ? more : DEPOT_GIVEN);
     if (depot->pushes % DEPOT_TURN == 0) {
         POKE(depot->idle, depot->least);
         POKE(depot->least, depot->magazines);
@@ -89,12 +113,13 @@ static uint32_t depot_idle_blocks(const struct depot *depot)
     return magazines != 0 ? (uint32_t)((uint64_t)depot_idle(depot) * PEEK(depot->blocks) / magazines) : 0;
 }
 
-/* Somebody asks for a magazine; `most` such requests count beyond the pushes. An update that is lost does no harm. */
-static void depot_ask(struct depot *depot, int32_t most)
+/* Somebody asks for a magazine worth so many; `most` count beyond the pushes. An update that is lost does no harm. */
+static void depot_ask(struct depot *depot, int32_t worth, int32_t most)
 {
     int32_t given = PEEK(depot->given);
     if (given == DEPOT_LEFT) given = 0;
-    if (given > -most) POKE(depot->given, given - 1);
+    int32_t less = given - worth;
+    if (given > -most) POKE(depot->given, less > -most ? less : -most);
 }
 
 /* Requests of a class that count. Who builds something and tears it down again asks for all its magazines before giving
@@ -109,11 +134,14 @@ static int32_t depot_asked(const struct heap *heap, unsigned class)
  * not likely to come back for, and at least those that lay there at the last two ebbs. These are all where the threads
  * give what others took. To take what a thread would have taken back mixes their blocks for good: neighbours in one
  * line or page then belong to two cores, and each disturbs the other. */
-static uint32_t depot_spare(const struct depot *depot)
+static uint32_t depot_spare(const struct depot *depot, unsigned class)
 {
     uint32_t left = (uint32_t)size_min(PEEK(depot->ebb), PEEK(depot->last_ebb));
     int32_t lacking = DEPOT_GIVEN - PEEK(depot->given); /* pushes, until others may take all */
-    uint32_t magazines = PEEK(depot->magazines), wanted = lacking > 0 ? DEPOT_WANTED * (uint32_t)lacking : 0;
+    uint32_t magazines = PEEK(depot->magazines), blocks = PEEK(depot->blocks);
+    if (magazines == 0) return 0;
+    uint32_t worth = (uint32_t)magazine_worth(class, blocks / magazines);
+    uint32_t wanted = lacking > 0 ? (DEPOT_WANTED * (uint32_t)lacking + worth - 1) / worth : 0;
     return (uint32_t)size_max(left, magazines - size_min(wanted, magazines));
 }
 
@@ -122,13 +150,13 @@ static uint32_t depot_spare(const struct depot *depot)
 static struct chain depot_find(struct heap *heap, unsigned class)
 {
     struct depot *own = depot_own(heap, class);
-    depot_ask(own, depot_asked(heap, class));
+    depot_ask(own, magazine_worth(class, heap->capacity[class]), depot_asked(heap, class));
     if (UNLIKELY(PEEK(class_homing[class]))) POKE(class_homing[class], false);
     struct chain full = depot_pop(own, class);
     uint32_t parts = parts_count();
     for (uint32_t seen = 0; full.head == 0 && parts > 1 && seen < parts; seen++) {
         struct depot *other = &depots[heap->helped][class];
-        if (depot_spare(other) != 0) full = depot_pop(other, class);
+        if (depot_spare(other, class) != 0) full = depot_pop(other, class);
         if (full.head == 0) heap->helped = (heap->helped + 1) % parts;
     }
     return full;
@@ -143,8 +171,8 @@ static struct chain depot_find_few(const struct heap *heap, unsigned class)
     if (UNLIKELY(PEEK(depots_inherited) != 0)) return (struct chain){0, 0};
     for (uint32_t part = 0; part < parts_count(); part++) {
         struct depot *other = &depots[part][class];
-        uint32_t magazines = PEEK(other->magazines);
-        if (magazines > PEEK(most->magazines) && magazines <= DEPOT_FEW) most = other;
+        uint32_t blocks = PEEK(other->blocks);
+        if (blocks > PEEK(most->blocks) && blocks <= DEPOT_FEW * magazine_capacity(class)) most = other;
     }
     return depot_pop(most, class);
 }

@@ -47,7 +47,7 @@ static void heap_occupy(struct heap *heap)
     atomic_store(&heap->state, HEAP_LIVE);
 }
 
-/* Behind a heap lie its counters and its first slots. */
+/* Behind a heap lie its counters and its slots. */
 #define HEAP_STATS_AT align_up(sizeof(struct heap), CACHE_LINE)
 #define HEAP_SLOTS_AT align_up(HEAP_STATS_AT + HEAP_STAT_COUNT * sizeof(uint64_t), CACHE_LINE)
 
@@ -55,11 +55,10 @@ static uintptr_t *heap_first_slot(struct heap *heap) { return (uintptr_t *)((cha
 
 static struct heap *heap_map(void)
 {
-    struct heap *heap = os_map(HEAP_SLOTS_AT + SLOTS_BYTES);
+    struct heap *heap = os_map(HEAP_SLOTS_AT + SLOTS_COUNT * sizeof(uintptr_t));
     if (heap == NULL) return NULL;
     heap->stats = (_Atomic uint64_t *)((char *)heap + HEAP_STATS_AT);
     heap->slots = heap_first_slot(heap);
-    heap->slots_end = heap->slots + SLOTS_COUNT;
     heap->next = atomic_load(&heaps);
     heap->number = heap->next != NULL ? heap->next->number + 1 : 1;
     return heap;
@@ -272,17 +271,12 @@ static struct span *orphan_run(size_t size, uint32_t alignment)
     return run;
 }
 
-/* Gives back the slots of an ended thread: racks, what was mapped beside the first slots, and the pages of these. The
- * heap is held. Result: bytes of these pages. */
+/* Gives back the slots of an ended thread: racks, and the pages of the others. The heap is held. Result: bytes of these
+ * pages. */
 static size_t heap_empty(struct heap *heap)
 {
-    uintptr_t *first = heap_first_slot(heap), *further;
-    while ((further = heap->slots_end - SLOTS_COUNT) != first) {
-        heap->slots = heap->slots_end = (uintptr_t *)further[0];
-        os_unmap(further, SLOTS_BYTES);
-    }
-    uintptr_t begin = align_up((uintptr_t)first, os_page), end = align_down((uintptr_t)heap->slots_end, os_page);
-    end = size_min(end, align_up((uintptr_t)heap->slots, os_page));
+    uintptr_t *first = heap_first_slot(heap);
+    uintptr_t begin = align_up((uintptr_t)first, os_page), end = align_up((uintptr_t)heap->slots, os_page);
     racks_return(heap);
     memset(heap->loaded, 0, sizeof heap->loaded);
     memset(heap->spare, 0, sizeof heap->spare);

@@ -10,23 +10,6 @@
  *
  * A block freed by any thread goes into that thread's magazine; it does not matter who allocated it. */
 
-static _Atomic uint16_t class_capacity[CLASSES]; /* blocks; 0: as the knobs say. ACE writes here */
-
-/* Blocks of the class in so many bytes, within what a magazine may hold. At least MAGAZINE_MIN; but where very many
- * threads rest with what they hold, fewer of blocks so long that these are more than a unit. */
-static uint32_t magazine_fits(unsigned class, size_t bytes)
-{
-    size_t size = classes[class].size, rest = size_min(UNIT_BYTES / size, MAGAZINE_MIN);
-    size_t least = size_max(MAGAZINE_MIN / size_max(threads_share() / THREADS_MANY, 1), rest);
-    return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(bytes / size, least));
-}
-
-static uint32_t magazine_capacity(unsigned class)
-{
-    uint32_t learnt = atomic_load_explicit(&class_capacity[class], memory_order_relaxed);
-    return learnt != 0 ? learnt : magazine_fits(class, (size_t)knob(KNOB_magazine_bytes));
-}
-
 /* What ACE gives a magazine, divided where there are many threads: as other magazines are, but each gets twice the
  * part, for ACE has learnt that it pays. */
 static uint32_t capacity_part(unsigned class, uint32_t blocks)
@@ -121,24 +104,13 @@ static void bin_load(struct heap *heap, unsigned class, uint32_t limit)
     POKE(bin->limit, loaded->slots + 1 + size_min(limit, loaded->room));
 }
 
-/* Slots of the heap's own; NULL where memory ends. */
+/* Slots of the heap's own. There are enough: no magazine gets any twice that are as long. */
 static uintptr_t *heap_slots(struct heap *heap, uint32_t count)
 {
-    const uint32_t line = CACHE_LINE / sizeof(uintptr_t);
-    if ((size_t)(heap->slots_end - heap->slots) < count + line) {
-        uintptr_t *fresh = os_map(SLOTS_BYTES);
-        if (fresh == NULL) return NULL;
-        fresh[0] = (uintptr_t)heap->slots_end; /* the way back, for heap_empty */
-        heap->slots = fresh + 1;
-        heap->slots_end = fresh + SLOTS_COUNT;
-    }
     uintptr_t *slots = heap->slots;
-    heap->slots += count + line; /* the gap: else all of a size would begin in the same few sets of the first cache */
+    heap->slots += count + SLOTS_GAP;
     return slots;
 }
-
-/* Blocks from which on a magazine has a rack, and may go to the depot in it. Beside long blocks it is little memory. */
-static uint32_t rack_least(unsigned class) { return class < TINY_CLASSES ? MAGAZINE_MAX / 4 : MAGAZINE_MAX / 8; }
 
 /* Makes room for so many blocks. Where a magazine has less, it moves to other slots, a power of two of them, or a rack;
  * the old ones, fewer than the new, are not used again. So a program that needs little of many classes touches few
@@ -148,7 +120,7 @@ static bool magazine_widen(struct heap *heap, unsigned class, struct magazine *m
     if (LIKELY(magazine->room >= room)) return true;
     uint32_t wider = MAGAZINE_MIN;
     while (wider < room) wider *= 2;
-    if (wider >= rack_least(class)) wider = MAGAZINE_MAX;
+    if (room >= rack_least(class)) wider = MAGAZINE_MAX;
     uintptr_t *slots = wider == MAGAZINE_MAX ? rack_take() : heap_slots(heap, 1 + wider);
     if (slots == NULL) return false;
     POKE(slots[0], LIST_END);
@@ -231,9 +203,10 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
         loaded->room = MAGAZINE_MAX;
         heap->slotted = true;
         for (const uintptr_t *slot = loaded->slots + blocks; slot > loaded->slots; slot--) slot_expect_right(slot);
-    } else if (UNLIKELY(!magazine_widen(heap, class, loaded, blocks))) {
+    } else if (UNLIKELY(!magazine_widen(heap, class, loaded, blocks))) { /* no memory for a rack */
         if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);
-        return false;
+        magazine_widen(heap, class, loaded, MAGAZINE_MIN);
+        blocks = slabs_fill(heap, class, loaded->room, loaded->slots + 1);
     } else if (full.blocks != 0) {
         chain_unpack(class, full, loaded->slots + 1);
     } else {

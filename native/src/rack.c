@@ -65,6 +65,9 @@ static void box_open(void)
     boxes_idle++;
 }
 
+/* From how many blocks on has a magazine a rack? */
+static uint32_t rack_least(unsigned class) { return class < TINY_CLASSES ? RACK_TINY_LEAST : RACK_L2_LEAST; }
+
 /* Slots for MAGAZINE_MAX blocks; NULL where memory ends. */
 static uintptr_t *rack_take(void)
 {

@@ -95,7 +95,7 @@ static NOINLINE bool shorts_pass(struct heap *heap, size_t length)
 static NOINLINE uintptr_t shorts_receive(struct heap *heap, size_t length)
 {
     struct depot *depot = shorts_depot(length);
-    if (atomic_load_explicit(&heaps_alive, memory_order_relaxed) != 1) depot_ask(depot, DEPOT_ASKED);
+    if (atomic_load_explicit(&heaps_alive, memory_order_relaxed) != 1) depot_ask(depot, 1, DEPOT_ASKED);
     struct chain chain = depot_pop(depot, CLASSES + (unsigned)length);
     if (chain.blocks == 0) return 0;
     if (UNLIKELY(chain.blocks > shorts_most(length))) fatal("free block overwritten, or freed twice,", chain.head);

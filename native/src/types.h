@@ -131,14 +131,17 @@
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes of all classes given in a row that are much (heap_much) */
 #define HOMES_LEAST ((size_t)3 << 19)   /* bytes given in a row, about a core's second cache, from which order counts */
 #define HOMES_MAX 1536u /* bytes; longer blocks never go home for that: few lie in a page, and slabs hold few */
-#define SLOTS_BYTES ((size_t)384 << 10) /* address space for a heap's magazines: for all, as the knobs are preset */
-#define SLOTS_COUNT (SLOTS_BYTES / sizeof(uintptr_t))
+#define RACK_TINY_LEAST (MAGAZINE_MAX / 4) /* a magazine for so many blocks has a rack, ... */
+#define RACK_L2_LEAST (MAGAZINE_MAX / 8)   /* ... which is little memory beside long ones; shorter ones have slots */
+#define SLOTS_GAP (CACHE_LINE / sizeof(uintptr_t)) /* or those of a size would begin in few sets of the first cache */
+#define SLOTS_SHORT(least) (2 * (2 * (least) + 4 * (1 + SLOTS_GAP))) /* two of each length from MAGAZINE_MIN on */
+#define SLOTS_COUNT (TINY_CLASSES * SLOTS_SHORT(RACK_TINY_LEAST) + L2_CLASSES * SLOTS_SHORT(RACK_L2_LEAST))
 #define EARLY_FREES 64u                  /* of a thread without a heap: more than libc makes after its last hook */
 #define HEAP_FRONTS 1024u                /* rows of the table that finds a heap by its front */
 #define SLABS_USED ((size_t)1 << 20)     /* a part whose threads took or gave so many bytes of slabs is in use ... */
 #define SLABS_IDLE_NS UINT64_C(20000000) /* ... for so long: others leave its list alone */
 #define PARTS 8u                         /* into which what threads share is divided: depots, lists of slabs */
-#define DEPOT_FEW 4u                     /* a part with no more magazines serves others that need a new slab */
+#define DEPOT_FEW 4u                     /* a part with no more usual magazines serves others that need a slab */
 #define DEPOT_TURN 16u                   /* pushes from one look at what lies idle to the next */
 #define DEPOT_ASKED 16                   /* most requests that count beyond the pushes of a part's threads, ... */
 #define DEPOT_WAVE ((size_t)2 << 20)     /* ... or those for so many bytes of small blocks, if that is more */
@@ -425,7 +428,7 @@ struct heap {
     struct bins bins;
     struct magazine loaded[CLASSES];    /* the slots that bins point into; the bin says how many blocks */
     struct magazine spare[CLASSES];     /* the magazine behind it, once full; or freed blocks that are kept apart */
-    uintptr_t *slots, *slots_end;       /* free ones for magazines: behind the heap, then mapped elsewhere */
+    uintptr_t *slots;                   /* free ones for short magazines, behind the heap */
     uint16_t capacity[CLASSES];         /* in force; from the knobs or ACE, at a refill or spill */
     uint16_t capacity_of_few[CLASSES];  /* what it would be if there were few threads */
     uint8_t lent[CLASSES - WIDE_CLASS]; /* requests that longer classes might serve, modulo NEAR_MANY */
