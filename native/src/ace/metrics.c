@@ -19,17 +19,16 @@ static uint64_t cpu_then, cpu_told; /* when the kernel was last asked (0: not ye
 static uint64_t cpu_flow(uint64_t now)
 {
     const double evened = 20e6, fresh = 0.2e6; /* ns; windows much longer than the former are as the kernel tells */
-    static double rate, flow, known;           /* ns that the rate rests on */
+    static double rate, flow;
     double passed = now > cpu_then ? (double)(now - cpu_then) : 0;
     bool anew = cpu_then == 0 || now + (uint64_t)evened < cpu_then;
     if (!anew && passed < fresh) return (uint64_t)(flow + rate * passed);
     uint64_t cpu = os_cpu_ns();
     if (anew) {
-        known = 0;
+        rate = 0;
         flow = (double)cpu;
     } else {
-        rate += ((double)(cpu - cpu_told) / passed - rate) * passed / (passed + known);
-        known = known + passed < evened ? known + passed : evened;
+        rate += ((double)(cpu - cpu_told) / passed - rate) * passed / (passed + evened);
         flow += rate * passed;
     }
     cpu_then = now;

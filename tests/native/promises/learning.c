@@ -1,10 +1,8 @@
-/* A window counts the CPU time that was spent in it. What ACE does meanwhile, a thread that is cancelled and a history
- * that nobody reads stop no fork. */
+/* What ACE does meanwhile, a thread that is cancelled and a history that nobody reads stop no fork. */
 #include "../library.h"
 #include "../serve.h"
 #include <pthread.h>
 #include <sys/stat.h>
-#include <time.h>
 
 enum { BLOCKS = 3000, ROUNDS = 60, WINDOWS = 8 };
 #define WINDOW_NS (UINT64_C(1) << 58)
@@ -71,24 +69,4 @@ PROMISE(a_history_that_nobody_reads_stops_no_fork) {
     usleep(200000); /* it writes, and waits */
     fork_within_ten_seconds();
     unlink(history);
-}
-
-static uint64_t clock_ns(clockid_t clock) {
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-PROMISE(the_first_window_counts_all_its_cpu_time) {
-    enum { SPENT_NS = 5000000 };
-    int (*learner_of)(uint32_t) = (int (*)(uint32_t))library("hak_ace_learner_of");
-    int (*observe)(int, uint64_t, hak_window_t *, double *) =
-        (int (*)(int, uint64_t, hak_window_t *, double *))library("hak_ace_observe");
-    hak_window_t window;
-    double reward;
-    int learner = learner_of(64);
-    uint64_t before = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-    while (clock_ns(CLOCK_PROCESS_CPUTIME_ID) < before + SPENT_NS) continue;
-    HOLDS(observe(learner, clock_ns(CLOCK_MONOTONIC), &window, &reward) == 0);
-    HOLDS(window.cpu_ns > SPENT_NS - 1000);
 }
