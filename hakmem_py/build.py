@@ -123,7 +123,7 @@ def build_all(variants, native=NATIVE):
     expect_preloadable()
     builds = {}
     for variant in variants:
-        if parse_variant(variant)[0] == "pgo" and "clang" in compiler_version():
+        if parse_variant(variant)[0] == "pgo" and "clang" in _compiler_says():
             raise BuildError(
                 "pgo needs gcc, because its flags are gcc's: set CC=gcc, or build another variant"
             )
@@ -220,10 +220,14 @@ def compiler():
     return shlex.split(os.environ.get("CC") or "gcc")
 
 
+def _compiler_says():
+    return call([*compiler(), "--version"]).splitlines()[0]
+
+
 @functools.cache
 def compiler_version():
-    """What the compiler says that it is, and the options that CC gives it."""
-    return " ".join([call([*compiler(), "--version"]).splitlines()[0], *compiler()[1:]])
+    """What the compiler says that it is, and the options that CC gives it. Its -O has no effect."""
+    return " ".join([_compiler_says(), *compiler()[1:]])
 
 
 def cdef(native=NATIVE):

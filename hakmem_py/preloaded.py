@@ -31,6 +31,7 @@ def run(command, preload="", env=(), timeout_s=600.0):
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
     mark = f"{os.getpid()}.{time.monotonic_ns()}"
+    since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
     with tempfile.TemporaryFile() as said:
         child, late = None, threading.Event()
         alarm = threading.Timer(timeout_s, lambda: (late.set(), _end(child)))
@@ -51,12 +52,12 @@ def run(command, preload="", env=(), timeout_s=600.0):
             if child:
                 _end(child)
                 child.wait()  # else a notebook's kernel would keep it as a zombie
-                _end_late(child.pid, mark)
+                _end_late(child.pid, mark, since)
             raise
         finally:
             alarm.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
-        left = _end_late(child.pid, mark)
+        left = _end_late(child.pid, mark, since)
         said.seek(0)
         told = said.read().decode(errors="replace")
         room = "" if shutil.disk_usage(tempfile.gettempdir()).free else f" ({tempfile.gettempdir()} is full)"
@@ -86,10 +87,10 @@ def _end(child):
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _end_late(session, mark):
+def _end_late(session, mark, since):
     """Ends what a program started that still lives LEAVE_S after the program; the names, "" for none."""
     until = time.monotonic() + LEAVE_S
-    while (found := _started(session, mark)) and time.monotonic() < until:
+    while (found := _started(session, mark, since)) and time.monotonic() < until:
         time.sleep(LOOK_S)
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
@@ -97,15 +98,21 @@ def _end_late(session, mark):
     return ", ".join(sorted(set(found.values())))
 
 
-def _started(session, mark):
-    """{pid: name} of the processes that live in a session, or bear the mark: a daemon leaves the session."""
+def _started(session, mark, since):
+    """{pid: name} of the processes that live in a session, or bear the mark: a daemon leaves the session.
+
+    since: clock ticks after boot, as in proc(5), before which none was started. One that leaves the session, and
+    clears its environment besides, is not found.
+    """
     found, sought = {}, f"{MARK}={mark}".encode()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has just ended, or its environment is another user's
             said, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(") ")
-            state, _, _, its_session = rest.split()[:4]
-            its = int(its_session) == session or sought in path.with_name("environ").read_bytes()
-            if its and state not in "ZX":
+            fields = rest.split()
+            state, its_session, started = fields[0], int(fields[3]), int(fields[19])
+            if state in "ZX" or started < since:
+                continue
+            if its_session == session or sought in path.with_name("environ").read_bytes():
                 found[int(path.parent.name)] = said.partition(" (")[2]
     return found
 

@@ -200,6 +200,16 @@ static bool os_purge(void *p, size_t bytes)
     return true;
 }
 
+/* One byte a page, lowest bit: is it resident? False where the kernel does not tell. Keeps errno. */
+static bool os_mincore(void *p, size_t bytes, unsigned char *resident)
+{
+    int saved = errno;
+    stat_shared(STAT_sys_mincore, 1);
+    bool told = KERNEL(mincore, p, bytes, resident) == 0;
+    errno = saved;
+    return told;
+}
+
 /* Are at least so many sixteenths of the range's pages resident? Looks at all pages of a range up to 16 MiB, and at 256
  * pages in each of sixteen places of a longer one. False where the kernel does not tell. */
 static bool os_dense(void *p, size_t bytes, size_t sixteenths)
@@ -209,8 +219,7 @@ static bool os_dense(void *p, size_t bytes, size_t sixteenths)
     size_t step = places != 0 ? (pages + places - 1) / places : 1, seen = 0, looked = 0;
     for (size_t at = 0; at < pages; at += step) {
         size_t n = size_min(size_min(step, sizeof resident), pages - at);
-        stat_shared(STAT_sys_mincore, 1);
-        if (KERNEL(mincore, (char *)p + at * os_page, n * os_page, resident) != 0) return false;
+        if (!os_mincore((char *)p + at * os_page, n * os_page, resident)) return false;
         for (size_t i = 0; i < n; i++) seen += resident[i] & 1;
         looked += n;
     }
@@ -220,8 +229,7 @@ static bool os_dense(void *p, size_t bytes, size_t sixteenths)
 static bool os_is_resident(void *page)
 {
     unsigned char resident = 0;
-    stat_shared(STAT_sys_mincore, 1);
-    return KERNEL(mincore, page, os_page, &resident) == 0 && (resident & 1) != 0;
+    return os_mincore(page, os_page, &resident) && (resident & 1) != 0;
 }
 
 /* Does memory become resident as soon as it is mapped, as mlockall can demand? `fresh` is a page that nobody has
@@ -252,7 +260,9 @@ static bool os_has_ended(int32_t thread) { return syscall(SYS_tgkill, getpid(), 
 static size_t os_limit(int resource)
 {
     struct rlimit limit;
+    int saved = errno;
     bool none = syscall(SYS_prlimit64, 0, resource, NULL, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY;
+    errno = saved;
     return none ? SIZE_MAX : (size_t)limit.rlim_cur;
 }
 

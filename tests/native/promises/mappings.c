@@ -12,7 +12,8 @@ static _Atomic int refusing, refused, refusing_advice;
 /* The library's own calls come here. Where the kernel may choose the place of something large, or of what nobody may
  * touch, by which the library sees where it maps, it is asked for an address that ends in 46 zeros; the heap, there or a
  * sixteenth below, begins at one that ends in 38. While `refusing`, what is short, and so no memory for blocks, is
- * refused; while `refusing_advice`, what a kernel without huge pages refuses, or any kernel of locked memory. */
+ * refused; while `refusing_advice`, what a kernel without huge pages refuses, any kernel of locked memory, or a
+ * filter. */
 long syscall(long number, ...) {
     static long (*real)(long, ...);
     if (real == NULL) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
@@ -27,7 +28,7 @@ long syscall(long number, ...) {
         errno = ENOMEM;
         return -1;
     }
-    if (number == SYS_madvise && refusing_advice) {
+    if ((number == SYS_madvise || number == SYS_mincore || number == SYS_prlimit64) && refusing_advice) {
         refused = 1;
         errno = EINVAL;
         return -1;
