@@ -101,8 +101,8 @@ def _end_late(session, mark, since):
 def _started(session, mark, since):
     """{pid: name} of the processes that live in a session, or bear the mark: a daemon leaves the session.
 
-    since: clock ticks after boot, as in proc(5), before which none was started. One that leaves the session, and
-    clears its environment besides, is not found.
+    since: clock ticks after boot, as in proc(5), before which none was started. One that leaves the session
+    and clears its environment is not found.
     """
     found, sought = {}, f"{MARK}={mark}".encode()
     for path in Path("/proc").glob("[0-9]*/stat"):
