@@ -44,10 +44,11 @@ static uint32_t magazine_capacity(unsigned class)
     return learnt != 0 ? learnt : magazine_fits(class, (size_t)knob(KNOB_magazine_bytes));
 }
 
-/* How many of the usual length a magazine of so many blocks is worth, at least one. */
+/* How many of the usual length a magazine of so many blocks is worth, at least one. Class 0 is nobody's, and has no
+ * length. */
 static int32_t magazine_worth(unsigned row, uint32_t blocks)
 {
-    return row < CLASSES ? (int32_t)size_max(blocks / magazine_capacity(row), 1) : 1;
+    return row != 0 && row < CLASSES ? (int32_t)size_max(blocks / magazine_capacity(row), 1) : 1;
 }
 
 static void depot_push(struct depot *depot, unsigned row, struct chain chain)
