@@ -184,9 +184,10 @@ def _show_history(table):
 
 
 def _run(args):
+    names = list(dict.fromkeys(args.workloads))  # one that is named twice is one
     if args.since:
-        return _show_history(history(args.since, args.workloads))
-    table = check(args.base, args.blocks, args.workloads)
+        return _show_history(history(args.since, names))
+    table = check(args.base, args.blocks, names)
     if len(table):
         print(table.to_string(index=False, float_format=lambda value: f"{value:.5g}"))
     passed, line = verdict(table)

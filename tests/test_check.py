@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from preload import needs_valgrind
 
-from hakmem_py import build, check
+from hakmem_py import build, check, cli
 from hakmem_py.check import CheckError
 
 ROW = {"case": "lifo", "more": 0.0, "ratio": 1.0, "verdict": "NEUTRAL", "status": "ok"}
@@ -114,3 +114,13 @@ def test_a_commit_that_does_not_build_is_named(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "_sources", lambda *_: tree)
     with pytest.raises(CheckError, match="the commit old does not build, choose another --base"):
         check.check("old", folder=tmp_path)
+
+
+def test_a_workload_named_twice_is_checked_once(monkeypatch, capsys):
+    def history(since, workloads):
+        rows = [("old", name, 100.0) for name in workloads] + [("new", name, 100.0) for name in workloads]
+        return pd.DataFrame(rows, columns=["label", "case", "value"])
+
+    monkeypatch.setattr(check, "history", history)
+    assert cli.main(["check", "--since", "old", "--workloads", "lifo", "frag", "lifo"]) == 0
+    assert capsys.readouterr().out.count("lifo") == 1
