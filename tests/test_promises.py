@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from preload import NATIVE, keep, library, not_of_libc, program, promises, run
+from preload import NATIVE, judge, keep, library, not_of_libc, program, promises, run
 
 from hakmem_py import build
 
@@ -59,6 +59,15 @@ def test_hardened_blocks_have_one_owner_too(promise):
 
 def test_hardened_blocks_that_grew_have_the_size_asked_for():
     keep("promises/vectors.c", "what_grew_by_a_byte_has_a_quarter_more_at_most", HAKMEM_PROFILE="hardened")
+
+
+@not_of_libc
+def test_slabs_of_16_kib_serve_long_blocks_beside_hundreds_of_threads():
+    """On one core, and lean: what a thread may keep of a class is less than one of its blocks there."""
+    core = str(min(os.sched_getaffinity(0)))
+    command = ["taskset", "-c", core, program("promises/kept.c")]
+    slab16 = {"LD_PRELOAD": str(build.build("slab16").library), "HAKMEM_PROFILE": "lean"}
+    judge(run([*command, "long_blocks_are_served_beside_hundreds_of_threads"], preload=False, **slab16))
 
 
 @pytest.mark.parametrize("promise", promises("promises/helper.c"))

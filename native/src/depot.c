@@ -30,10 +30,10 @@ static void depot_lock(struct depot *depot)
 static _Atomic uint16_t class_capacity[CLASSES]; /* blocks; 0: as the knobs say. ACE writes here */
 
 /* Blocks of the class in so many bytes, within what a magazine may hold. At least MAGAZINE_MIN; but where very many
- * threads rest with what they hold, fewer of blocks so long that these are more than a unit. */
+ * threads rest with what they hold, fewer of blocks so long that these are more than a unit, down to one. */
 static uint32_t magazine_fits(unsigned class, size_t bytes)
 {
-    size_t size = classes[class].size, rest = size_min(UNIT_BYTES / size, MAGAZINE_MIN);
+    size_t size = classes[class].size, rest = size_max(size_min(UNIT_BYTES / size, MAGAZINE_MIN), 1);
     size_t least = size_max(MAGAZINE_MIN / size_max(threads_share() / THREADS_MANY, 1), rest);
     return (uint32_t)size_min((size_t)knob(KNOB_magazine_blocks), size_max(bytes / size, least));
 }
@@ -123,11 +123,12 @@ static void depot_ask(struct depot *depot, int32_t worth, int32_t most)
     if (given > -most) POKE(depot->given, less > -most ? less : -most);
 }
 
-/* Requests of a class that count. Who builds something and tears it down again asks for all its magazines before giving
- * them; where blocks of two threads would share pairs of lines, those of a larger wave count. */
-static int32_t depot_asked(const struct heap *heap, unsigned class)
+/* Requests of a class that count, in magazines of the usual length. Who builds something and tears it down again asks
+ * for all its magazines before giving them; where blocks of two threads would share pairs of lines, those of a larger
+ * wave count. */
+static int32_t depot_asked(unsigned class)
 {
-    size_t magazine = size_max(heap->capacity[class], 1) * classes[class].size;
+    size_t magazine = magazine_capacity(class) * classes[class].size;
     return classes[class].size < CACHE_PAIR ? (int32_t)size_max(DEPOT_WAVE / magazine, DEPOT_ASKED) : DEPOT_ASKED;
 }
 
@@ -151,7 +152,7 @@ static uint32_t depot_spare(const struct depot *depot, unsigned class)
 static struct chain depot_find(struct heap *heap, unsigned class)
 {
     struct depot *own = depot_own(heap, class);
-    depot_ask(own, magazine_worth(class, heap->capacity[class]), depot_asked(heap, class));
+    depot_ask(own, magazine_worth(class, heap->capacity[class]), depot_asked(class));
     if (UNLIKELY(PEEK(class_homing[class]))) POKE(class_homing[class], false);
     struct chain full = depot_pop(own, class);
     uint32_t parts = parts_count();

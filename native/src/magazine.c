@@ -206,7 +206,7 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
     } else if (UNLIKELY(!magazine_widen(heap, class, loaded, blocks))) { /* no memory for a rack */
         if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);
         magazine_widen(heap, class, loaded, MAGAZINE_MIN);
-        blocks = slabs_fill(heap, class, loaded->room, loaded->slots + 1);
+        blocks = slabs_fill(heap, class, (uint32_t)size_min(blocks, loaded->room), loaded->slots + 1);
     } else if (full.blocks != 0) {
         chain_unpack(class, full, loaded->slots + 1);
     } else {

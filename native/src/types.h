@@ -131,7 +131,7 @@
 #define GIVEN_MUCH ((size_t)2 << 20)    /* bytes of all classes given in a row that are much (heap_much) */
 #define HOMES_LEAST ((size_t)3 << 19)   /* bytes given in a row, about a core's second cache, from which order counts */
 #define HOMES_MAX 1536u /* bytes; longer blocks never go home for that: few lie in a page, and slabs hold few */
-#define RACK_TINY_LEAST (MAGAZINE_MAX / 4) /* a magazine for so many blocks has a rack, ... */
+#define RACK_TINY_LEAST (MAGAZINE_MAX / 4) /* a magazine for more blocks has a rack, ... */
 #define RACK_L2_LEAST (MAGAZINE_MAX / 8)   /* ... which is little memory beside long ones; shorter ones have slots */
 #define SLOTS_GAP (CACHE_LINE / sizeof(uintptr_t)) /* or those of a size would begin in few sets of the first cache */
 #define SLOTS_SHORT(least) (2 * (2 * (least) + 4 * (1 + SLOTS_GAP))) /* two of each length from MAGAZINE_MIN on */

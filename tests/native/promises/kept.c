@@ -151,3 +151,27 @@ PROMISE(a_child_uses_the_runs_of_threads_that_stayed_behind) {
     int status;
     HOLDS(waitpid(child, &status, 0) == child && status == 0);
 }
+
+static void *take_one_and_rest(void *unused) {
+    HOLDS(malloc(100) != NULL);
+    pthread_barrier_wait(&all_keep);
+    for (;;) pause();
+    return unused;
+}
+
+/* Of long blocks each of so many threads may keep next to none. */
+PROMISE(long_blocks_are_served_beside_hundreds_of_threads) {
+    enum { MANY = 300, SOME = 64, STACK = 64 * KIB };
+    static char *some[SOME];
+    pthread_t thread;
+    pthread_attr_t small;
+    HOLDS(pthread_attr_init(&small) == 0 && pthread_attr_setstacksize(&small, STACK) == 0);
+    pthread_barrier_init(&all_keep, NULL, MANY + 1);
+    for (int i = 0; i < MANY; i++) HOLDS(pthread_create(&thread, &small, take_one_and_rest, NULL) == 0);
+    pthread_barrier_wait(&all_keep);
+    for (size_t size = 9000; size <= 32 * KIB; size += 2000) {
+        for (int i = 0; i < SOME; i++) HOLDS((some[i] = malloc(size)) != NULL && memset(some[i], i, size));
+        for (int i = 0; i < SOME; i++) HOLDS(some[i][0] == i && some[i][size - 1] == i);
+        for (int i = 0; i < SOME; i++) free(some[i]);
+    }
+}
