@@ -257,12 +257,13 @@ static void run_free(struct heap *heap, struct span *run, uintptr_t block)
 }
 
 /* Keeps a freed block for which its bin has no room: the magazine spills, or the class keeps freed blocks apart. False:
- * no memory, and the block is not kept. */
+ * it is not kept. */
 static bool small_keep(struct heap *heap, unsigned class, uintptr_t block)
 {
-    if (LIKELY(heap->apart[class].frees == 0) && !magazine_spill(heap, class)) return false;
+    if (LIKELY(heap->apart[class].frees == 0)) magazine_spill(heap, class);
     if (LIKELY(heap->apart[class].frees == 0)) return bin_push(&heap->bins.small[class], block);
-    return magazine_empty_spare(heap, class) && magazine_keep_apart(heap, class, block);
+    magazine_empty_spare(heap, class);
+    return magazine_keep_apart(heap, class, block);
 }
 
 static void small_free(struct heap *heap, struct span *slab, uintptr_t block)

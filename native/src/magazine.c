@@ -114,7 +114,7 @@ static uintptr_t *heap_slots(struct heap *heap, uint32_t count)
 
 /* Makes room for so many blocks. Where a magazine has less, it moves to other slots, a power of two of them, or a rack;
  * the old ones, fewer than the new, are not used again. So a program that needs little of many classes touches few
- * pages. False: no memory, and nothing is done. */
+ * pages. False: no memory for a rack; then a magazine without slots gets a few. */
 static bool magazine_widen(struct heap *heap, unsigned class, struct magazine *magazine, uint32_t room)
 {
     if (LIKELY(magazine->room >= room)) return true;
@@ -122,7 +122,10 @@ static bool magazine_widen(struct heap *heap, unsigned class, struct magazine *m
     while (wider < room) wider *= 2;
     if (room >= rack_least(class)) wider = MAGAZINE_MAX;
     uintptr_t *slots = wider == MAGAZINE_MAX ? rack_take() : heap_slots(heap, 1 + wider);
-    if (slots == NULL) return false;
+    if (UNLIKELY(slots == NULL)) {
+        if (magazine->room == 0) magazine_widen(heap, class, magazine, MAGAZINE_MIN);
+        return false;
+    }
     POKE(slots[0], LIST_END);
     for (uint32_t i = 1; i <= magazine->blocks; i++) {
         slot_expect_right(&magazine->slots[i]);
@@ -203,9 +206,8 @@ static bool magazine_fetch(struct heap *heap, unsigned class)
         loaded->room = MAGAZINE_MAX;
         heap->slotted = true;
         for (const uintptr_t *slot = loaded->slots + blocks; slot > loaded->slots; slot--) slot_expect_right(slot);
-    } else if (UNLIKELY(!magazine_widen(heap, class, loaded, blocks))) { /* no memory for a rack */
+    } else if (UNLIKELY(!magazine_widen(heap, class, loaded, blocks))) {
         if (full.blocks != 0) depot_push(depot_own(heap, class), class, full);
-        magazine_widen(heap, class, loaded, MAGAZINE_MIN);
         blocks = slabs_fill(heap, class, (uint32_t)size_min(blocks, loaded->room), loaded->slots + 1);
     } else if (full.blocks != 0) {
         chain_unpack(class, full, loaded->slots + 1);
@@ -301,7 +303,7 @@ static NOINLINE bool magazine_refill(struct heap *heap, unsigned class)
         served = magazine_fetch(heap, class);
     }
     uint32_t limit = heap->apart[class].frees == 0 ? heap_capacity(heap, class) : 0;
-    if (LIKELY(loaded->room != 0)) bin_load(heap, class, limit); /* its slots may be new */
+    bin_load(heap, class, limit); /* its slots may be new */
     if (UNLIKELY(!served)) return false;
     stat_add(heap, STAT_refills, 1);
     stat_add(heap, STAT_refilled_blocks, loaded->blocks);
@@ -385,8 +387,8 @@ static void magazine_judge(struct heap *heap, unsigned class)
 }
 
 /* The loaded magazine has no room: it gets more, up to its limit, or it becomes the spare, and the blocks of the spare
- * leave the thread. False: no memory for slots, and still no room. */
-static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
+ * leave the thread. */
+static NOINLINE void magazine_spill(struct heap *heap, unsigned class)
 {
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     loaded->blocks = bin_length(heap, class);
@@ -403,12 +405,7 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
         } else {
             if (given != 0) magazine_give(heap, class, spare, false);
             magazine_widen(heap, class, spare, (uint32_t)size_min(loaded->room, limit));
-            if (LIKELY(spare->room != 0)) {
-                magazine_swap(heap, class);
-            } else { /* no memory for the spare's slots: the loaded one goes */
-                given = loaded->blocks;
-                magazine_give(heap, class, loaded, false);
-            }
+            magazine_swap(heap, class);
         }
         size_t units = (size_t)given * classes[class].size >> UNIT_SHIFT, more = given != 0 ? size_max(units, 1) : 0;
         if (heap->given[class] == 0) heap_gives(heap, class);
@@ -425,10 +422,8 @@ static NOINLINE bool magazine_spill(struct heap *heap, unsigned class)
         }
         parts = magazine_parts(heap, class);
     }
-    if (UNLIKELY(loaded->room == 0)) return false;
     bin_load(heap, class, parts ? 0 : limit);
     if (UNLIKELY(parts)) magazine_look(heap, class, true);
-    return true;
 }
 
 /* Puts a freed block into the spare magazine, if its class is kept apart and there is room; else false, and nothing is
@@ -445,14 +440,14 @@ static bool magazine_keep_apart(struct heap *heap, unsigned class, uintptr_t blo
     return true;
 }
 
-/* What was kept apart goes home. False: no memory for slots. */
-static bool magazine_empty_spare(struct heap *heap, unsigned class)
+/* What was kept apart goes home. */
+static void magazine_empty_spare(struct heap *heap, unsigned class)
 {
     struct magazine *spare = &heap->spare[class];
     stat_add(heap, STAT_spills, 1);
     POKE(heap->spills[class], heap->spills[class] + 1);
     if (spare->blocks != 0) magazine_return(heap, class, spare, true);
-    return magazine_widen(heap, class, spare, heap->capacity[class]);
+    magazine_widen(heap, class, spare, heap->capacity[class]);
 }
 
 /* Gives away all blocks of one class. `leaves`: the thread ends, rests or purges, and so does not come back; then all
