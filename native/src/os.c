@@ -181,11 +181,13 @@ static bool os_commit(void *p, size_t bytes)
 }
 
 /* Takes access away until os_commit returns it. Space without access does not count as data (RLIMIT_DATA), and mlockall
- * does not fill it. */
+ * does not fill it. Keeps errno: where the kernel refuses, the space serves all the same. */
 static void os_forbid(void *p, size_t bytes)
 {
+    int saved = errno;
     stat_shared(STAT_sys_mprotect, 1);
     KERNEL(mprotect, p, bytes, PROT_NONE);
+    errno = saved;
 }
 
 /* Gives the pages back to the kernel; the range reads zero when it is next touched. False, with nothing done, where the

@@ -7,13 +7,13 @@
 #include <sys/syscall.h>
 
 extern char **environ;
-static _Atomic int refusing, refused, refusing_advice;
+static _Atomic int refusing, refused, refusing_advice, refusing_access;
 
 /* The library's own calls come here. Where the kernel may choose the place of something large, or of what nobody may
  * touch, by which the library sees where it maps, it is asked for an address that ends in 46 zeros; the heap, there or a
  * sixteenth below, begins at one that ends in 38. While `refusing`, what is short, and so no memory for blocks, is
  * refused; while `refusing_advice`, what a kernel without huge pages refuses, any kernel of locked memory, or a
- * filter. */
+ * filter; while `refusing_access`, access to what was reserved. */
 long syscall(long number, ...) {
     static long (*real)(long, ...);
     if (real == NULL) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
@@ -31,6 +31,11 @@ long syscall(long number, ...) {
     if ((number == SYS_madvise || number == SYS_mincore || number == SYS_prlimit64) && refusing_advice) {
         refused = 1;
         errno = EINVAL;
+        return -1;
+    }
+    if (number == SYS_mprotect && refusing_access) {
+        refused = 1;
+        errno = ENOMEM;
         return -1;
     }
     return real(number, a, b, c, d, e, f);
@@ -161,4 +166,19 @@ PROMISE(where_advice_is_refused_who_is_served_keeps_errno) {
         free(block);
     }
     if (!refused) UNTRIED("this allocator gives the kernel no advice");
+}
+
+PROMISE(a_block_that_may_not_grow_where_it_lies_moves_and_keeps_errno) {
+    for (size_t size = 1 * MIB; size <= 64 * MIB; size *= 4) {
+        char *block = malloc(size);
+        HOLDS(block != NULL && (block = realloc(block, size + size / 4)) != NULL); /* to where it can grow */
+        memset(block, 7, size);
+        refusing_access = 1;
+        errno = 0;
+        block = realloc(block, size * 8);
+        HOLDS(block != NULL && errno == 0 && block[0] == 7 && block[size - 1] == 7);
+        refusing_access = 0;
+        free(block);
+    }
+    if (!refused) UNTRIED("this allocator grows blocks without asking for access");
 }
