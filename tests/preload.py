@@ -70,10 +70,12 @@ def program(source, *flags):
     return executable
 
 
-def inlined():
-    """Flags with which a program inlines malloc and free, as hakmem.h has them.
+def inlined(sized=False):
+    """Flags with which a program inlines malloc and free, as hakmem.h has them. sized: free is told a size.
 
     The header includes libc's before the program can ask for what is GNU's."""
+    if sized:
+        return ("-D_GNU_SOURCE=", "-include", NATIVE / "sized.h", library())
     header = build.NATIVE / "include" / "hakmem.h"
     return (
         "-D_GNU_SOURCE=",

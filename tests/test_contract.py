@@ -56,8 +56,15 @@ def test_new_throws_in_a_plugin_of_a_program_without_the_cxx_library():
 
 
 @not_of_libc
-def test_code_inlined_into_programs_keeps_the_contract():
-    keep("threads.c", "blocks_are_freed_by_other_threads", *inlined())
+@pytest.mark.parametrize("sized", [False, True])
+def test_code_inlined_into_programs_keeps_the_contract(sized):
+    keep("threads.c", "blocks_are_freed_by_other_threads", *inlined(sized))
+
+
+@not_of_libc
+@pytest.mark.parametrize("promise", promises("sized.c"))
+def test_code_inlined_into_programs_believes_the_block_and_not_the_size(promise):
+    keep("sized.c", promise, library())
 
 
 @not_of_libc

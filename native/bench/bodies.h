@@ -50,10 +50,29 @@ INLINE void note_live(struct lane *lane, uint64_t bytes)
 
 /* --- patterns: a hundred blocks of one size, all taken, all given back in some order ------------------------------ */
 
-INLINE void fill(enum backend on, struct lane *lane, uint64_t first, uint64_t step)
+/* Most calls of a program name a size that its compiler knows, and what is inlined there is folded around it. So a
+ * pattern is compiled for each of the published sizes, and once more for all others. */
+#define PATTERN(name)                                                                                                  \
+    BODY name(enum backend on, struct lane *lane, uint64_t n)                                                          \
+    {                                                                                                                  \
+        switch (lane->shape.size) {                                                                                    \
+        case 16:                                                                                                       \
+            return name##_of(on, lane, n, 16);                                                                         \
+        case 32:                                                                                                       \
+            return name##_of(on, lane, n, 32);                                                                         \
+        case 64:                                                                                                       \
+            return name##_of(on, lane, n, 64);                                                                         \
+        case 128:                                                                                                      \
+            return name##_of(on, lane, n, 128);                                                                        \
+        default:                                                                                                       \
+            return name##_of(on, lane, n, lane->shape.size);                                                           \
+        }                                                                                                              \
+    }
+
+INLINE void fill(enum backend on, struct lane *lane, size_t size, uint64_t first, uint64_t step)
 {
     void **block = lane->block;
-    size_t size = lane->shape.size, slots = lane->shape.slots;
+    size_t slots = lane->shape.slots;
     for (size_t i = first; i < slots; i += step) touch(block[i] = take(on, size), i);
 }
 
@@ -64,46 +83,49 @@ INLINE void forget(struct lane *lane, uint64_t first, uint64_t step)
     note_live(lane, lane->shape.slots * lane->shape.size);
 }
 
-BODY lifo(enum backend on, struct lane *lane, uint64_t n)
+BODY lifo_of(enum backend on, struct lane *lane, uint64_t n, size_t size)
 {
     void **block = lane->block;
-    size_t size = lane->shape.size, slots = lane->shape.slots;
+    size_t slots = lane->shape.slots;
     for (uint64_t k = 0; k < n; k++) {
-        fill(on, lane, 0, 1);
+        fill(on, lane, size, 0, 1);
         for (size_t i = slots; i-- > 0;) give(on, block[i], size);
     }
     forget(lane, 0, 1);
     return n * slots * 2;
 }
+PATTERN(lifo)
 
-BODY fifo(enum backend on, struct lane *lane, uint64_t n)
+BODY fifo_of(enum backend on, struct lane *lane, uint64_t n, size_t size)
 {
     void **block = lane->block;
-    size_t size = lane->shape.size, slots = lane->shape.slots;
+    size_t slots = lane->shape.slots;
     for (uint64_t k = 0; k < n; k++) {
-        fill(on, lane, 0, 1);
+        fill(on, lane, size, 0, 1);
         for (size_t i = 0; i < slots; i++) give(on, block[i], size);
     }
     forget(lane, 0, 1);
     return n * slots * 2;
 }
+PATTERN(fifo)
 
-BODY shuffled(enum backend on, struct lane *lane, uint64_t n)
+BODY shuffled_of(enum backend on, struct lane *lane, uint64_t n, size_t size)
 {
     void **block = lane->block;
     const uint32_t *order = lane->rig->order;
-    size_t size = lane->shape.size, slots = lane->shape.slots;
+    size_t slots = lane->shape.slots;
     for (uint64_t k = 0; k < n; k++) {
-        fill(on, lane, 0, 1);
+        fill(on, lane, size, 0, 1);
         for (size_t i = 0; i < slots; i++) give(on, block[order[i]], size);
     }
     forget(lane, 0, 1);
     return n * slots * 2;
 }
+PATTERN(shuffled)
 
-BODY interleaved(enum backend on, struct lane *lane, uint64_t n)
+BODY interleaved_of(enum backend on, struct lane *lane, uint64_t n, size_t size)
 {
-    size_t size = lane->shape.size, slots = lane->shape.slots;
+    size_t slots = lane->shape.slots;
     for (uint64_t k = 0; k < n; k++)
         for (size_t i = 0; i < slots; i++) {
             void *block = take(on, size);
@@ -112,20 +134,22 @@ BODY interleaved(enum backend on, struct lane *lane, uint64_t n)
         }
     return n * slots * 2;
 }
+PATTERN(interleaved)
 
 /* Even slots are held from the first call on, odd ones live for one round. */
-BODY longlived(enum backend on, struct lane *lane, uint64_t n)
+BODY longlived_of(enum backend on, struct lane *lane, uint64_t n, size_t size)
 {
     void **block = lane->block;
-    size_t size = lane->shape.size, slots = lane->shape.slots;
-    if (!block[0]) fill(on, lane, 0, 2);
+    size_t slots = lane->shape.slots;
+    if (!block[0]) fill(on, lane, size, 0, 2);
     for (uint64_t k = 0; k < n; k++) {
-        fill(on, lane, 1, 2);
+        fill(on, lane, size, 1, 2);
         for (size_t i = 1; i < slots; i += 2) give(on, block[i], size);
     }
     forget(lane, 1, 2);
     return n * (slots / 2) * 2;
 }
+PATTERN(longlived)
 
 /* --- churn: a slot is emptied and filled again -------------------------------------------------------------------- */
 

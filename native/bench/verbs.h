@@ -10,7 +10,7 @@
 #include "hakmem.h"
 #endif
 
-/* All verbs are told sizes, because the floor's free needs them. */
+/* All verbs are told sizes, which the floor's free needs and an inlined one makes use of. 0: not known here. */
 INLINE void *take(enum backend on, size_t size)
 {
     if (on == ON_FLOOR) return floor_malloc(size);
@@ -24,7 +24,7 @@ INLINE void give(enum backend on, void *block, size_t size)
 {
     if (on == ON_FLOOR) return floor_free(block, size);
 #ifdef HAK_BENCH_DIRECT
-    if (on == ON_DIRECT) return hak_free_inline(block);
+    if (on == ON_DIRECT) return size ? hak_free_sized_inline(block, size) : hak_free_inline(block);
 #endif
     free(block);
 }

@@ -483,22 +483,47 @@ static inline void *hak_malloc_inline(size_t size)
     return block;
 }
 
-static inline void hak_free_inline(void *block)
+/* Puts a block into a bin. 0, and nothing is done: it is no block of that layout, or the bin is full. */
+static inline int hak_bin_put(struct hak_bin_t *bin, void *block, const struct hak_layout_t *layout, uint32_t bound)
 {
-    uint32_t bound = hak_owners->bound[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
-    uintptr_t row = bound & 255; /* twice the number of the row: scales to an offset in both tables */
-    const struct hak_layout_t *layout = (const struct hak_layout_t *)((const char *)hak_owners->layout + row * 4);
     uint32_t product = ((uint32_t)(uintptr_t)block & layout->within) * layout->start;
-    struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + row * 8);
-    __asm__("" : "+r"(bin)); /* its address in one register: as the library's bin_at */
     uintptr_t *top = bin->top;
-    if (__builtin_expect(product >= bound, 0) || __builtin_expect(top >= bin->limit, 0)) {
-        hak_free(block);
-        return;
-    }
+    if (__builtin_expect(product >= bound, 0) || __builtin_expect(top >= bin->limit, 0)) return 0;
     *top = (uintptr_t)block;
     *(uintptr_t *)block = (uintptr_t)(top + 1);
     bin->top = top + 1;
+    return 1;
+}
+
+static inline uint32_t hak_bound_of(const void *block)
+{
+    return hak_owners->bound[((uintptr_t)block >> HAK_SLAB_SHIFT) & HAK_INLINE_MASK];
+}
+
+static inline void hak_free_inline(void *block)
+{
+    uint32_t bound = hak_bound_of(block);
+    uintptr_t row = bound & 255; /* twice the number of the row: scales to an offset in both tables */
+    const struct hak_layout_t *layout = (const struct hak_layout_t *)((const char *)hak_owners->layout + row * 4);
+    struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + row * 8);
+    __asm__("" : "+r"(bin)); /* its address in one register: as the library's bin_at */
+    if (!hak_bin_put(bin, block, layout, bound)) hak_free(block);
+}
+
+/* The same where the size that was asked for is known, as with C23's free_sized: what is looked up by it need not wait
+ * for the block, and is folded away where the compiler knows it. The block's own class is checked all the same, so a
+ * wrong size costs time and no more. */
+static inline void hak_free_sized_inline(void *block, size_t size)
+{
+    if (__builtin_expect(size > HAK_INLINE_MAX, 0)) {
+        hak_free(block);
+        return;
+    }
+    uint32_t bound = hak_bound_of(block);
+    uintptr_t offset = (size + 15) & ~(size_t)15;
+    const struct hak_layout_t *layout = (const struct hak_layout_t *)((const char *)hak_owners->layout + offset / 2);
+    struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + offset);
+    if (__builtin_expect((bound & 255) * 8 != offset, 0) || !hak_bin_put(bin, block, layout, bound)) hak_free(block);
 }
 
 /* --- inline: stack pool ------------------------------------------------------------------------------------------- */
