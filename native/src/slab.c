@@ -239,10 +239,10 @@ static void slab_delete(struct span *slab, uint64_t now)
         slab_empty(slab);
     }
     MUST(slab->kind == SPAN_SLAB && slab->returned == slab->carved && slab->place == SLAB_NOWHERE, slab->address);
-    size_t carved = (size_t)slab->carved * classes[slab->class].size;
+    size_t size = classes[slab->class].size;
     slab_bound(slab, 0);
-    atomic_fetch_sub_explicit(&carved_bytes, carved, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&returned_bytes, carved, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&carved_bytes, slab->carved * size_min(size, os_page), memory_order_relaxed);
+    atomic_fetch_sub_explicit(&returned_bytes, slab->carved * size, memory_order_relaxed);
     slabs_count(slabs_of(slab), -1, -(int32_t)slab->carved);
     lock_take(&arena_lock);
     if (slab->bare != 0) superslab_bare(slab, false);
@@ -287,7 +287,7 @@ static uint32_t slab_carve(struct span *slab, uint32_t wanted, uintptr_t *slots)
     }
     POKE(slab->carved, slab->carved + n);
     slab_bound(slab, class_bound(slab->class, slab->carved));
-    atomic_fetch_add_explicit(&carved_bytes, (size_t)n * size, memory_order_relaxed);
+    atomic_fetch_add_explicit(&carved_bytes, n * size_min(size, os_page), memory_order_relaxed);
     return n;
 }
 

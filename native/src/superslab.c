@@ -7,7 +7,7 @@ static struct superslab *superslabs_free; /* those with a free unit; read withou
 static struct superslab *superslabs_last; /* the last of them; those whose pages the kernel refused come last */
 static _Atomic size_t superslab_bytes;    /* in all superslabs */
 static _Atomic size_t slab_dirty_units;   /* free units that may hold pages */
-static _Atomic size_t carved_bytes;       /* of all blocks that the present slabs have handed out at least once */
+static _Atomic size_t carved_bytes; /* of the blocks that slabs have handed out at least once, a page each at most */
 
 /* The superslab in which a unit lies. */
 static struct superslab *superslab_of(const struct span *unit)
@@ -110,12 +110,18 @@ static void superslab_bare(const struct span *slab, bool bare)
     }
 }
 
+/* Superslabs in a row that were found filled when half of them was taken, up to HUGE_LOOKS; and how many got huge pages
+ * on the strength of that since the last look. */
+static uint32_t looks_filled, looks_due;
+
 /* Does a new superslab get huge pages? Only in a heap of some size, half of which was touched: where many threads carve
- * a slab each of many classes, what they never touch would be resident. */
+ * a slab each of many classes, or blocks are longer than what the program uses of them, what is never touched would be
+ * resident. Where the blocks do not tell, those do that went without. */
 static bool superslab_is_huge(size_t bytes, size_t total)
 {
-    return knob(KNOB_huge_pages) && bytes == SUPERSLAB_LARGE && total >= (size_t)knob(KNOB_huge_after_bytes) &&
-           2 * atomic_load_explicit(&carved_bytes, memory_order_relaxed) >= total - bytes;
+    if (!knob(KNOB_huge_pages) || bytes != SUPERSLAB_LARGE || total < (size_t)knob(KNOB_huge_after_bytes)) return false;
+    if (2 * atomic_load_explicit(&carved_bytes, memory_order_relaxed) >= total - bytes) return true;
+    return looks_due < looks_filled && ++looks_due != 0;
 }
 
 static uint32_t forks; /* that lie between the first process and this one */
@@ -138,9 +144,11 @@ static struct superslab *superslab_halved(const struct span *slab)
 static NOINLINE void superslab_collapse(struct superslab *superslab)
 {
     void *region = (void *)superslab_address(superslab);
-    if (!os_dense(region, SUPERSLAB_LARGE / 2, HUGE_HALF)) return;
+    bool filled = os_dense(region, SUPERSLAB_LARGE / 2, HUGE_HALF);
     lock_take(&arena_lock);
-    bool whole = superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
+    looks_filled = filled ? (uint32_t)size_min(looks_filled + 1, HUGE_LOOKS) : 0;
+    looks_due = 0;
+    bool whole = filled && superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
     superslab->huge |= whole;
     if (whole) os_huge(region, SUPERSLAB_LARGE, true);
     lock_drop(&arena_lock);

@@ -79,6 +79,7 @@
 #define PEAKS_MAX 2u    /* of the runs that it may keep, if it gave much, and of GIVEN_MUCH (heap_much) */
 #define HUGE_SOON 2     /* from this part of huge_after_bytes on, superslabs that are half taken get huge pages ... */
 #define HUGE_HALF 12    /* ... if so many sixteenths of that half were touched */
+#define HUGE_LOOKS 8    /* most that get them unlooked at, after as many in a row that were so */
 #define LARGE_FEW 2u    /* large blocks filled in a row, until some of such a size get huge pages ... */
 #define LARGE_SURE 6u   /* ... and until only one of 32 live ones goes without */
 #define LARGE_SPARSE UINT8_MAX          /* in place of that number: the last one that told was not filled */

@@ -211,12 +211,27 @@ PROMISE(small_blocks_cost_fewer_faults_and_no_memory_once_there_are_many) {
     HOLDS(resident_bytes() - before < ALL + ALL / 16 + 2 * MIB);
 }
 
-PROMISE(small_blocks_of_which_little_is_touched_stay_small) {
-    enum { SIZE = 16 * KIB, ALL = 20 * MIB, COUNT = ALL / SIZE };
-    memset(blocks, 0, sizeof blocks);
+/* Fills so many bytes of blocks, then takes others and touches a page of each. */
+static void stay_small_after(size_t filled) {
+    enum { SIZE = 16 * KIB, ALL = 128 * MIB, COUNT = ALL / SIZE };
+    for (size_t bytes = 0; bytes < filled; bytes += SIZE) memset(malloc(SIZE), 1, SIZE);
     long before = resident_bytes();
-    for (int i = 0; i < COUNT; i++) *(char *)(blocks[i] = malloc(SIZE)) = 1;
+    for (int i = 0; i < COUNT; i++) *(char *)malloc(SIZE) = 1;
     HOLDS(resident_bytes() - before < ALL / 2);
+}
+
+PROMISE(small_blocks_of_which_little_is_touched_stay_small) { stay_small_after(0); }
+PROMISE(small_blocks_of_which_little_is_touched_stay_small_after_full_ones) { stay_small_after(64 * MIB); }
+
+/* Of longer ones only the pages tell how much was touched. */
+PROMISE(filled_small_blocks_cost_few_faults_whatever_their_size) {
+    enum { ALL = 128 * MIB };
+    if (!huge_pages_come() || !pages_are_moved()) UNTRIED("the kernel gives no huge pages here");
+    for (size_t size = 1000; size <= 32 * KIB; size *= 2) {
+        long faults = 0;
+        for (size_t bytes = 0; bytes < ALL; bytes += size) faults += faults_of_filling(malloc(size), size);
+        HOLDS(faults < ALL / 4096 / 4);
+    }
 }
 
 PROMISE(many_barely_touched_blocks_stay_small) {
