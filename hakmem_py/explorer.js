@@ -662,6 +662,8 @@ export function mount(host, options) {
       element("div", {}, step(-1, "one play back", "◀"), play, step(1, "one play on", "▶|"), speed),
       element("label", {}, "Play", time)),
     said, arms, key, element("h4", {}, "Arm played"), history, curveTitle, curve));
+  // JupyterLab would take a plain key for a command, as if it were pressed beside the cell: X cuts it out.
+  root.addEventListener("keydown", (event) => event.ctrlKey || event.metaKey || event.stopPropagation());
   const watch = new ResizeObserver(() => run && draw());
   pause();
   replay();

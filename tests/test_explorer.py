@@ -184,6 +184,15 @@ def test_it_can_be_stepped_played_scrubbed_and_changed(shown):
     assert "Play 1 of" not in said.inner_text()
 
 
+def test_a_plain_key_pressed_in_it_is_no_command_of_jupyterlab(shown):
+    page = shown()
+    page.evaluate("taken = []; document.addEventListener('keydown', (event) => taken.push(event.key))")
+    page.get_by_label("Policy").press("x")
+    page.get_by_role("slider", name="Play").press("d")
+    page.get_by_role("button", name="▶ Play").press("Control+s")
+    assert page.evaluate("taken") == ["Control", "s"]
+
+
 def test_a_recorded_run_is_stepped_through_in_the_same_way(shown):
     page = shown(rows=explorer.decisions(recorded()), labels=["16", "32"])
     page.get_by_role("button", name="one play on").click()
