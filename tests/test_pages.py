@@ -266,6 +266,16 @@ def test_the_page_of_every_notebook(site, browser, name, scheme, width):
     assert path.stat().st_size < 1_000_000
 
 
+def test_paper_holds_all_columns_of_every_table(site, browser):
+    cut = "all => all.filter(t => t.scrollWidth > t.clientWidth + 1).map(t => t.innerText.slice(0, 80))"
+    page = browser.new_page(viewport={"width": 688, "height": 1000})  # A4 within the page's own margins
+    page.emulate_media(media="print")
+    for path in sorted((site[1] / "html").glob("*.html")):
+        page.goto(path.as_uri())
+        assert page.eval_on_selector_all(".html", cut) == [], path.name
+    page.close()
+
+
 def test_the_front_page_of_all(site, browser):
     open_page = visit(browser, site[1] / "index.html")
     assert open_page.page.locator(".card h3 a").count() == len(NOTEBOOKS)
