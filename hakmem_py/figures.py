@@ -75,7 +75,7 @@ def ratio_forest(table, baseline="hakmem", title=None):
             offsetgroup=name,
             customdata=rows[["low", "high", "n", "median_ns", "verdict"]],
             hovertemplate="%{y}: %{x:.3f}× [%{customdata[0]:.3f}, %{customdata[1]:.3f}], n = %{customdata[2]}"
-            "<br>%{customdata[3]:.3g} ns per operation, %{customdata[4]}",
+            "<br>%{customdata[3]:.3r} ns per operation, %{customdata[4]}",
         )
     fig.add_vline(x=1)
     cases = known["case"].nunique()
@@ -118,7 +118,7 @@ def share_bars(table, reference="mimalloc", milestones=(), published=None, title
         marker={"color": [look[name][0] for name in rows["allocator"]], "opacity": 0.35},  # bars show through
         error_x={"array": high - share, "arrayminus": share - low, "color": INK, "width": 5, "thickness": 3},
         customdata=np.column_stack([low, high, rows["median_ns"]]),
-        hovertemplate="%{y}: %{x:.1f} % [%{customdata[0]:.1f}, %{customdata[1]:.1f}], %{customdata[2]:.3g} ns"
+        hovertemplate="%{y}: %{x:.1f} % [%{customdata[0]:.1f}, %{customdata[1]:.1f}], %{customdata[2]:.3r} ns"
         "<extra></extra>",
     )
     if published:
@@ -168,7 +168,7 @@ def ranks(table, title="Rank by median time"):
             orientation="h",
             offsetgroup=name,
             customdata=rows[["low", "high", "median_ns"]],
-            hovertemplate="%{y}: %{x:d} [%{customdata[0]:d}, %{customdata[1]:d}], %{customdata[2]:.4g} ns",
+            hovertemplate="%{y}: %{x:d} [%{customdata[0]:d}, %{customdata[1]:d}], %{customdata[2]:.4r} ns",
         )
     first = table[table["rank"] == 1].set_index("case")["allocator"]
     settled = int((table["low"] == table["high"]).sum())
@@ -200,7 +200,7 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
             customdata=times,
             texttemplate="%{text:.2f}",
             textfont={"color": "#10151c"},  # contrast 5 to 1 on the darkest cell
-            hovertemplate="%{y}, %{x}: %{text:.2f}× the best, %{customdata:.3g} " + unit + "<extra></extra>",
+            hovertemplate="%{y}, %{x}: %{text:.2f}× the best, %{customdata:.3r} " + unit + "<extra></extra>",
             hoverongaps=False,
             colorscale=[[0, "#f7fbff"], [1, "#4292c6"]],
             zmin=0,
@@ -274,7 +274,7 @@ def curves(table, x, y, by, low=None, high=None, title="", x_title="", y_title="
             mode="lines",
             line=line,
             customdata=rows[[low, high]] if low else None,
-            hovertemplate="%{y:.4g}" + (" [%{customdata[0]:.4g}, %{customdata[1]:.4g}]" if low else ""),
+            hovertemplate="%{y:.4r}" + (" [%{customdata[0]:.4r}, %{customdata[1]:.4r}]" if low else ""),
         )
     said, shown = listed(table.groupby(by, sort=False)[y].last(), "{:.3g}"), y_title or y
     return finish(
@@ -373,7 +373,7 @@ def claims(table, title="Published and measured"):
         name="published",
         mode="markers",
         marker=marker(look["published"], 11),
-        hovertemplate="%{y}: %{x:.3g}×",
+        hovertemplate="%{y}: %{x:.3r}×",
     )
     for verdict, rows in known.groupby("verdict", sort=False):
         fig.add_scatter(

@@ -110,7 +110,8 @@ def journey(table, title="Where the free blocks of a class are, step by step"):
     places["depot, at most"] = table["depot"] * table["capacity"]
     fig = go.Figure()
     for name, (paint, _) in zip(places, OTHERS, strict=False):
-        fig.add_bar(y=steps, x=places[name], name=name, orientation="h", marker_color=paint)
+        look = {"orientation": "h", "marker_color": paint, "hovertemplate": "%{x} blocks"}
+        fig.add_bar(y=steps, x=places[name], name=name, **look)
     alt = (
         f"Blocks in magazine, spare and depot over {len(table)} steps; at most {table['depot'].max()} "
         f"magazines in the depot, at the end {table['slab_used'].iloc[-1]} blocks of the slab are out."
@@ -140,7 +141,7 @@ def sweep(table, knob, title, x_title, baseline):
             error_y={"type": "data", "array": above, "arrayminus": below, "thickness": 1, "width": 3},
             customdata=rows[["low", "high"]],
             hovertemplate=f"{case}, "
-            + "%{x}: %{y:.3g}× [%{customdata[0]:.3g}, %{customdata[1]:.3g}]<extra></extra>",
+            + "%{x}: %{y:.3r}× [%{customdata[0]:.3r}, %{customdata[1]:.3r}]<extra></extra>",
         )
     fig.add_hline(y=1)
     worst = table.groupby("case", sort=False)["ratio"].max()

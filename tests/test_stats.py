@@ -482,6 +482,12 @@ def test_a_missing_baseline_is_not_said_of_its_rivals():
         assert draw(table, "mimalloc").layout.meta["alt"] == said
 
 
+def test_no_figure_tells_thousands_of_nanoseconds_by_powers_of_ten():
+    rows = samples({"hakmem": 0, "mimalloc": 0})
+    figs = figures.ratio_forest(stats.compare(rows, "hakmem")), figures.records(rows)
+    assert [fig.data[0].hovertemplate for fig in figs if "g}" in fig.data[0].hovertemplate] == []
+
+
 def test_hosts_are_blocks_of_their_own():
     slow = samples({"hakmem": 0, "system": 0.1}).assign(host="slow")
     slow["cpu_ns_per_op"] *= 3
