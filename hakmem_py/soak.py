@@ -25,6 +25,7 @@ from .slot import bench_slot
 from .spec import Allocator, Case, Experiment
 from .stops import started
 
+LEAST_MINUTES = 0.1  # in less, windows are too short for a chunk of each side
 WINDOWS = 30  # of a short soak, at least; a window is a minute where that gives as many
 TURN_S = 1.0  # the longest turn of a side
 GROWTH = 0.1  # percent an hour that memory must exceed to be called growing ...
@@ -289,8 +290,8 @@ def add_soak(sub):
 
 
 def _soak(args):
-    if not 0 < args.minutes < math.inf:
-        raise ValueError(f"--minutes {args.minutes:g} must be above 0, and finite")
+    if not LEAST_MINUTES <= args.minutes < math.inf:
+        raise ValueError(f"--minutes {args.minutes:g} must be {LEAST_MINUTES} or more, and finite")
     table = soak(args.minutes, args.workload, args.beside)
     for shown in (summary(table), rates(table)):
         print(shown.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
