@@ -217,7 +217,7 @@ def source_files(native=NATIVE):
 
 def compiler():
     """The compiler's command; CC chooses another (conda's environments set it)."""
-    return shlex.split(os.environ.get("CC") or "gcc")
+    return shlex.split(os.environ.get("CC", "")) or ["gcc"]
 
 
 def _compiler_says():

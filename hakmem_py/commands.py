@@ -1,6 +1,7 @@
 """The commands of a build: run side by side, and ended at once where the build is given up."""
 
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -47,8 +48,10 @@ def call(command, folder=None, env=None):
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "process_group": 0}
     try:
         child = subprocess.Popen(list(map(str, command)), cwd=folder, env=env, **how)
-    except FileNotFoundError:
-        raise BuildError(f"{command[0]} is missing. Install it by: sudo apt install gcc libc6-dev") from None
+    except (FileNotFoundError, PermissionError):
+        chosen = command[0] in shlex.split(os.environ.get("CC", ""))
+        cure = "CC asks for it, name another there" if chosen else "sudo apt install gcc libc6-dev"
+        raise BuildError(f"{command[0]} is missing, or not to be executed: {cure}") from None
     with child:
         said = None
         while said is None:

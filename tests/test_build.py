@@ -271,9 +271,19 @@ def test_another_option_of_the_compiler_is_another_build(monkeypatch):
     assert len(identities | {plain}) == 3
 
 
-def test_a_missing_compiler_is_named(monkeypatch):
-    monkeypatch.setenv("CC", "no-such-compiler")
+@pytest.mark.parametrize("command", ["no-such-compiler", "/etc/passwd -m64"])
+def test_a_compiler_that_cannot_be_had_is_named_with_what_asks_for_it(command, monkeypatch):
+    monkeypatch.setenv("CC", command)
     build.compiler_version.cache_clear()
-    with pytest.raises(BuildError, match=r"no-such-compiler is missing.*apt install gcc"):
+    with pytest.raises(BuildError, match=rf"^{command.split()[0]} is missing, .*: CC asks for it"):
+        build.build()
+    build.compiler_version.cache_clear()
+
+
+def test_without_gcc_its_package_is_named(monkeypatch):
+    monkeypatch.setenv("CC", " ")
+    monkeypatch.setenv("PATH", "")
+    build.compiler_version.cache_clear()
+    with pytest.raises(BuildError, match=r"^gcc is missing, .*: sudo apt install gcc"):
         build.build()
     build.compiler_version.cache_clear()
