@@ -101,7 +101,8 @@ def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
     print(shown.to_string(index=False, float_format="{:.4g}".format, na_rep="-"))
     if note := stats.family_note(table):
         print(note)
-    for error, times in samples.loc[samples["status"] != "ok", "error"].value_counts().items():
-        print(f"{times} runs failed: {error}", file=sys.stderr)
+    failed = samples[samples["status"] != "ok"].value_counts(["allocator", "error"])
+    for (label, error), times in failed.items():
+        print(f"{times} runs of {label} failed: {error}", file=sys.stderr)
     if short.any():
         print(f"{short.sum()} runs {unseen}", file=sys.stderr)

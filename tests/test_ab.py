@@ -186,6 +186,27 @@ def test_runs_that_all_failed_say_why_in_one_line(module, words, monkeypatch, ca
     assert capsys.readouterr().err == said
 
 
+def test_runs_that_failed_name_their_side(monkeypatch, capsys):
+    run = {
+        "case": "quick",
+        "load1": 0.0,
+        "peak_rss_bytes": 2e6,
+        "cached_bytes": math.nan,
+        "settled": math.nan,
+    }
+    rows = [
+        run | {"allocator": name, "block": block, "status": "ok", "error": "", "cpu_ns_per_op": 5e6}
+        for block in range(7)
+        for name in ("hakmem", "mimalloc")
+    ]
+    rows[-1] |= {"status": "error", "error": "quick ended with SIGABRT", "cpu_ns_per_op": math.nan}
+    samples = pd.DataFrame(rows)
+    samples.attrs = {"baseline": "hakmem", "loops": {"hakmem": None, "mimalloc": None}}
+    monkeypatch.setattr(ab, "compare", lambda *_, **__: samples)
+    assert cli.main(["ab", "--sides", "hakmem", "mimalloc", "--", "true"]) == 0
+    assert capsys.readouterr().err == "1 runs of mimalloc failed: quick ended with SIGABRT\n"
+
+
 @pytest.mark.parametrize("short", [1, 12])
 def test_runs_too_short_for_a_peak_are_named(short, monkeypatch, capsys):
     run = {"case": "quick", "load1": 0.0, "status": "ok", "error": "", "cpu_ns_per_op": 5e6}
