@@ -49,7 +49,8 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
         failures, known = [], set(runner.counting(folder, experiment.timeout_s)["run_id"])
         for block, result in _measured(client, experiment, quick, missing):
             if isinstance(result, Exception):
-                failures.append(f"block {block + 1}: {result}")
+                where = "".join(f" on {host}" for host in getattr(result, "__notes__", ()))
+                failures.append(f"block {block + 1}{where}: {result}")
             else:
                 run_ids |= _keep(folder, known, experiment.timeout_s, *result)
     with contextlib.suppress(SlotError), bench_slot(experiment.name):
@@ -67,8 +68,12 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
 def measure_block(experiment, quick, block):
     """One block on this machine: (rows of its samples, facts by provenance ID). Runs in a dask worker."""
     folder = store.SAMPLES / experiment.name
-    with bench_slot(experiment.name, SLOT_WAIT_S, _tell):
-        run_ids = runner.measure(experiment, quick, _found(experiment), folder, [block]).run_ids
+    try:
+        with bench_slot(experiment.name, SLOT_WAIT_S, _tell):
+            run_ids = runner.measure(experiment, quick, _found(experiment), folder, [block]).run_ids
+    except Exception as error:
+        error.add_note(provenance.host())  # where somebody has to look
+        raise
     rows = store.rows(folder, run_ids)
     facts = {row["provenance"]: folder / f"provenance-{row['provenance']}.json" for row in rows}
     return rows, {identity: store.demand_json(path) for identity, path in facts.items()}

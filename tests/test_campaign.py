@@ -237,6 +237,14 @@ def test_runs_that_had_too_little_time_are_measured_anew_with_more(cluster, tiny
     assert list(ended["run_id"]) == list(short["run_id"]) and set(ended["status"]) == {"ok"}
 
 
+def test_a_block_that_fails_names_its_machine(cluster, tiny, tmp_path):
+    """Its samples have no room there."""
+    (tmp_path / "elsewhere").write_text("a file in the place of the folder")
+    cluster.worker("--resources", "bench=1", host="elsewhere")
+    with pytest.raises(CampaignError, match=r"not measured \(block [12] on elsewhere: .*elsewhere"):
+        campaign.campaign(tiny(), cluster.address(), folder=tmp_path / "kept")
+
+
 def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight():
     """The bench that outlives its killed parent still holds the slot: the next campaign cannot overlap it."""
     code = (
