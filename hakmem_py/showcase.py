@@ -72,7 +72,11 @@ def freeze_tables(name, quick=False):
             print(f"hakmem freeze: {path.stem} was made with {changed}", file=sys.stderr)
         provenance.save(folder, facts)  # first, as above
         store.save_table(folder, path.name, store.read_table(path))
-    named = {kept.facts_file(path) for path in folder.glob("*.parquet")}
+    there = sorted(folder.glob("*.parquet"))
+    if former := [path.stem for path in there if path.name not in {new.name for new in made}]:
+        said = f"{', '.join(former)}: not made anew, the former stay the reference"
+        print(f"hakmem freeze: {said}; delete what {folder} should not keep", file=sys.stderr)
+    named = {kept.facts_file(path) for path in there}
     for path in {*folder.glob("provenance-*")} - named:
         path.unlink()
     _name_machines()

@@ -41,12 +41,14 @@ def test_frozen_tables_are_read_with_index_and_attrs_and_know_where_they_were_ma
     assert "mine_runs" in (store.REFERENCE / "README.md").read_text()
 
 
-def test_what_was_not_made_anew_stays_the_reference():
+def test_what_was_not_made_anew_stays_the_reference_and_is_named(capsys):
     kept.Tables("mine")(["contest", "again"], lambda: (contest(), contest()))
     showcase.freeze_tables("mine_runs")
+    assert "not made anew" not in capsys.readouterr().err
     (store.SAMPLES / "mine_runs" / "again.parquet").unlink()
     kept.Tables("mine")("contest", lambda: contest(3.5))
     showcase.freeze_tables("mine_runs")
+    assert "hakmem freeze: again: not made anew, the former stay the reference" in capsys.readouterr().err
     tables = kept.Tables("mine", reference=True)
     assert tables("contest", nothing).loc["lifo", "ratio"] == 3.5
     assert tables("again", nothing).loc["lifo", "ratio"] == 1.5
