@@ -5,6 +5,8 @@ What takes part stands in `sides`, what is said of all runs in `standings`.
 """
 
 import json
+import os
+import stat
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -53,16 +55,30 @@ def program(*arguments):
         raise AbError(
             f"{found} is linked statically and takes no preloaded library: give a dynamically linked program"
         )
+    if _is_secure(found):
+        raise AbError(f"{found} is set-uid and takes no preloaded library: give a copy of it, which is not")
     return Target((found, *arguments[1:]), False, Path(found).name)
 
 
 def _is_static(path):
     """Whether it is an ELF file that names no loader."""
-    with Path(path).open("rb") as file:
-        if file.read(4) != b"\x7fELF":
-            return False
+    if not _is_elf(path):
+        return False
     said = subprocess.run(["readelf", "-lW", path], capture_output=True, text=True).stdout
     return "LOAD" in said and "INTERP" not in said
+
+
+def _is_secure(path):
+    """Whether it is an ELF file that runs as somebody else: nothing is preloaded there (ld.so(8))."""
+    file = Path(path).stat()
+    user = file.st_mode & stat.S_ISUID and file.st_uid != os.getuid()
+    group = file.st_mode & stat.S_ISGID and file.st_gid != os.getgid()
+    return bool(user or group) and _is_elf(path)
+
+
+def _is_elf(path):
+    with Path(path).open("rb") as file:
+        return file.read(4) == b"\x7fELF"
 
 
 def record(target, chosen, env=(), timeout_s=TIMEOUT_S):

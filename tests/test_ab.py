@@ -5,11 +5,13 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -95,6 +97,16 @@ def test_a_static_program_is_refused(tmp_path):
     if subprocess.run(["gcc", "-static", source, "-o", program], capture_output=True).returncode:
         pytest.skip("no static C library")
     with pytest.raises(ab.AbError, match="statically"):
+        ab.program(str(program))
+
+
+def test_a_program_that_runs_as_somebody_else_is_refused(tmp_path, monkeypatch):
+    """The loader would preload nothing, and every side be the same."""
+    program = Path(shutil.copy(shutil.which("true"), tmp_path))
+    program.chmod(0o4755)
+    ab.program(str(program))  # its owner's, it stays as it is
+    monkeypatch.setattr(os, "getuid", lambda: program.stat().st_uid + 1)
+    with pytest.raises(ab.AbError, match="set-uid"):
         ab.program(str(program))
 
 
