@@ -41,7 +41,7 @@ def decide(name, **choice):
 
 
 def add_decide(sub):
-    """`decide`; exit status 1 where something stays undecided."""
+    """`decide`; exit status 1 where something stays undecided, or a case without a pair."""
     sub.add_argument("experiment", help="name of a spec in data/specs, or path of one, that fixes its looks")
     sub.set_defaults(run=_decide)
 
@@ -51,7 +51,8 @@ def _decide(args):
     shown = ["case", "allocator", "ratio", "low", "high", "n", "verdict", "needs_n", "status"]
     print(f"{samples.attrs['title']}: should it replace {samples.attrs['baseline']}?")
     print(table[shown].to_string(index=False, float_format=lambda value: f"{value:.4g}"))
-    return 1 if "UNDECIDED" in set(table["verdict"]) else 0
+    lost = runner.tell_failed(samples, table)
+    return 1 if lost or "UNDECIDED" in set(table["verdict"]) else 0
 
 
 def add_calibrate(sub):

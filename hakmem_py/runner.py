@@ -382,12 +382,19 @@ def show(samples):
     """Prints the comparison with the baseline, and every failure; 1 where failures left a case no pair."""
     print(f"{samples.attrs['title']}: {samples.attrs['metric']}, each against {samples.attrs['baseline']}")
     table = stats.compare(samples, correction=samples.attrs["family"])
+    if table.empty:
+        print("no other side was measured, so nothing is compared")
+        return tell_failed(samples, table)
     for shown in (table[SHOWN], stats.geometric_mean(table)):
         print(shown.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     if note := stats.family_note(table):
         print(note)
-    for error, count in samples.loc[samples["status"] != "ok", "error"].value_counts().items():
-        print(f"{count} runs failed: {error}", file=sys.stderr)
+    return tell_failed(samples, table)
+
+
+def tell_failed(samples, table):
+    """Names every failure on stderr; 1 where failures left a case of the comparison no pair."""
+    store.tell_errors(samples)
     failed = set(samples.loc[~samples["status"].isin(["ok", "missing"]), "case"])
     lost = sorted(failed - set(table.loc[table["verdict"] != stats.NOT_MEASURED, "case"]))
     if lost:

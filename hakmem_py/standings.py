@@ -7,7 +7,7 @@ A side that learns must have learned something: its decisions are counted in its
 import sys
 from math import ceil
 
-from . import native, stats
+from . import native, stats, store
 from .sides import EQUIVALENT, METRICS, AbError
 
 FIRINGS = 100  # decisions of a loop inside the measured interval, below which nothing was learned
@@ -101,8 +101,6 @@ def show(target, samples, args, memory=("peak_rss_mb", "cached_kb")):
     print(shown.to_string(index=False, float_format="{:.4g}".format, na_rep="-"))
     if note := stats.family_note(table):
         print(note)
-    failed = samples[samples["status"] != "ok"].value_counts(["allocator", "error"])
-    for (label, error), times in failed.items():
-        print(f"{times} runs of {label} failed: {error}", file=sys.stderr)
+    store.tell_errors(samples)
     if short.any():
         print(f"{short.sum()} runs {unseen}", file=sys.stderr)

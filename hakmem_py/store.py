@@ -154,6 +154,13 @@ def rows(folder, run_ids):
     return list({row["run_id"]: row for row in kept}.values())
 
 
+def tell_errors(samples):
+    """Names on stderr the sides whose runs failed, and why."""
+    failed = samples[samples["status"] != "ok"].value_counts(["allocator", "error"])
+    for (label, error), count in failed.items():
+        print(f"{count} runs of {label} failed: {error}", file=sys.stderr)
+
+
 def mishaps(samples):
     """Whether each run was killed from outside, or its clock jumped: it is measured anew."""
     texts = samples["error"].dropna().unique()

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hakmem_py import calibration, provenance, ruler, runner, spec, stats, store
+from hakmem_py import calibration, cli, provenance, ruler, runner, spec, stats, store
 
 
 def samples(blocks=3600, slow=0.01, noise=0.02, bias=0.0, drift=0.0):
@@ -172,12 +172,14 @@ def test_a_calibration_that_another_version_wrote_is_named_and_replaced(good, tm
     assert stats.calibration_note().startswith("Calibrated:")
 
 
-def test_deciding_stops_at_the_first_look_that_decides(tmp_path, monkeypatch):
+def test_deciding_stops_at_the_first_look_that_decides(tmp_path, monkeypatch, capsys):
     asked, frame = [], samples(80, slow=0.1).assign(case="x", error="")
 
     def ensure(name, quick, blocks):
         asked.append(blocks)
-        return frame[frame["block"] < blocks].pipe(lambda part: part.attrs.update(baseline="same") or part)
+        part = frame[frame["block"] < blocks]
+        part.attrs = {"baseline": "same", "title": "Mine"}
+        return part
 
     monkeypatch.setattr(ruler.runner, "ensure", ensure)
     file = tmp_path / "02_mine.toml"
@@ -185,6 +187,10 @@ def test_deciding_stops_at_the_first_look_that_decides(tmp_path, monkeypatch):
     file.write_text(text.replace("seed = 42", "seed = 42\nlooks = [10, 40, 80]"))
     _, table = ruler.decide(str(file))
     assert asked[:2] == [10, 40] and table.set_index("allocator").loc["slow", "verdict"] == "NO-GO"
+    frame.loc[frame["allocator"] != "same", ["status", "error"]] = "error", "bench: no room"
+    assert cli.main(["decide", str(file)]) == 1
+    said = capsys.readouterr().err
+    assert "10 runs of slow failed: bench: no room\n" in said and "no pair of runs of x succeeded" in said
     file.write_text(text)
     with pytest.raises(spec.SpecError, match="fixes no looks"):
         ruler.decide(str(file))

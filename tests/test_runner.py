@@ -112,6 +112,8 @@ def test_the_family_of_a_spec_corrects_what_is_shown(capsys):
         samples.attrs = {"title": "T", "metric": "cpu_ns_per_op", "baseline": "old", "family": family}
         assert runner.show(samples) == 0
         assert capsys.readouterr().out.count(" GO ") == words
+    assert runner.show(samples[samples["allocator"] == "old"]) == 0
+    assert capsys.readouterr().out.endswith("\nno other side was measured, so nothing is compared\n")
 
 
 def test_a_rival_of_another_version_is_named_and_not_mixed_in(tiny, tmp_path, monkeypatch, capfd):

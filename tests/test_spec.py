@@ -119,7 +119,15 @@ def test_narrowing_keeps_the_baseline_and_the_order_within_a_case(tiny):
 
 
 @pytest.mark.parametrize(
-    "choice", [{"sizes": [17]}, {"allocators": ["glibc"]}, {"workloads": []}, {"blocks": 0}, {"blocks": "3"}]
+    "choice",
+    [
+        {"sizes": [17]},
+        {"allocators": ["glibc"]},
+        {"allocators": ["system"]},
+        {"workloads": []},
+        {"blocks": 0},
+        {"blocks": "3"},
+    ],
 )
 def test_narrowing_to_what_is_not_there_is_refused(tiny, choice):
     with pytest.raises(SpecError):
