@@ -110,9 +110,11 @@ static void superslab_bare(const struct span *slab, bool bare)
     }
 }
 
-/* Superslabs in a row that were found filled when half of them was taken, up to HUGE_LOOKS; and how many got huge pages
- * on the strength of that since the last look. */
+/* Looks in a row that found a superslab filled, up to HUGE_LOOKS; how many got huge pages on the strength of that since
+ * the last one; and what that one looked at, if it was not filled yet. For where slabs of many sizes fill at a time,
+ * those last taken are hardly begun, and only the next look tells. */
 static uint32_t looks_filled, looks_due;
+static void *looks_early;
 
 /* Does a new superslab get huge pages? Only in a heap of some size, half of which was touched: where many threads carve
  * a slab each of many classes, or blocks are longer than what the program uses of them, what is never touched would be
@@ -146,8 +148,10 @@ static NOINLINE void superslab_collapse(struct superslab *superslab)
     void *region = (void *)superslab_address(superslab);
     bool filled = os_dense(region, SUPERSLAB_LARGE / 2, HUGE_HALF);
     lock_take(&arena_lock);
-    looks_filled = filled ? (uint32_t)size_min(looks_filled + 1, HUGE_LOOKS) : 0;
+    bool late = looks_early != NULL && os_dense(looks_early, SUPERSLAB_LARGE / 2, HUGE_HALF);
+    looks_filled = filled || late ? (uint32_t)size_min(looks_filled + 1, HUGE_LOOKS) : 0;
     looks_due = 0;
+    looks_early = filled ? NULL : region;
     bool whole = filled && superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
     superslab->huge |= whole;
     if (whole) os_huge(region, SUPERSLAB_LARGE, true);

@@ -234,6 +234,19 @@ PROMISE(filled_small_blocks_cost_few_faults_whatever_their_size) {
     }
 }
 
+PROMISE(filled_small_blocks_cost_few_faults_if_their_sizes_are_mixed) {
+    enum { ALL = 256 * MIB };
+    if (!huge_pages_come() || !pages_are_moved()) UNTRIED("the kernel gives no huge pages here");
+    long faults = 0;
+    uint32_t random = 1;
+    for (size_t size, bytes = 0; bytes < ALL; bytes += size) {
+        random = random * 1103515245 + 12345;
+        size = 4 * KIB + (random >> 8) % (28 * KIB);
+        faults += faults_of_filling(malloc(size), size);
+    }
+    HOLDS(faults < ALL / 4096 / 3);
+}
+
 PROMISE(many_barely_touched_blocks_stay_small) {
     enum { BLOCKS = 400 };
     long before = resident_bytes();
