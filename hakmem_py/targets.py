@@ -56,7 +56,7 @@ def program(*arguments):
             f"{found} is linked statically and takes no preloaded library: give a dynamically linked program"
         )
     if _is_secure(found):
-        raise AbError(f"{found} is set-uid and takes no preloaded library: give a copy of it, which is not")
+        raise AbError(f"{found} is set-uid or has capabilities and takes no preloaded library: give a copy")
     return Target((found, *arguments[1:]), False, Path(found).name)
 
 
@@ -69,11 +69,19 @@ def _is_static(path):
 
 
 def _is_secure(path):
-    """Whether it is an ELF file that runs as somebody else: nothing is preloaded there (ld.so(8))."""
+    """Whether it is an ELF file that may more than its caller: nothing is preloaded there (ld.so(8))."""
     file = Path(path).stat()
     user = file.st_mode & stat.S_ISUID and file.st_uid != os.getuid()
     group = file.st_mode & stat.S_ISGID and file.st_gid != os.getgid()
-    return bool(user or group) and _is_elf(path)
+    return bool(user or group or _adds_capabilities(path)) and _is_elf(path)
+
+
+def _adds_capabilities(path):
+    """Whether setcap has given it some that its caller, unless it is root, lacks."""
+    try:
+        return os.getuid() != 0 and "security.capability" in os.listxattr(path)
+    except OSError:  # a file system that keeps none
+        return False
 
 
 def _is_elf(path):

@@ -100,9 +100,16 @@ def test_a_static_program_is_refused(tmp_path):
         ab.program(str(program))
 
 
-def test_a_program_that_runs_as_somebody_else_is_refused(tmp_path, monkeypatch):
+def test_a_program_that_may_more_than_its_caller_is_refused(tmp_path, monkeypatch):
     """The loader would preload nothing, and every side be the same."""
     program = Path(shutil.copy(shutil.which("true"), tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listxattr", lambda _: ["security.capability"])
+        patch.setattr(os, "getuid", lambda: 0)
+        ab.program(str(program))  # root has them anyway
+        patch.setattr(os, "getuid", lambda: 1)
+        with pytest.raises(ab.AbError, match="has capabilities"):
+            ab.program(str(program))
     program.chmod(0o4755)
     ab.program(str(program))  # its owner's, it stays as it is
     monkeypatch.setattr(os, "getuid", lambda: program.stat().st_uid + 1)
