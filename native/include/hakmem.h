@@ -510,13 +510,13 @@ static inline void hak_free_inline(void *block)
     if (!hak_bin_put(bin, block, layout, bound)) hak_free(block);
 }
 
-/* The same where the size that was asked for is known, as with C23's free_sized: what is looked up by it need not wait
- * for the block, and is folded away where the compiler knows it. The block's own class is checked all the same, so a
- * wrong size costs time and no more. */
+/* The same where the compiler knows the size that was asked for, as with C23's free_sized: what is looked up by it need
+ * not wait for the block, and is folded away. A size that the program itself has to look up saves nothing. The block's
+ * own class is checked all the same, so a wrong size costs time and no more. */
 static inline void hak_free_sized_inline(void *block, size_t size)
 {
     if (__builtin_expect(size > HAK_INLINE_MAX, 0)) {
-        hak_free(block);
+        hak_free_inline(block);
         return;
     }
     uint32_t bound = hak_bound_of(block);
