@@ -10,7 +10,8 @@
 #include "hakmem.h"
 #endif
 
-/* All verbs are told sizes, which the floor's free needs and an inlined one makes use of. 0: not known here. */
+/* All verbs are told sizes, which the floor's free needs. An inlined one makes use of those that the compiler knows; 0
+ * is none. */
 INLINE void *take(enum backend on, size_t size)
 {
     if (on == ON_FLOOR) return floor_malloc(size);
@@ -24,7 +25,8 @@ INLINE void give(enum backend on, void *block, size_t size)
 {
     if (on == ON_FLOOR) return floor_free(block, size);
 #ifdef HAK_BENCH_DIRECT
-    if (on == ON_DIRECT) return size ? hak_free_sized_inline(block, size) : hak_free_inline(block);
+    if (on == ON_DIRECT)
+        return __builtin_constant_p(size) && size ? hak_free_sized_inline(block, size) : hak_free_inline(block);
 #endif
     free(block);
 }
