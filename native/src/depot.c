@@ -308,8 +308,7 @@ static COLD void depots_relieve(size_t *relieved, size_t has, size_t bytes)
 }
 
 /* Before blocks come from slabs; for each number of superslabs once while they have free units and once when they have
- * none: relieves depots that hold much, or whose few blocks may hold back many slabs. Before a new superslab, kept runs
- * are collected, too. */
+ * none: relieves depots that hold much, or whose few blocks may hold back many slabs. */
 static void depots_relieve_slabs(void)
 {
     static size_t relieved;
@@ -319,7 +318,6 @@ static void depots_relieve_slabs(void)
     if (UNLIKELY(PEEK(relieved) != has) &&
         (depots_hold(size_max(bytes / 16, SUPERSLAB_SMALL)) || returned > size_max(bytes / 4, SUPERSLAB_SMALL)))
         depots_relieve(&relieved, has, 0);
-    if (UNLIKELY(PEEK(superslabs_free) == NULL)) runs_relieve();
 }
 
 static size_t runs_relieved; /* units of runs out at the last relief for their sake, or the last round of tidying */

@@ -213,11 +213,18 @@ static void slabs_count(struct class_slabs *slabs, int32_t more, int32_t returne
     lock_drop(&slabs->lock);
 }
 
-/* A fresh slab of the class for a part; NULL where memory ends. */
+/* A fresh slab of the class for a part; NULL where memory ends. Before a new superslab is taken for it, runs that
+ * threads keep go to the arena, which may then serve. */
 static struct span *slab_new(unsigned class, uint32_t part)
 {
     bool marked = class < TINY_CLASSES;
+    unsigned at;
     lock_take(&arena_lock);
+    if (superslab_first(classes[class].slab_units, &at) == NULL) {
+        lock_drop(&arena_lock);
+        runs_relieve();
+        lock_take(&arena_lock);
+    }
     uint64_t *words = marked ? marks_take() : NULL;
     struct span *slab = words != NULL || !marked ? superslab_take(classes[class].slab_units) : NULL;
     struct superslab *halved = slab != NULL ? superslab_halved(slab) : NULL;

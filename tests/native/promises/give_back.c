@@ -99,6 +99,21 @@ PROMISE(buffers_that_grow_leave_little_behind) {
     for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
 }
 
+/* Free places of 64 KiB between slabs serve no slab of 128 KiB: what longer blocks left has to. */
+PROMISE(what_blocks_above_32_kib_left_serves_shorter_ones) {
+    enum { SMALL = 8 * MIB / KIB, LIVE = 64 * MIB, LONG = 60000, SHORT = 27000 };
+    static char *small[SMALL];
+    for (size_t i = 0; i < SMALL; i++) small[i] = memset(malloc(KIB), 1, KIB);
+    for (size_t i = 0; i < SMALL; i++)
+        if ((uintptr_t)small[i] / (64 * KIB) % 2 == 0) free(small[i]);
+    malloc_trim(0);
+    long before = resident_bytes();
+    for (size_t i = 0; i < LIVE / LONG; i++) blocks[i] = memset(malloc(LONG), 1, LONG);
+    for (size_t i = 0; i < LIVE / LONG; i++) free(blocks[i]);
+    for (size_t i = 0; i < LIVE / SHORT; i++) blocks[i] = memset(malloc(SHORT), 1, SHORT);
+    HOLDS(resident_bytes() - before < LIVE + LIVE / 2);
+}
+
 static void frame(size_t size) { free(memset(malloc(size), 1, size)); }
 
 /* From the threshold on blocks go back when they are freed; but where one comes after the other, none is faulted in
