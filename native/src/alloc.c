@@ -467,7 +467,7 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
     if (there && !grows && window && PEEK(run->touched) > GROWTH_UNITS && giant_goes(os_tick_ns()))
         window_fit(heap, run);
     if (there && window && size > GROWN_SMALL) heap->grows_long = true; /* who frees it may be another thread */
-    if (there && !grows) helper_consider();
+    if (moved != NULL || !grows) helper_consider();
     helper_offer();
     stat_add(heap, STAT_growths, there && grows);
     return there ? (void *)run_block(run) : moved;

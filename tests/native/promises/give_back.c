@@ -116,6 +116,15 @@ PROMISE(what_blocks_above_32_kib_left_serves_shorter_ones) {
 
 static void frame(size_t size) { free(memset(malloc(size), 1, size)); }
 
+/* A thread keeps the runs that blocks leave when they grow, until it rests. */
+PROMISE(what_blocks_left_when_they_grew_goes_back) {
+    enum { COUNT = 1000, HAD = 100000, HAS = 170000 };
+    long before = resident_bytes();
+    for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = malloc(HAD), 1, HAD);
+    for (size_t i = 0; i < COUNT; i++) blocks[i] = realloc(blocks[i], HAS);
+    expect_at_most(before + COUNT * (HAD + HAD / 2));
+}
+
 /* From the threshold on blocks go back when they are freed; but where one comes after the other, none is faulted in
  * anew. */
 PROMISE(large_blocks_that_come_and_go_keep_their_pages_for_a_while) {
