@@ -330,6 +330,21 @@ def test_a_shell_with_a_getenv_of_its_own_is_recorded(tmp_path):
     assert status == 0 and len(traces) == 4
 
 
+def test_a_program_that_is_linked_to_another_allocator_is_recorded(bench, tmp_path):
+    """redis-server asks jemalloc for the room of a block, which only the allocator that made it can tell."""
+    library, program = tmp_path / "libother.so", tmp_path / "asks"
+    other = "#include <stdlib.h>\nsize_t malloc_usable_size(void *block) { abort(); }"
+    asks = (
+        "#include <malloc.h>\n#include <stdlib.h>\nint main(void) { void *large = malloc(1 << 20);"
+        "return malloc_usable_size(large) < 1 << 20 || malloc_usable_size(malloc(1000)) != 1000"
+        " || malloc_usable_size(NULL); }"
+    )
+    for code, *how in ((other, "-fPIC", "-shared", "-o", library), (asks, "-o", program, library)):
+        subprocess.run(["gcc", "-xc", "-", "-xnone", *how], input=code, text=True, check=True)
+    status, traces = trace.record([str(program)], tmp_path / "traces")
+    assert status == 0 and traces[0].records == 2
+
+
 def recording(folder, hears, *program, **how):
     """`hakmem trace -- PROGRAM`, once the program has said that it is up."""
     words = ["-m", "hakmem_py", "trace", "--out", folder, "--", *program]

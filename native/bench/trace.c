@@ -30,7 +30,6 @@ void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 void __libc_free(void *);
-size_t malloc_usable_size(void *);
 
 enum { WINDOW_RECORDS = 16384, PATH_BYTES = 3000, NOT_OPEN = 0, OPENING, OPEN, REFUSED };
 static const uint64_t DEFAULT_RECORDS = 1 << 26; /* 1 GiB */
@@ -211,6 +210,13 @@ EXPORT void free(void *block)
 {
     noted(GIVE, block, 0, 0);
     __libc_free(block);
+}
+
+/* glibc exports its own under no other name, and a program may be linked to an allocator that would answer in its
+ * place. The chunk's size stands before the block; the lowest three bits are flags. */
+EXPORT size_t malloc_usable_size(void *block)
+{
+    return block ? (((size_t *)block)[-1] & ~(size_t)7) - ((((size_t *)block)[-1] & 2) ? 16 : 8) : 0;
 }
 
 EXPORT void *realloc(void *block, size_t size)
