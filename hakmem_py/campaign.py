@@ -48,6 +48,8 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
         missing, run_ids = _missing(experiment, quick, hosts, folder)
         failures, known = [], set(runner.counting(folder, experiment.timeout_s)["run_id"])
         for block, result in _measured(client, experiment, quick, missing):
+            if isinstance(result, CampaignError):  # that machine would fail every other block, too
+                raise result
             if isinstance(result, Exception):
                 where = "".join(f" on {host}" for host in getattr(result, "__notes__", ()))
                 failures.append(f"block {block + 1}{where}: {result}")
@@ -65,8 +67,12 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
 # ---------------------------------------------------------------- on a worker
 
 
-def measure_block(experiment, quick, block):
-    """One block on this machine: (rows of its samples, facts by provenance ID). Runs in a dask worker."""
+def measure_block(experiment, quick, block, sources):
+    """One block on this machine: (rows of its samples, facts by provenance ID). Runs in a dask worker.
+
+    sources: the hash of those that the campaign measures. This worker may have come after it began.
+    """
+    _expect_same(provenance.host(), build.source_hash(), sources)
     folder = store.SAMPLES / experiment.name
     try:
         with bench_slot(experiment.name, SLOT_WAIT_S, _tell):
@@ -77,6 +83,13 @@ def measure_block(experiment, quick, block):
     rows = store.rows(folder, run_ids)
     facts = {row["provenance"]: folder / f"provenance-{row['provenance']}.json" for row in rows}
     return rows, {identity: store.demand_json(path) for identity, path in facts.items()}
+
+
+def _expect_same(host, sources, wanted):
+    if sources != wanted:
+        raise CampaignError(
+            f"host {host} has other native sources than this clone: bring both to one commit; {KEPT}"
+        )
 
 
 def _tell(text):
@@ -156,10 +169,7 @@ def _contenders(client, experiment):
             raise CampaignError(f"worker {address}: {error}; {cure}")
     here = build.source_hash()
     for host, sources, _ in answers.values():
-        if sources != here:
-            raise CampaignError(
-                f"host {host} has other native sources than this clone: bring both to one commit"
-            )
+        _expect_same(host, sources, here)
     return {host: contenders for host, _, contenders in answers.values()}
 
 
@@ -184,11 +194,10 @@ def _measured(client, experiment, quick, blocks):
 
     A task is released once its result is here; else the cluster would repeat it when its worker dies.
     """
+    how = {"resources": {"bench": 1}, "retries": RETRIES, "pure": False}
+    sources = build.source_hash()
     tasks = {
-        client.submit(
-            measure_block, experiment, quick, block, resources={"bench": 1}, retries=RETRIES, pure=False
-        ): block
-        for block in blocks
+        client.submit(measure_block, experiment, quick, block, sources, **how): block for block in blocks
     }
     progress = Progress(experiment.name, len(tasks), "blocks")
     try:

@@ -245,6 +245,22 @@ def test_a_block_that_fails_names_its_machine(cluster, tiny, tmp_path):
         campaign.campaign(tiny(), cluster.address(), folder=tmp_path / "kept")
 
 
+def test_a_worker_that_gets_other_sources_meanwhile_measures_nothing(cluster, tiny, tmp_path, monkeypatch):
+    """As does one with others that comes after the campaign has asked who is there."""
+    preload, changed = tmp_path / "preload.py", tmp_path / "changed"
+    preload.write_text(
+        preload.read_text() + "from hakmem_py import build\n"
+        "build.source_hash = lambda *of, found=build.source_hash: "
+        f"found(*of) + 'x' * Path({str(changed)!r}).exists()\n"
+    )
+    cluster.worker("--resources", "bench=1", host="late")
+    asked = campaign._contenders
+    monkeypatch.setattr(campaign, "_contenders", lambda *of: (asked(*of), changed.touch())[0])
+    with pytest.raises(CampaignError, match=r"^host late has other native sources than this clone"):
+        campaign.campaign(tiny(), cluster.address(), folder=tmp_path / "kept")
+    assert not len(store.load(tmp_path / "kept"))
+
+
 def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight():
     """The bench that outlives its killed parent still holds the slot: the next campaign cannot overlap it."""
     code = (
