@@ -57,7 +57,8 @@ def record(command, folder, records=RECORDS, env=(), patient=True, **streams):
     find_program(command[0])
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: choose a folder for the traces with --out")
-    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # as where the clone, in which it is by default, is another user's
+        folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise ValueError(f"{folder} cannot be written: choose another folder with --out")
     taken = ValueError(f"another trace is recorded in {folder}: choose another folder with --out")

@@ -392,6 +392,12 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_program_runs(tmp_pat
         trace.record([sys.executable, "-c", "open('ran', 'w')"], tmp_path)
 
 
+def test_a_folder_that_cannot_be_made_is_told_like_one_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="cannot be written: choose another folder with --out"):
+        trace.record(["true"], tmp_path / "file" / "traces")
+
+
 def test_a_process_without_address_space_for_its_trace_costs_no_other_its_own(tmp_path, capfd):
     status, traces = trace.record(["bash", "-c", "ulimit -v 500000; cat /dev/null; true"], tmp_path)
     assert status == 0 and [one.program for one in traces] == ["bash"]
