@@ -7,7 +7,6 @@ What takes part stands in `sides`, what is said of all runs in `standings`.
 import json
 import os
 import stat
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from statistics import geometric_mean
 import pandas as pd
 
 from . import ace, build, native, peers, preloaded, trace, worker
+from .commands import call
 from .sides import EQUIVALENT, METRICS, AbError
 from .spec import TRACE_SHAPE, TRACE_SUFFIX
 
@@ -64,7 +64,7 @@ def _is_static(path):
     """Whether it is an ELF file that names no loader."""
     if not _is_elf(path):
         return False
-    said = subprocess.run(["readelf", "-lW", path], capture_output=True, text=True).stdout
+    said = call(["readelf", "-lW", path])
     return "LOAD" in said and "INTERP" not in said
 
 

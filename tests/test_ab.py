@@ -19,6 +19,7 @@ import processes
 import pytest
 
 from hakmem_py import ab, blocks, ceiling, cli, peers, preloaded, slot, targets, turns, worker
+from hakmem_py.commands import BuildError
 from hakmem_py.progress import Progress
 
 AB = ["ab", "--workload", "bursts", "--blocks", "6", "--sides", "off", "on", "fixed:64"]
@@ -89,6 +90,12 @@ def test_a_history_that_cannot_be_written_is_no_result(program, monkeypatch):
     row, _ = ab.record(target, ab.side("on"), {"HAKMEM_ACE_FAST_INTERVAL_MS": "1"})
     said = "ACE's history cannot be written to /dev: make room there, or set TMPDIR to another folder"
     assert (row["status"], row["error"]) == ("error", said)
+
+
+def test_without_the_tool_that_looks_into_programs_its_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match=r"^readelf is missing, .*: sudo apt install gcc"):
+        ab.program("/bin/true")
 
 
 def test_a_static_program_is_refused(tmp_path):
