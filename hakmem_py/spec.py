@@ -292,7 +292,7 @@ def narrow(experiment, blocks=None, sizes=None, allocators=None, workloads=None,
     if allocators is not None:
         _known(allocators, [a.label for a in sides], "allocators")
         sides = tuple(a for a in sides if a.label in {*allocators, experiment.baseline})
-        if len(sides) < 2:
+        if len(sides) < 2 <= len(experiment.allocators):
             raise SpecError(f"allocators = {list(allocators)!r}: name one to compare with {sides[0].label}")
     elif quick:
         sides = tuple(a for a in sides if a.quick or a.label == experiment.baseline)

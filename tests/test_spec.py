@@ -116,6 +116,8 @@ def test_narrowing_keeps_the_baseline_and_the_order_within_a_case(tiny):
     assert [side.label for side in some.allocators] == ["system", "floor"]
     whole = [r.allocator.label for r in schedule(experiment, 0, True) if r.case.size == 64]
     assert [r.allocator.label for r in schedule(some, 0, True)] == whole
+    alone = load_spec("06_stack")  # compares cases
+    assert narrow(alone, allocators=["pool"]) == alone
 
 
 @pytest.mark.parametrize(
