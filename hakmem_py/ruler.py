@@ -27,11 +27,13 @@ def decide(name, **choice):
     """(samples, table) of an experiment, measured from look to look until all verdicts are in.
 
     The looks are those of its specification, and the last one ends it: what is undecided then stays so.
-    Raises SpecError where it fixes no looks.
+    Raises SpecError where it fixes no looks, or has one side only.
     """
     experiment = load_spec(name)
     if not experiment.looks:
         raise SpecError(f"{experiment.name}: fixes no looks; add looks = [25, 100, 400] to [experiment]")
+    if len(experiment.allocators) < 2:
+        raise SpecError(f"{experiment.name}: has one side, so nothing to decide; add an [[allocator]]")
     for blocks in experiment.looks:
         samples = runner.ensure(name, quick=False, blocks=blocks, **choice)
         table = stats.compare(samples, looks=experiment.looks)

@@ -194,3 +194,7 @@ def test_deciding_stops_at_the_first_look_that_decides(tmp_path, monkeypatch, ca
     file.write_text(text)
     with pytest.raises(spec.SpecError, match="fixes no looks"):
         ruler.decide(str(file))
+    alone = (spec.SPECS / "06_stack.toml").read_text()
+    file.write_text(alone.replace("06_stack", "02_mine").replace("seed = 42", "seed = 42\nlooks = [10, 40]"))
+    with pytest.raises(spec.SpecError, match="has one side"):
+        ruler.decide(str(file))
