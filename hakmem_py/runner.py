@@ -393,10 +393,15 @@ def show(samples):
 
 
 def tell_failed(samples, table):
-    """Names every failure on stderr; 1 where failures left a case of the comparison no pair."""
+    """Names every failure on stderr; 1 where failures left a case of the comparison no pair.
+
+    Where there is one side only, runs count as pairs.
+    """
     store.tell_errors(samples)
     failed = set(samples.loc[~samples["status"].isin(["ok", "missing"]), "case"])
-    lost = sorted(failed - set(table.loc[table["verdict"] != stats.NOT_MEASURED, "case"]))
+    paired = table["verdict"] != stats.NOT_MEASURED
+    kept = table[paired] if len(table) else samples[samples["status"] == "ok"]
+    lost = sorted(failed - set(kept["case"]))
     if lost:
         print(f"hakmem: no pair of runs of {', '.join(lost)} succeeded", file=sys.stderr)
     return 1 if lost else 0

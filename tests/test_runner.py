@@ -112,8 +112,23 @@ def test_the_family_of_a_spec_corrects_what_is_shown(capsys):
         samples.attrs = {"title": "T", "metric": "cpu_ns_per_op", "baseline": "old", "family": family}
         assert runner.show(samples) == 0
         assert capsys.readouterr().out.count(" GO ") == words
-    assert runner.show(samples[samples["allocator"] == "old"]) == 0
-    assert capsys.readouterr().out.endswith("\nno other side was measured, so nothing is compared\n")
+
+
+def test_one_side_alone_is_told_as_such_and_fails_where_no_run_of_a_case_succeeded(capsys):
+    run = {"allocator": "old", "load1": 0.0, "cpu_ns_per_op": 10.0, "error": ""}
+    samples = pd.DataFrame([run | {"case": "w", "block": block, "status": "ok"} for block in range(6)])
+    samples.attrs = {"title": "T", "metric": "cpu_ns_per_op", "baseline": "old", "family": "holm"}
+    lost = "hakmem: no pair of runs of w succeeded\n"
+    for failed, said in (
+        (0, ""),
+        (1, "1 runs of old failed: boom\n"),
+        (6, "6 runs of old failed: boom\n" + lost),
+    ):
+        samples.loc[: failed - 1, ["status", "error"]] = "error", "boom"
+        assert runner.show(samples) == (failed == 6)
+        told = capsys.readouterr()
+        assert told.out.endswith("\nno other side was measured, so nothing is compared\n")
+        assert told.err == said
 
 
 def test_a_rival_of_another_version_is_named_and_not_mixed_in(tiny, tmp_path, monkeypatch, capfd):
