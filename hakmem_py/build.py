@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import sysconfig
 import tempfile
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import ROOT
-from .commands import BuildError, call, side_by_side, workers
+from .commands import BuildError, call, compiler, side_by_side, workers
 from .spec import load_spec
 
 NATIVE = ROOT / "native"
@@ -213,11 +212,6 @@ def source_files(native=NATIVE):
             f"no sources in {native}: the native library is built from a clone of the repository"
         )
     return sorted(files)
-
-
-def compiler():
-    """The compiler's command; CC chooses another (conda's environments set it)."""
-    return shlex.split(os.environ.get("CC", "")) or ["gcc"]
 
 
 def _compiler_says():

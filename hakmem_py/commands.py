@@ -43,6 +43,15 @@ def side_by_side(pool, function, items):
     return [future.result() for future in futures]
 
 
+def compiler():
+    """The compiler's command; CC chooses another (conda's environments set it)."""
+    chosen = os.environ.get("CC", "")
+    try:
+        return shlex.split(chosen) or ["gcc"]
+    except ValueError as error:  # a quotation without end
+        raise BuildError(f"CC={chosen}: {error}") from None
+
+
 def call(command, folder=None, env=None):
     """What a command prints. Raises BuildError where it fails, is missing, or the build was given up."""
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "process_group": 0}

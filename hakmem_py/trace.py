@@ -14,7 +14,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from .build import BUILDS, NATIVE, BuildError, build, compiler, compiler_version, expect_preloadable
+from .build import BUILDS, NATIVE, BuildError, build, compiler_version, expect_preloadable
+from .commands import compiler
 from .slot import alone_in
 from .spec import TRACE_SUFFIX
 from .stops import await_end, held_back

@@ -280,6 +280,12 @@ def test_a_compiler_that_cannot_be_had_is_named_with_what_asks_for_it(command, m
     build.compiler_version.cache_clear()
 
 
+def test_a_choice_of_compiler_that_cannot_be_read_is_named(monkeypatch):
+    monkeypatch.setenv("CC", 'gcc "-O2')
+    with pytest.raises(BuildError, match=r'^CC=gcc "-O2: No closing quotation$'):
+        commands.compiler()
+
+
 def test_without_gcc_its_package_is_named(monkeypatch):
     monkeypatch.setenv("CC", " ")
     monkeypatch.setenv("PATH", "")
