@@ -15,11 +15,11 @@ static void each_lock(void (*verb)(struct lock *))
     ace_each_lock(verb);
     verb(&pools.lock);
     verb(&round_lock);
+    verb(&orphan_lock); /* under it slabs are taken, and runs are collected before that */
     verb(&collect_lock);
     verb(&start_lock);
     verb(&heap_lock);
     if (verb == lock_take_out_of_line) parts = fork_parts = parts_count(); /* heap_lock is held, so no part is added */
-    verb(&orphan_lock);
     verb(&guard_lock);
     verb(&trim_lock);
     for (unsigned part = 0; part < parts; part++) {

@@ -175,3 +175,52 @@ PROMISE(long_blocks_are_served_beside_hundreds_of_threads) {
         for (int i = 0; i < SOME; i++) free(some[i]);
     }
 }
+
+/* What a thread asks for once its heap has ended comes from slabs under a lock; before they grow, runs are collected. */
+enum { LATE = 4, LATE_BLOCKS = 100 };
+static _Atomic int late_over;
+static void ask_late(void *unused) {
+    (void)unused;
+    for (int i = 0; i < LATE_BLOCKS; i++) HOLDS(malloc(20000) != NULL);
+}
+
+static void *end_late(void *key) {
+    free(malloc(16));
+    pthread_setspecific(*(pthread_key_t *)key, key);
+    return NULL;
+}
+
+static void *take_and_free_runs(void *size) {
+    char *held[LATE_BLOCKS];
+    while (!late_over) {
+        for (int i = 0; i < LATE_BLOCKS; i++) *(held[i] = malloc((size_t)size)) = 1;
+        for (int i = 0; i < LATE_BLOCKS; i++) free(held[i]);
+    }
+    return NULL;
+}
+
+static void *fork_all_the_time(void *unused) {
+    while (!late_over) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        HOLDS(waitpid(child, NULL, 0) == child);
+    }
+    return unused;
+}
+
+PROMISE(threads_that_ask_for_memory_at_their_end_get_it_while_others_fork) {
+    pthread_key_t key;
+    pthread_t forks, end[LATE], run[LATE];
+    alarm(60);
+    HOLDS(pthread_key_create(&key, ask_late) == 0);
+    for (size_t i = 0; i < LATE; i++)
+        HOLDS(pthread_create(&run[i], NULL, take_and_free_runs, (void *)(100000 + 40000 * i)) == 0);
+    HOLDS(pthread_create(&forks, NULL, fork_all_the_time, NULL) == 0);
+    for (int round = 0; round < 100; round++) {
+        for (int i = 0; i < LATE; i++) HOLDS(pthread_create(&end[i], NULL, end_late, &key) == 0);
+        for (int i = 0; i < LATE; i++) pthread_join(end[i], NULL);
+    }
+    late_over = 1;
+    for (int i = 0; i < LATE; i++) pthread_join(run[i], NULL);
+    pthread_join(forks, NULL);
+}
