@@ -322,18 +322,24 @@ static size_t runs_collect(uint64_t now, bool all)
     return bytes;
 }
 
-/* Before memory for runs or superslabs grows: the runs that threads keep go to the arena, if they are RUN_WORTH more
- * than were left the last time. */
+static size_t runs_left; /* by the last collection before memory grew: bytes that threads kept, or fewer since */
+
+/* Do threads keep enough more than that to be worth another one? */
+static bool runs_are_worth(void)
+{
+    size_t bytes = runs_bytes();
+    if (bytes < PEEK(runs_left)) POKE(runs_left, bytes);
+    return bytes >= PEEK(runs_left) + RUN_WORTH;
+}
+
+/* Before memory for runs or superslabs grows: the runs that threads keep go to the arena, if they are worth it. */
 static void runs_relieve(void)
 {
-    static size_t left;
-    size_t bytes = runs_bytes();
-    if (bytes < PEEK(left)) POKE(left, bytes);
-    if (LIKELY(bytes < PEEK(left) + RUN_WORTH)) return;
+    if (LIKELY(!runs_are_worth())) return;
     lock_take(&collect_lock);
-    if (runs_bytes() >= PEEK(left) + RUN_WORTH) { /* else another thread did it meanwhile */
+    if (runs_are_worth()) { /* else another thread did it meanwhile */
         kept_collect(os_tick_ns(), true);
-        POKE(left, runs_bytes());
+        POKE(runs_left, runs_bytes());
     }
     lock_drop(&collect_lock);
 }

@@ -218,15 +218,18 @@ static void slabs_count(struct class_slabs *slabs, int32_t more, int32_t returne
 static struct span *slab_new(unsigned class, uint32_t part)
 {
     bool marked = class < TINY_CLASSES;
+    uint32_t units = classes[class].slab_units;
     unsigned at;
     lock_take(&arena_lock);
-    if (superslab_first(classes[class].slab_units, &at) == NULL) {
+    struct superslab *first = superslab_first(units, &at);
+    if (first == NULL && runs_are_worth()) { /* else it is not searched for again: there may be very many superslabs */
         lock_drop(&arena_lock);
         runs_relieve();
         lock_take(&arena_lock);
+        first = superslab_first(units, &at);
     }
     uint64_t *words = marked ? marks_take() : NULL;
-    struct span *slab = words != NULL || !marked ? superslab_take(classes[class].slab_units) : NULL;
+    struct span *slab = words != NULL || !marked ? superslab_take(first, at, units) : NULL;
     struct superslab *halved = slab != NULL ? superslab_halved(slab) : NULL;
     if (slab != NULL) slab_begin(slab, class, part, words); /* before observers, who hold the lock, can see it */
     else if (words != NULL) marks_give(words, 0);

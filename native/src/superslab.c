@@ -231,11 +231,9 @@ static struct superslab *superslab_first(uint32_t units, unsigned *at)
     return superslab;
 }
 
-/* Takes units for a slab. The caller holds arena_lock. */
-static struct span *superslab_take(uint32_t units)
+/* Takes units for a slab, at a place that superslab_first found, or in a new superslab. The caller holds arena_lock. */
+static struct span *superslab_take(struct superslab *superslab, unsigned at, uint32_t units)
 {
-    unsigned at;
-    struct superslab *superslab = superslab_first(units, &at);
     if (superslab == NULL) {
         superslab = superslab_new();
         at = 0;
