@@ -58,7 +58,7 @@ def call(command, folder=None, env=None):
     try:
         child = subprocess.Popen(list(map(str, command)), cwd=folder, env=env, **how)
     except (FileNotFoundError, PermissionError):
-        chosen = command[0] in shlex.split(os.environ.get("CC", ""))
+        chosen = command[0] != "gcc" and command[0] in compiler()
         cure = "CC asks for it, name another there" if chosen else "sudo apt install gcc libc6-dev"
         raise BuildError(f"{command[0]} is missing, or not to be executed: {cure}") from None
     with child:

@@ -213,10 +213,13 @@ EXPORT void free(void *block)
 }
 
 /* glibc exports its own under no other name, and a program may be linked to an allocator that would answer in its
- * place. The chunk's size stands before the block; the lowest three bits are flags. */
+ * place. The chunk's size stands before the block; of the flags in its lowest three bits, the second says that the
+ * chunk is a mapping, and so has no next one whose first word is the block's. */
 EXPORT size_t malloc_usable_size(void *block)
 {
-    return block ? (((size_t *)block)[-1] & ~(size_t)7) - ((((size_t *)block)[-1] & 2) ? 16 : 8) : 0;
+    if (!block) return 0;
+    size_t chunk = ((size_t *)block)[-1], words = chunk & 2 ? 2 : 1;
+    return (chunk & ~(size_t)7) - words * sizeof(size_t);
 }
 
 EXPORT void *realloc(void *block, size_t size)
