@@ -8,9 +8,11 @@
  * With HAK_DIRECT the calls are hak_ ones of a hakmem linked in (sanitizer builds), whose knobs are turned all the while
  * where FUZZ_TURNS is set in the environment. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -73,22 +75,33 @@ static _Atomic int stop;
 
 static unsigned refused; /* of 100 */
 
+static atomic_ullong refusals;
+
 #ifndef HAK_DIRECT
-/* The library's own calls come here. */
-static int refuses(void) {
+/* An allocator's own calls come here, whether it asks the kernel itself or by libc's functions. */
+long syscall(long number, ...) {
+    static long (*real)(long, ...);
     static atomic_uint asked;
-    if (refused == 0 || (atomic_fetch_add(&asked, 1) * 2654435761u >> 16) % 100 >= refused) return 0;
+    if (real == NULL) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    va_list rest;
+    va_start(rest, number);
+    long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long);
+    long d = va_arg(rest, long), e = va_arg(rest, long), f = va_arg(rest, long);
+    va_end(rest);
+    int memory = number == SYS_mmap || number == SYS_mprotect || number == SYS_madvise;
+    if (refused == 0 || !memory || (atomic_fetch_add(&asked, 1) * 2654435761u >> 16) % 100 >= refused)
+        return real(number, a, b, c, d, e, f);
+    refusals++;
     errno = ENOMEM;
-    return 1;
+    return -1;
 }
 
 void *mmap(void *hint, size_t bytes, int protection, int flags, int file, off_t offset) {
-    return refuses() ? MAP_FAILED : (void *)syscall(SYS_mmap, hint, bytes, protection, flags, file, offset);
+    return (void *)syscall(SYS_mmap, hint, bytes, (long)protection, (long)flags, (long)file, offset);
 }
 
-int mprotect(void *start, size_t bytes, int protection) {
-    return refuses() ? -1 : (int)syscall(SYS_mprotect, start, bytes, protection);
-}
+int mprotect(void *p, size_t bytes, int protection) { return (int)syscall(SYS_mprotect, p, bytes, (long)protection); }
+int madvise(void *p, size_t bytes, int advice) { return (int)syscall(SYS_madvise, p, bytes, (long)advice); }
 #endif
 
 #define VIOLATION(...) (dprintf(2, "fuzz: " __VA_ARGS__), dprintf(2, "\n"), abort())
@@ -111,7 +124,9 @@ static leaf *leaf_of(uintptr_t address) {
     _Atomic(leaf *) *slot = &leaves[address >> LEAF_SHIFT];
     leaf *found = atomic_load(slot);
     if (found) return found;
-    leaf *fresh = (leaf *)syscall(SYS_mmap, NULL, sizeof(leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    leaf *fresh;
+    do fresh = mmap(NULL, sizeof(leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    while ((void *)fresh == MAP_FAILED && refused != 0);
     if ((void *)fresh == MAP_FAILED) VIOLATION("no memory for the model");
     if (atomic_compare_exchange_strong(slot, &found, fresh)) return fresh;
     munmap(fresh, sizeof(leaf));
@@ -339,6 +354,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < MAILBOXES; i++)
         if (mailboxes[i].block.start) fuzz_free(&mailboxes[i].block);
     if (live_bytes != 0) VIOLATION("%zu bytes left over", (size_t)live_bytes);
-    printf("seed %s: %llu calls, %zu MiB live at most, no violation\n", argv[3], calls, (size_t)live_peak >> 20);
+    printf("seed %s: %llu calls, %llu of the kernel's refused, %zu MiB live at most, no violation\n", argv[3], calls,
+           refusals, (size_t)live_peak >> 20);
     return 0;
 }
