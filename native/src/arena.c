@@ -252,12 +252,13 @@ static bool arena_map(struct arena *arena, size_t goal)
 }
 
 /* Makes the arena writable up to a unit, in steps: they take few calls, and charge little in advance. False where the
- * kernel refuses. Keeps errno: another arena may serve. */
+ * kernel refuses. */
 static bool arena_reach(struct arena *arena, size_t units)
 {
     size_t need = units << UNIT_SHIFT;
     if (need <= arena->writable) return true;
     int saved = errno;
+    errno = 0; /* os_map_at tells why it fails, os_commit does not */
     size_t step = size_min(arena_filled ? UNIT_BYTES : FRONTIER_STEP, size_max(arena->range / 16, ARENA_BYTES_MIN));
     bool there = arena_map(arena, size_min(align_up(need, step), arena->range)) || arena_map(arena, need);
     if (!there && errno == EEXIST) { /* somebody else's mapping: the arena ends here, and later calls need not ask */
@@ -319,10 +320,9 @@ static bool arena_make(struct arena *arena, size_t range, size_t bytes)
     return arena->base != 0;
 }
 
-/* Adds an arena of at least `bytes`, half as long after each refusal; false where none can be had. Keeps errno. */
+/* Adds an arena of at least `bytes`, half as long after each refusal; false where none can be had. */
 static bool arena_add(size_t bytes)
 {
-    int saved = errno;
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
     size_t limit = os_address_space();
     size_t wish = limit == SIZE_MAX ? ARENA_BYTES : align_down(size_min(ARENA_BYTES, limit / 4), SUPERSLAB_LARGE);
@@ -332,7 +332,6 @@ static bool arena_add(size_t bytes)
     bool made = arena_make(&arena, wish = size_max(wish, least), bytes);
     while (!made && wish > least)
         made = arena_make(&arena, wish = align_down(size_max(wish / 2, least), SUPERSLAB_LARGE), bytes);
-    errno = saved;
     if (!made) return false;
     arenas[count] = arena;
     atomic_store_explicit(&arena_count, count + 1, memory_order_release);

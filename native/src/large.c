@@ -55,16 +55,12 @@ static size_t window_open_units(size_t units)
     return open;
 }
 
-/* Makes so many units of a window writable; false where the kernel refuses. Keeps errno: the block may lie elsewhere.
- * The caller holds the window, or it is in no list. */
+/* Makes so many units of a window writable; false where the kernel refuses. The caller holds the window, or it is in no
+ * list. */
 static bool window_open(const struct span *window, size_t units)
 {
     size_t open = window_open_units(units);
-    if (open <= window_open_units(window->touched)) return true;
-    int saved = errno;
-    bool there = os_commit((void *)window->address, open << UNIT_SHIFT);
-    errno = saved;
-    return there;
+    return open <= window_open_units(window->touched) || os_commit((void *)window->address, open << UNIT_SHIFT);
 }
 
 /* Units that a window holds beyond so many, if they are most of what it holds, or very many; else 0. */

@@ -1,7 +1,8 @@
 /* os.c: the kernel. All system calls for memory, files, time and sleep are made here, and those for memory are counted.
  * Only placement (numa.c) and printing (line.c) make their own.
  *
- * Errors: a refusal is a NULL or a false, never a message; alloc.c preserves the caller's errno. */
+ * Errors: a refusal is a NULL or a false, never a message. Calls for memory keep errno: whoever allocates may get what
+ * they asked for all the same. */
 
 #include <fcntl.h>
 #include <link.h>
@@ -20,13 +21,21 @@
 
 static size_t os_page = 4096; /* bytes; read once at start, nothing else is assumed about pages */
 
+#define KEEPING_ERRNO(call)                                                                                            \
+    __extension__({                                                                                                    \
+        int errno_before = errno;                                                                                      \
+        __typeof__(call) result = call;                                                                                \
+        errno = errno_before;                                                                                          \
+        result;                                                                                                        \
+    })
+
 /* The kernel is asked directly, past libc: a library that takes the place of libc's function (libfaketime that of the
  * clock, a tracer that of mmap) may allocate there, while a lock is held here or a magazine is half changed. Only
  * sanitizers must see what is mapped. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define KERNEL(call, ...) call(__VA_ARGS__)
+#define KERNEL(call, ...) KEEPING_ERRNO(call(__VA_ARGS__))
 #else
-#define KERNEL(call, ...) syscall(SYS_##call, __VA_ARGS__)
+#define KERNEL(call, ...) KEEPING_ERRNO(syscall(SYS_##call, __VA_ARGS__))
 #endif
 
 #ifdef __x86_64__
@@ -96,15 +105,11 @@ static uint64_t os_random(void)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* False where the kernel refuses: it has no huge pages, or the memory is locked. Keeps errno, for whoever allocates
- * gets what they asked for all the same. */
+/* False where the kernel refuses: it has no huge pages, or the memory is locked. */
 static bool os_advise(void *p, size_t bytes, int advice)
 {
-    int saved = errno;
     stat_shared(STAT_sys_madvise, 1);
-    bool taken = KERNEL(madvise, p, bytes, advice) == 0;
-    errno = saved;
-    return taken;
+    return KERNEL(madvise, p, bytes, advice) == 0;
 }
 
 static void os_huge(void *p, size_t bytes, bool wanted)
@@ -130,19 +135,18 @@ static void *os_map(size_t bytes) { return os_mmap(NULL, bytes, PROT_READ | PROT
 static void os_unmap(void *p, size_t bytes)
 {
     stat_shared(STAT_sys_munmap, 1);
-    KERNEL(munmap, p, bytes);
+    (void)KERNEL(munmap, p, bytes);
 }
 
 /* Such pages at a given address, where they join the mapping that lies before. The address is only a hint, which is
  * enough: every kernel follows it where it can, and a mapping that came out elsewhere is removed. False where the
- * kernel refuses, with EEXIST where the place is taken. */
+ * kernel refuses, with ENOMEM, or where the place is taken, with EEXIST. */
 static bool os_map_at(void *place, size_t bytes)
 {
     void *p = os_mmap(place, bytes, PROT_READ | PROT_WRITE);
     if (p == place) return true;
-    if (p == NULL) return false;
-    os_unmap(p, bytes);
-    errno = EEXIST;
+    if (p != NULL) os_unmap(p, bytes);
+    errno = p != NULL ? EEXIST : ENOMEM;
     return false;
 }
 
@@ -181,13 +185,11 @@ static bool os_commit(void *p, size_t bytes)
 }
 
 /* Takes access away until os_commit returns it. Space without access does not count as data (RLIMIT_DATA), and mlockall
- * does not fill it. Keeps errno: where the kernel refuses, the space serves all the same. */
+ * does not fill it. Where the kernel refuses, it serves all the same. */
 static void os_forbid(void *p, size_t bytes)
 {
-    int saved = errno;
     stat_shared(STAT_sys_mprotect, 1);
-    KERNEL(mprotect, p, bytes, PROT_NONE);
-    errno = saved;
+    (void)KERNEL(mprotect, p, bytes, PROT_NONE);
 }
 
 /* Gives the pages back to the kernel; the range reads zero when it is next touched. False, with nothing done, where the
@@ -202,14 +204,11 @@ static bool os_purge(void *p, size_t bytes)
     return true;
 }
 
-/* One byte a page, lowest bit: is it resident? False where the kernel does not tell. Keeps errno. */
+/* One byte a page, lowest bit: is it resident? False where the kernel does not tell. */
 static bool os_mincore(void *p, size_t bytes, unsigned char *resident)
 {
-    int saved = errno;
     stat_shared(STAT_sys_mincore, 1);
-    bool told = KERNEL(mincore, p, bytes, resident) == 0;
-    errno = saved;
-    return told;
+    return KERNEL(mincore, p, bytes, resident) == 0;
 }
 
 /* Are at least so many sixteenths of the range's pages resident? Looks at all pages of a range up to 16 MiB, and at 256
@@ -262,10 +261,8 @@ static bool os_has_ended(int32_t thread) { return syscall(SYS_tgkill, getpid(), 
 static size_t os_limit(int resource)
 {
     struct rlimit limit;
-    int saved = errno;
-    bool none = syscall(SYS_prlimit64, 0, resource, NULL, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY;
-    errno = saved;
-    return none ? SIZE_MAX : (size_t)limit.rlim_cur;
+    bool told = KEEPING_ERRNO(syscall(SYS_prlimit64, 0, resource, NULL, &limit)) == 0;
+    return told && limit.rlim_cur != RLIM_INFINITY ? (size_t)limit.rlim_cur : SIZE_MAX;
 }
 
 /* The lower of the process's limits on address space and on data, in bytes; SIZE_MAX without one. */
@@ -376,20 +373,14 @@ static int os_keep_open(int file)
  * errno. */
 static bool os_fences_begin(void)
 {
-    int saved = errno;
-    bool there = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-    errno = saved;
-    return there;
+    return KEEPING_ERRNO(syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0)) == 0;
 }
 
 /* Makes every thread of the process pass a full fence before it returns; false where the kernel refuses. Keeps
  * errno. */
 static bool os_fence_all(void)
 {
-    int saved = errno;
-    bool passed = syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
-    errno = saved;
-    return passed;
+    return KEEPING_ERRNO(syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0)) == 0;
 }
 
 /* --- sleeping ----------------------------------------------------------------------------------------------------- */
@@ -403,9 +394,7 @@ static void os_futex_wake(_Atomic uint32_t *word, int threads)
 static void os_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
 {
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    int saved = errno; /* free may wait for a lock, and keeps errno */
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, ns != 0 ? &t : NULL, 0, 0);
-    errno = saved;
+    (void)KEEPING_ERRNO(syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, ns != 0 ? &t : NULL, 0, 0));
 }
 
 /* While this is not LOCKS_COUNT, the thread waits for no lock and drops none. LOCKS_FORKING: it forks and holds all of

@@ -45,7 +45,6 @@ static NOINLINE void region_collapse(uint32_t runs)
         POKE(waited, before + runs);
         return;
     }
-    int saved = errno;
     lock_take(&arena_lock);
     uintptr_t region = region_next();
     lock_drop(&arena_lock);
@@ -63,5 +62,4 @@ static NOINLINE void region_collapse(uint32_t runs)
     if (!full) regions_full = false;
     regions_moved[at / 64] |= (uint64_t)moved << at % 64;
     lock_drop(&arena_lock);
-    errno = saved;
 }

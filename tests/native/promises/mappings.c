@@ -85,6 +85,7 @@ STEP(refused_mappings_lose_no_block_and_give_none_twice) {
         for (int i = 0; i < 40; i++) free(some[i]);
     }
     refusing = 1;
+    errno = 0;
     for (size_t size = 16; size <= 32 * KIB; size += size < 1 * KIB ? 16 : size < 4 * KIB ? 64 : 1 * KIB) {
         take(many, MANY, size);
         for (int i = 0; i < MANY; i++) {
@@ -93,6 +94,7 @@ STEP(refused_mappings_lose_no_block_and_give_none_twice) {
             take(some, SOME, size);
             for (int j = 0; j < SOME; j++) free(some[j]);
         }
+        HOLDS(errno == 0);
     }
     if (!refused) UNTRIED("this allocator maps nothing short");
 }
