@@ -405,6 +405,17 @@ def test_a_process_without_address_space_for_its_trace_costs_no_other_its_own(tm
     assert "this process is not recorded (fewer --records" in capfd.readouterr().err
 
 
+def test_a_process_that_may_not_write_its_trace_says_why(tmp_path):
+    env = os.environ | {
+        "LC_ALL": "C",
+        "LD_PRELOAD": str(trace.recorder()),
+        "HAKMEM_TRACE_DIR": str(tmp_path / "no"),
+    }
+    done = subprocess.run(["cat", "/dev/null"], env=env, capture_output=True, text=True)
+    says = f"cannot write a trace to {tmp_path}/no: No such file or directory; this process is not recorded\n"
+    assert done.stderr == "libhaktrace: " + says
+
+
 def test_a_full_trace_counts_its_losses_and_says_them(bench, tmp_path, capfd):
     _, traces = trace.record([sys.executable, "-c", "pass"], tmp_path, records=500)
     assert traces[0].records == 500 and traces[0].lost > 0

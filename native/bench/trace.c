@@ -88,7 +88,10 @@ static bool settings_read(void)
     char here[PATH_BYTES / 2] = "";
     if (*folder) return true;
     if (*path != '/' && !getcwd(here, sizeof here)) return false;
-    if (strlen(here) + strlen(path) + 2 > sizeof folder) return false;
+    if (strlen(here) + strlen(path) + 2 > sizeof folder) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
     snprintf(folder, sizeof folder, "%s%s%s", here, *path && *here ? "/" : "", path);
     most_records = *records ? strtoull(records, NULL, 10) : DEFAULT_RECORDS;
     return true;
@@ -143,10 +146,8 @@ static bool session_open(struct session *session)
         if (file >= 0) file_close(file);
         atomic_store(&session->state, state); /* before printing, which may allocate */
         if (state == REFUSED)
-            dprintf(STDERR_FILENO,
-                    "libhaktrace: cannot write a trace to %s, this process is not recorded (fewer --records need less "
-                    "room)\n",
-                    folder);
+            dprintf(STDERR_FILENO, "libhaktrace: cannot write a trace to %s: %m; this process is not recorded%s\n",
+                    folder, file < 0 ? "" : " (fewer --records need less room)");
     }
     while ((state = atomic_load(&session->state)) == OPENING) relax(&spins);
     errno = error;
