@@ -18,7 +18,6 @@ static uint64_t free_bits[2]; /* bit b: bin b is not empty */
 static struct span *dirty_oldest, *dirty_newest;
 static _Atomic size_t dirty_units;                       /* in dirty free spans */
 static _Atomic size_t refused_units;                     /* free ones whose pages the kernel refused when last asked */
-static int refusals_left = REFUSALS_MAX;                 /* refusals in this round until it is no use to ask on */
 static _Atomic size_t fetched_units;                     /* taken by this process since it began */
 static size_t recycled_units;                            /* taken that had been in use before */
 static size_t recycled_due = RECYCLED_MIN >> UNIT_SHIFT; /* value at which regions are looked at */
@@ -487,47 +486,6 @@ static struct span *span_find(int state, uint32_t units, uint32_t alignment)
     return span_cut(best, units, alignment);
 }
 
-static void refused_set(size_t units)
-{
-    lock_take(&arena_lock);
-    atomic_store_explicit(&refused_units, units, memory_order_relaxed);
-    lock_drop(&arena_lock);
-}
-
-/* Accounts for a span that leaves the arena. */
-static struct span *arena_taken(struct span *span, uint32_t units)
-{
-    MUST(span->kind == SPAN_RUN && span->units == units, span->address);
-    span->touched = span->zeroed ? 0 : units;
-    if (!span->zeroed) {
-        POKE(recycled_units, recycled_units + units);
-        refused_reuse(units);
-    }
-    atomic_fetch_add_explicit(&fetched_units, units, memory_order_relaxed);
-    return span;
-}
-
-/* Takes `units` that hold pages already; NULL where there are none. The caller holds arena_lock. */
-static struct span *arena_take_warm(uint32_t units)
-{
-    struct span *span = span_find(DIRTY, units, 1);
-    return span != NULL ? arena_taken(span, units) : NULL;
-}
-
-/* Takes `units` aligned to `alignment` units; warm memory first, then clean, then new. The caller holds arena_lock. */
-static struct span *arena_take(uint32_t units, uint32_t alignment)
-{
-    struct span *span = span_find(DIRTY, units, alignment);
-    if (span == NULL) span = span_find(CLEAN, units, alignment);
-    uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
-    for (uint32_t i = 0; span == NULL && i < count; i++) span = arena_advance(&arenas[i], units, alignment);
-    if (span == NULL && arena_add(((size_t)units + alignment) << UNIT_SHIFT)) {
-        span = arena_advance(&arenas[atomic_load_explicit(&arena_count, memory_order_relaxed) - 1], units, alignment);
-        if (span == NULL) arena_drop();
-    }
-    return span != NULL ? arena_taken(span, units) : NULL;
-}
-
 /* Asks for no huge pages any more in the 2 MiB regions from which pages went back, or the kernel would fill a region
  * again for one small block that stayed. Only in whole regions: the kernel keeps an account of each stretch that
  * differs from its neighbours, and not of many. */
@@ -555,6 +513,19 @@ static void arena_give(struct span *span, uint32_t touched, uint64_t now)
     if (touched != 0) free_insert(arena, span, touched, false, now, dirty_newest);
 }
 
+/* Accounts for a span that leaves the arena; its first `units` were in use before, if they do not read zero. */
+static struct span *arena_taken(struct span *span, uint32_t units)
+{
+    MUST(span->kind == SPAN_RUN && span->units >= units, span->address);
+    span->touched = span->zeroed ? 0 : units;
+    if (!span->zeroed) {
+        POKE(recycled_units, recycled_units + units);
+        refused_reuse(units);
+    }
+    atomic_fetch_add_explicit(&fetched_units, units, memory_order_relaxed);
+    return span;
+}
+
 /* Lengthens a span in place by what is clean and free behind it, or beyond the frontier; false where that is too
  * little. The caller holds arena_lock. */
 static bool arena_extend(struct span *span, uint32_t units)
@@ -575,6 +546,56 @@ static bool arena_extend(struct span *span, uint32_t units)
     return true;
 }
 
+/* A dirty free span that is too short, lengthened by what is clean behind it: fewer pages become resident than where
+ * all of it is clean. The longest one counts, of the first few of each bin; NULL where none is half as long. */
+static struct span *span_lengthen(uint32_t units)
+{
+    struct span *best = NULL;
+    uint64_t bits = free_bits[DIRTY] & (~UINT64_C(0) << run_bin_floor(units / 2));
+    for (; bits != 0; bits &= bits - 1) {
+        int look = 8;
+        for (struct span *span = free_bins[DIRTY][lowest_bit(bits)]; span != NULL && look-- > 0; span = span->next) {
+            const struct span *after = span + span->units;
+            const struct arena *arena = arena_of(span->address);
+            bool grows = (size_t)(after - arena->spans) == arena->born ||
+                         (after->kind == SPAN_FREE && after->zeroed && span->units + after->units >= units);
+            if (grows && span->units < units && (best == NULL || span->units > best->units)) best = span;
+        }
+    }
+    if (best == NULL || best->units < units / 2) return NULL;
+    uint32_t held = best->units;
+    free_unlink(best);
+    span_shape(arena_of(best->address), best, SPAN_RUN, held);
+    best->life = RUN_FREE;
+    if (arena_extend(best, units)) return arena_taken(best, held);
+    arena_give(best, held, best->freed_ns);
+    return NULL;
+}
+
+/* Takes `units` aligned to `alignment` units that hold pages already, large ones at least in part; NULL where there are
+ * none. The caller holds arena_lock. */
+static struct span *arena_take_warm(uint32_t units, uint32_t alignment)
+{
+    struct span *span = span_find(DIRTY, units, alignment);
+    if (span != NULL) return arena_taken(span, units);
+    return alignment == 1 && units >= LARGE_MIN / UNIT_BYTES ? span_lengthen(units) : NULL;
+}
+
+/* Takes `units` aligned to `alignment` units; warm memory first, then clean, then new. The caller holds arena_lock. */
+static struct span *arena_take(uint32_t units, uint32_t alignment)
+{
+    struct span *span = arena_take_warm(units, alignment);
+    if (span != NULL) return span;
+    span = span_find(CLEAN, units, alignment);
+    uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
+    for (uint32_t i = 0; span == NULL && i < count; i++) span = arena_advance(&arenas[i], units, alignment);
+    if (span == NULL && arena_add(((size_t)units + alignment) << UNIT_SHIFT)) {
+        span = arena_advance(&arenas[atomic_load_explicit(&arena_count, memory_order_relaxed) - 1], units, alignment);
+        if (span == NULL) arena_drop();
+    }
+    return span != NULL ? arena_taken(span, units) : NULL;
+}
+
 /* Shortens a span in place; the rest becomes free. `zeroed`: the rest reads zero. The caller holds arena_lock. */
 static void arena_split(struct span *span, uint32_t units, bool zeroed, uint64_t now)
 {
@@ -586,51 +607,4 @@ static void arena_split(struct span *span, uint32_t units, bool zeroed, uint64_t
     rest->life = RUN_FREE;
     if (PEEK(span->touched) > units) POKE(span->touched, units);
     arena_give(rest, zeroed ? 0 : more, now);
-}
-
-/* --- purging free spans ------------------------------------------------------------------------------------------- */
-
-/* Gives back the pages of a span that is nobody's, and frees it. One locked page is enough for a refusal, so after one
- * the halves are tried, while refusals are left. Under arena_lock, dropped meanwhile. Result: bytes that went back. */
-static size_t span_purge(struct arena *arena, struct span *span, uint64_t now)
-{
-    uint32_t units = span->units, half = units / 2;
-    uintptr_t begin = span->address, end = begin + span_bytes(span);
-    lock_drop(&arena_lock);
-    bool gone = refusals_left > 0 && os_purge((void *)begin, end - begin);
-    lock_take(&arena_lock);
-    if (!gone && refusals_left > 0) refusals_left--;
-    if (!gone && half != 0 && refusals_left > 0) {
-        span_shape(arena, span + half, SPAN_RUN, units - half);
-        span[half].life = RUN_FREE;
-        span_shape(arena, span, SPAN_RUN, half);
-        size_t bytes = span_purge(arena, span, now);
-        return bytes + span_purge(arena, span + half, now);
-    }
-    free_insert(arena, span, units, gone, now, dirty_newest);
-    if (!gone) {
-        atomic_fetch_add_explicit(&refused_units, units, memory_order_relaxed);
-        return 0;
-    }
-    regions_retire(arena, begin, end);
-    return end - begin;
-}
-
-/* Gives back the pages of dirty spans freed until `horizon`, oldest first, while more than `keep` dirty units are left.
- * Result: bytes. */
-static size_t arena_purge(uint64_t horizon, size_t keep)
-{
-    size_t bytes = 0;
-    lock_take(&arena_lock);
-    for (struct span *span = dirty_oldest; span != NULL && span->freed_ns <= horizon; span = dirty_oldest) {
-        if (atomic_load_explicit(&dirty_units, memory_order_relaxed) <= keep) break;
-        free_unlink(span);
-        span->life = RUN_FREE;
-        struct arena *arena = arena_of(span->address);
-        span_shape(arena, span, SPAN_RUN, span->units);      /* a run, so that no neighbour grows into it meanwhile */
-        bytes += span_purge(arena, span, (horizon | 1) + 1); /* even, and after the horizon: not again in this round */
-        if (refusals_left == 0) break;
-    }
-    lock_drop(&arena_lock);
-    return bytes;
 }

@@ -21,6 +21,7 @@
 
 #include "sizeclass.c"  /* size -> class */
 #include "arena.c"      /* address space and free spans */
+#include "purge.c"      /* free spans' pages go back */
 #include "superslab.c"  /* 1-2 MiB regions */
 #include "region.c"     /* runs on huge pages */
 #include "poolchunk.c"  /* memory of stack pools */
