@@ -87,6 +87,8 @@ def soak(minutes=1.0, workload="large_ws", beside="system", *, folder=FOLDER, wa
 
 
 def _plan(minutes, workload, beside):
+    if not LEAST_MINUTES <= minutes < math.inf:
+        raise ValueError(f"--minutes {minutes:g} must be {LEAST_MINUTES} or more, and finite")
     if beside not in (known := peers.FOREIGN):
         raise ValueError(f"--beside {beside}: allowed: {', '.join(known)}")
     sides = tuple(Allocator(label, label) for label in ("hakmem", beside))
@@ -290,8 +292,6 @@ def add_soak(sub):
 
 
 def _soak(args):
-    if not LEAST_MINUTES <= args.minutes < math.inf:
-        raise ValueError(f"--minutes {args.minutes:g} must be {LEAST_MINUTES} or more, and finite")
     table = soak(args.minutes, args.workload, args.beside)
     for shown in (summary(table), rates(table)):
         print(shown.to_string(index=False, float_format=lambda value: f"{value:.4g}"))

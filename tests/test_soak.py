@@ -66,10 +66,11 @@ def test_a_soak_takes_a_workload_of_one_thread(capsys):
 
 def test_a_soak_without_end_or_too_short_for_a_trend_is_refused_before_it_runs(capsys):
     for minutes in ("inf", "nan", "0", "0.01"):
+        refusal = f"--minutes {minutes} must be 0.1 or more, and finite"
         assert cli.main(["soak", "--minutes", minutes]) == 1
-        assert (
-            capsys.readouterr().err == f"hakmem soak: --minutes {minutes} must be 0.1 or more, and finite\n"
-        )
+        assert capsys.readouterr().err == f"hakmem soak: {refusal}\n"
+        with pytest.raises(ValueError, match=refusal):
+            soak.soak(float(minutes), WORKLOAD)
 
 
 def test_windows_in_which_one_side_stood_still_are_left_out():
