@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import ROOT
-from .commands import BuildError, call, compiler, side_by_side, workers
+from .commands import BuildError, call, compiler, side_by_side, workers, writing
 from .spec import load_spec
 
 NATIVE = ROOT / "native"
@@ -130,7 +130,7 @@ def build_all(variants, native=NATIVE):
         builds[variant] = Build(variant, identity, BUILDS / f"{_file_name(variant)}-{identity}")
     if not any(map(_missing, builds.values())):
         return builds
-    with _serial(), workers() as pool:
+    with writing(BUILDS), _serial(), workers() as pool:
         missing = list(filter(_missing, builds.values()))
         kinds = {parse_variant(done.variant)[:2] for done in missing}
         plain = {VARIANTS[name] for name, _ in kinds if name != "pgo"}

@@ -18,6 +18,16 @@ class BuildError(RuntimeError):
 
 
 @contextmanager
+def writing(folder):
+    """An OSError inside is a BuildError that names the folder, which is written to."""
+    try:
+        yield
+    except OSError as error:
+        cure = "make room or make the folder writable"
+        raise BuildError(f"cannot write to {folder}: {error.strerror or error}; {cure}") from None
+
+
+@contextmanager
 def workers():
     """Threads for a build. Where it fails or is stopped, they end at once; a pool alone would finish it."""
     try:

@@ -14,8 +14,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from .build import BUILDS, NATIVE, BuildError, build, compiler_version, expect_preloadable
-from .commands import compiler
+from .build import BUILDS, NATIVE, build, compiler_version, expect_preloadable
+from .commands import call, compiler, writing
 from .slot import alone_in
 from .spec import TRACE_SUFFIX
 from .stops import await_end, held_back
@@ -141,14 +141,12 @@ def recorder():
     content = repr((_FLAGS, compiler_version())).encode() + b"".join(path.read_bytes() for path in sources)
     library = BUILDS / f"trace-{hashlib.sha256(content).hexdigest()[:12]}" / "libhaktrace.so"
     if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-            out = Path(scratch, library.name)
-            command = [*compiler(), *_FLAGS, "-DHAK_TRACE_RECORDER", str(sources[0]), "-o", str(out)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise BuildError(f"the recorder does not compile:\n{done.stderr.strip()}")
-            out.rename(library)
+        with writing(BUILDS):
+            library.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+                out = Path(scratch, library.name)
+                call([*compiler(), *_FLAGS, "-DHAK_TRACE_RECORDER", sources[0], "-o", out])
+                out.rename(library)
     return library
 
 

@@ -199,6 +199,15 @@ def test_a_folder_that_ld_preload_would_split_is_named(name, monkeypatch, tmp_pa
         trace.recorder()
 
 
+@pytest.mark.parametrize("make", [build.build, trace.recorder])
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(make, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(build, "BUILDS", tmp_path / "file" / "build")
+    monkeypatch.setattr(trace, "BUILDS", build.BUILDS)
+    with pytest.raises(BuildError, match=rf"^cannot write to {build.BUILDS}: Not a .*; make room or make"):
+        make()
+
+
 def test_a_changed_source_is_another_build(tree):
     before = build.content_hash("release", tree)
     assert before == build.content_hash("release")
