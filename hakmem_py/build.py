@@ -101,11 +101,12 @@ class Build:
 
 
 def expect_preloadable():
-    """Raises BuildError where LD_PRELOAD cannot name a build: it is split at spaces and colons (ld.so(8))."""
-    if re.search(r"[\s:]", str(BUILDS)):
+    """Raises BuildError where a build cannot be made (gcc gives its assembler a file's name as it is) or be
+    named by LD_PRELOAD (ld.so(8))."""
+    if re.search(r'[\s:"]', str(BUILDS)):
         raise BuildError(
-            f"no library in {str(BUILDS)!r} can be preloaded: LD_PRELOAD is split at spaces and colons; "
-            "move the project to a folder without any in its path"
+            f"no library in {str(BUILDS)!r} can be preloaded: LD_PRELOAD is split at spaces and colons, and "
+            "gcc stumbles over double quotes; move the project to a folder without any in its path"
         )
 
 

@@ -190,7 +190,7 @@ def test_the_compilers_own_words_are_shown(tree, monkeypatch, tmp_path):
     assert left <= {".lock", "bench"}  # nothing half made; the bench's own objects are whole
 
 
-@pytest.mark.parametrize("name", ["my lab", "a:b"])
+@pytest.mark.parametrize("name", ["my lab", "a:b", 'a"b'])
 def test_a_folder_that_ld_preload_would_split_is_named(name, monkeypatch, tmp_path):
     monkeypatch.setattr(build, "BUILDS", tmp_path / name / "build")
     with pytest.raises(BuildError, match=rf"{name}/build' can be preloaded.*move the project"):
