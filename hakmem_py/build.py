@@ -1,4 +1,5 @@
-"""Builds: native library, cffi module and bench, in one folder per hash of sources, flags and compiler.
+"""Builds: native library, cffi module and bench, in one folder per hash of sources, flags and compiler, and
+per Python, for which the module is made.
 
 A variant is named NAME, NAME:SPEC for a profile-guided build trained by that experiment, NAME@K for the same
 code in another layout (K steps of padding in front of it). The library and the module come from the same
@@ -128,7 +129,8 @@ def build_all(variants, native=NATIVE):
                 "pgo needs gcc, because its flags are gcc's: set CC=gcc, or build another variant"
             )
         identity = content_hash(variant, native)
-        builds[variant] = Build(variant, identity, BUILDS / f"{_file_name(variant)}-{identity}")
+        folder = BUILDS / f"{_file_name(variant)}-{identity}-{sysconfig.get_config_var('SOABI')}"
+        builds[variant] = Build(variant, identity, folder)
     if not any(map(_missing, builds.values())):
         return builds
     with writing(BUILDS), _serial(), workers() as pool:
@@ -147,7 +149,7 @@ def build_all(variants, native=NATIVE):
 
 
 def _missing(done):
-    """Whether a build is not there, its library was damaged, or its bench or this Python's module is lost."""
+    """Whether a build is not there, its library was damaged, or its bench or module is lost."""
     wanted = [done.bench, done.module_file] if _importable(done.variant) else [done.bench]
     try:
         found = hashlib.sha256(done.library.read_bytes()).hexdigest()

@@ -1,11 +1,13 @@
 """Builds: kept by content, told apart, and honest about what went wrong."""
 
+import hashlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -213,6 +215,25 @@ def test_a_changed_source_is_another_build(tree):
     assert before == build.content_hash("release")
     (tree / "src" / "types.h").open("a").write("\n")
     assert build.content_hash("release", tree) != before
+
+
+def test_two_pythons_in_one_clone_do_not_replace_each_others_builds(monkeypatch, tmp_path):
+    made, asked = [], sysconfig.get_config_var
+
+    def link(out, *_):
+        made.append(out)
+        for path in (out.library, out.bench, out.module_file):
+            path.touch()
+        facts = {"library_sha256": hashlib.sha256(b"").hexdigest()}
+        (out.folder / "build.json").write_text(json.dumps(facts))
+
+    monkeypatch.setattr(build, "BUILDS", tmp_path)
+    monkeypatch.setattr(build, "_shared", lambda *_: [])
+    monkeypatch.setattr(build, "_link", link)
+    for python in ("one", "two", "one", "two"):
+        monkeypatch.setattr(sysconfig, "get_config_var", lambda name, python=python: asked(name) + python)
+        build.build()
+    assert len(made) == 2
 
 
 def test_builders_wait_for_each_other(tmp_path):
