@@ -56,11 +56,13 @@ def record(command, folder, records=RECORDS, env=(), patient=True, **streams):
     if records < 1:
         raise ValueError(f"records must be at least 1, not {records}")
     find_program(command[0])
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: choose a folder for the traces with --out")
-    with contextlib.suppress(OSError):  # as where the clone, in which it is by default, is another user's
+    try:
         folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK):
+    except FileExistsError:
+        raise ValueError(f"{folder} is a file: choose a folder for the traces with --out") from None
+    except OSError:  # as where the clone, in which it is by default, is another user's
+        pass
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise ValueError(f"{folder} cannot be written: choose another folder with --out")
     taken = ValueError(f"another trace is recorded in {folder}: choose another folder with --out")
     with alone_in(folder, taken):  # of the new traces nobody could tell whose they are

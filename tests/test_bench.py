@@ -1,5 +1,6 @@
 """The bench: workloads do what they report and refuse what they cannot; traces come back call for call."""
 
+import ctypes
 import json
 import os
 import re
@@ -390,6 +391,22 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_program_runs(tmp_pat
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
     with pytest.raises(ValueError, match="cannot be written: choose another folder"):
         trace.record([sys.executable, "-c", "open('ran', 'w')"], tmp_path)
+
+
+def heed_modes():
+    """In the child: takes from root what lets it pass over the modes of files (capabilities(7))."""
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        ctypes.CDLL(None).prctl(24, capability)  # PR_CAPBSET_DROP; other users may not, and need not
+
+
+@pytest.mark.parametrize(("mode", "name"), [(0o600, "."), (0o600, "traces"), (0o300, ".")])
+def test_a_folder_that_cannot_be_searched_or_listed_is_told_too(mode, name, tmp_path):
+    closed, folder = tmp_path / "closed", tmp_path / "closed" / name
+    closed.mkdir(mode)
+    command = [sys.executable, "-m", "hakmem_py", "trace", "--out", folder, "--", "true"]
+    said = subprocess.run(command, preexec_fn=heed_modes, capture_output=True, text=True)
+    told = f"hakmem trace: {folder} cannot be written: choose another folder with --out\n"
+    assert said.stderr == told and said.returncode == 1
 
 
 def test_a_folder_that_cannot_be_made_is_told_like_one_that_cannot_be_written(tmp_path):
