@@ -8,6 +8,7 @@ a block.
 
 import contextlib
 import functools
+import hashlib
 import sys
 import time
 from concurrent.futures import CancelledError
@@ -26,6 +27,9 @@ POLL_S = 0.05
 FETCH_S = 10.0  # to fetch the result of a finished block, which may have died with its worker
 RETRIES = 3  # of a block whose worker failed
 START = "dask worker SCHEDULER --nworkers 1 --nthreads 1 --resources bench=1"
+CODE = hashlib.sha256(  # of the Python that this process runs, whatever becomes of its files
+    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+).hexdigest()
 KEPT = "what was measured is kept, and the same command goes on from there"
 
 
@@ -70,9 +74,9 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
 def measure_block(experiment, quick, block, sources):
     """One block on this machine: (rows of its samples, facts by provenance ID). Runs in a dask worker.
 
-    sources: the hash of those that the campaign measures. This worker may have come after it began.
+    sources: those of the campaign. This worker may have come after it began.
     """
-    _expect_same(provenance.host(), build.source_hash(), sources)
+    _expect_same(*_sources(), sources)
     folder = store.SAMPLES / experiment.name
     try:
         with bench_slot(experiment.name, SLOT_WAIT_S, _tell):
@@ -87,9 +91,8 @@ def measure_block(experiment, quick, block, sources):
 
 def _expect_same(host, sources, wanted):
     if sources != wanted:
-        raise CampaignError(
-            f"host {host} has other native sources than this clone: bring both to one commit; {KEPT}"
-        )
+        cure = "bring both to one commit, and start its worker anew"
+        raise CampaignError(f"host {host} has other sources than this clone: {cure}; {KEPT}")
 
 
 def _tell(text):
@@ -102,14 +105,19 @@ def _tell(text):
 _found = functools.cache(runner.find_contenders)  # once a campaign, not for every block
 
 
+def _sources():
+    """(host, its native sources and the Python that this process runs, as hashes)."""
+    return provenance.host(), (build.source_hash(), CODE)
+
+
 def _hello(experiment):
-    """(host, source hash, contenders) of the machine this runs on; builds what it needs.
+    """(host, contenders) of the machine this runs on; builds what it needs.
 
     A worker outlives campaigns, so it first forgets what it knew of peers: they may have changed.
     """
     _found.cache_clear()
     peers.find.cache_clear()
-    return provenance.host(), build.source_hash(), _found(experiment)
+    return provenance.host(), _found(experiment)
 
 
 # ---------------------------------------------------------------- here
@@ -161,16 +169,20 @@ def _offers_slot(client):
 
 def _contenders(client, experiment):
     """host -> what the experiment compares there. Raises CampaignError where a machine cannot measure it, or
-    has other sources."""
-    answers = client.run(_hello, experiment, on_error="return")
+    has other sources: asked first, because other Python code may not even understand the experiment."""
+    for host, sources in _answers(client, _sources):
+        _expect_same(host, sources, _sources()[1])
+    return dict(_answers(client, _hello, experiment))
+
+
+def _answers(client, function, *arguments):
+    """What a function gives on each worker."""
+    answers = client.run(function, *arguments, on_error="return")
     for address, error in answers.items():
         if isinstance(error, Exception):
             cure = "mend that, or stop this worker, and run the same command again"
             raise CampaignError(f"worker {address}: {error}; {cure}")
-    here = build.source_hash()
-    for host, sources, _ in answers.values():
-        _expect_same(host, sources, here)
-    return {host: contenders for host, _, contenders in answers.values()}
+    return answers.values()
 
 
 def _missing(experiment, quick, hosts, folder):
@@ -195,7 +207,7 @@ def _measured(client, experiment, quick, blocks):
     A task is released once its result is here; else the cluster would repeat it when its worker dies.
     """
     how = {"resources": {"bench": 1}, "retries": RETRIES, "pure": False}
-    sources = build.source_hash()
+    _, sources = _sources()
     tasks = {
         client.submit(measure_block, experiment, quick, block, sources, **how): block for block in blocks
     }

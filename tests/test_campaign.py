@@ -163,9 +163,9 @@ def test_a_cluster_that_is_not_there_is_named(tiny, monkeypatch):
 
 @pytest.mark.parametrize("kind", [ModuleNotFoundError, CommClosedError])
 def test_a_worker_that_cannot_measure_is_named_with_its_error(kind):
-    def run(function, experiment, on_error):
+    def run(function, *_, on_error):
         assert on_error == "return"
-        return {"tcp://one:1": ("one", campaign.build.source_hash(), {}), "tcp://two:2": kind("it broke")}
+        return {"tcp://one:1": campaign._sources(), "tcp://two:2": kind("it broke")}
 
     with pytest.raises(CampaignError, match="worker tcp://two:2: it broke; mend that, or stop this worker"):
         campaign._contenders(SimpleNamespace(run=run), None)
@@ -256,9 +256,21 @@ def test_a_worker_that_gets_other_sources_meanwhile_measures_nothing(cluster, ti
     cluster.worker("--resources", "bench=1", host="late")
     asked = campaign._contenders
     monkeypatch.setattr(campaign, "_contenders", lambda *of: (asked(*of), changed.touch())[0])
-    with pytest.raises(CampaignError, match=r"^host late has other native sources than this clone"):
+    with pytest.raises(CampaignError, match=r"^host late has other sources than this clone"):
         campaign.campaign(tiny(), cluster.address(), folder=tmp_path / "kept")
     assert not len(store.load(tmp_path / "kept"))
+
+
+def test_a_worker_that_runs_older_python_is_named_before_it_is_asked_for_anything(cluster, tiny, tmp_path):
+    """Its clone was brought up to date under it. What it is sent is then beyond it."""
+    preload = tmp_path / "preload.py"
+    preload.write_text(
+        preload.read_text() + "from hakmem_py import campaign, spec\n"
+        "campaign.CODE, spec.Experiment = 'older', None\n"
+    )
+    cluster.worker("--resources", "bench=1", host="old")
+    with pytest.raises(CampaignError, match=r"^host old has other sources.* start its worker anew"):
+        campaign.campaign(tiny(), cluster.address(), folder=tmp_path / "kept")
 
 
 def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight():
