@@ -155,22 +155,16 @@ static void racks_trim(void)
     }
 }
 
-/* Does a rack in the depot hold the block, whose first word names the slot at this address, if a slot lies there? */
+/* Does a rack in the depot hold the block, whose first word names the slot at this address, if a slot lies there? So do
+ * live blocks that were not written to yet, or not whole: no lock, so that threads that resize such do not wait for
+ * each other. Another thread may take or fill the rack meanwhile, or its box's pages may go: who reads the seal that it
+ * has in the depot sees the blocks that it holds there, and no other word is like one. */
 static NOINLINE bool racks_hold(uintptr_t at, uintptr_t block)
 {
-    bool found = false;
     const struct rack_box *box = box_of(at);
-    if (box == NULL) return false;
-    lock_take(&racks_lock); /* so that the box's pages do not go */
-    size_t number = (at - (uintptr_t)box->racks) / sizeof *box->racks;
-    if (at >= (uintptr_t)box->racks && number < RACKS_A_BOX && box->free != RACKS_A_BOX) {
-        /* Another thread may take or fill the rack meanwhile: who reads the seal that it has in the depot sees the
-         * blocks that it holds there. */
-        const struct rack *rack = &box->racks[number];
-        uintptr_t blocks = (__atomic_load_n(&rack->seal, __ATOMIC_ACQUIRE) ^ link_key) >> POINTER_BITS;
-        uintptr_t slot = (at - (uintptr_t)rack->slots) / sizeof *rack->slots;
-        found = blocks <= MAGAZINE_MAX && slot - 1 < blocks && PEEK(rack->slots[slot]) == block;
-    }
-    lock_drop(&racks_lock);
-    return found;
+    if (box == NULL || at < (uintptr_t)box->racks) return false;
+    const struct rack *rack = &box->racks[(at - (uintptr_t)box->racks) / sizeof *box->racks];
+    uintptr_t blocks = (__atomic_load_n(&rack->seal, __ATOMIC_ACQUIRE) ^ link_key) >> POINTER_BITS;
+    uintptr_t slot = (at - (uintptr_t)rack->slots) / sizeof *rack->slots;
+    return blocks <= MAGAZINE_MAX && slot - 1 < blocks && PEEK(rack->slots[slot]) == block;
 }
