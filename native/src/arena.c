@@ -572,21 +572,20 @@ static struct span *span_lengthen(uint32_t units)
     return NULL;
 }
 
-/* Takes `units` aligned to `alignment` units that hold pages already, large ones at least in part; NULL where there are
- * none. The caller holds arena_lock. */
-static struct span *arena_take_warm(uint32_t units, uint32_t alignment)
+/* Takes `units` that hold pages already, large ones at least in part; NULL where there are none. The caller holds
+ * arena_lock. */
+static struct span *arena_take_warm(uint32_t units)
 {
-    struct span *span = span_find(DIRTY, units, alignment);
+    struct span *span = span_find(DIRTY, units, 1);
     if (span != NULL) return arena_taken(span, units);
-    return alignment == 1 && units >= LARGE_MIN / UNIT_BYTES ? span_lengthen(units) : NULL;
+    return units >= LARGE_MIN / UNIT_BYTES ? span_lengthen(units) : NULL;
 }
 
 /* Takes `units` aligned to `alignment` units; warm memory first, then clean, then new. The caller holds arena_lock. */
 static struct span *arena_take(uint32_t units, uint32_t alignment)
 {
-    struct span *span = arena_take_warm(units, alignment);
-    if (span != NULL) return span;
-    span = span_find(CLEAN, units, alignment);
+    struct span *span = span_find(DIRTY, units, alignment);
+    if (span == NULL) span = span_find(CLEAN, units, alignment);
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
     for (uint32_t i = 0; span == NULL && i < count; i++) span = arena_advance(&arenas[i], units, alignment);
     if (span == NULL && arena_add(((size_t)units + alignment) << UNIT_SHIFT)) {

@@ -426,7 +426,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     bool huge = size >= LARGE_MIN && knob(KNOB_huge_pages), giant = large_goes(size);
     if (giant) large_came();
     lock_take(&arena_lock);
-    struct span *run = arena_take_warm(length, 1);
+    struct span *run = arena_take_warm(length);
     lock_drop(&arena_lock);
     if (run == NULL) { /* no growth while pages lie idle: together with what lies beside them they may serve */
         if (PEEK(heap->kept.bytes) >= RUN_MUCH) mid_shrink(heap, 0, os_tick_ns());

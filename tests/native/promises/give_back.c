@@ -137,6 +137,19 @@ PROMISE(large_blocks_that_come_and_go_keep_their_pages_for_a_while) {
     expect_given_back(before);
 }
 
+/* Its first part lies where the shorter one lay, and reads zero if that was asked for. */
+PROMISE(a_large_block_that_comes_again_longer_keeps_its_pages) {
+    memset(blocks, 0, sizeof blocks);
+    for (int i = 0; i < 4; i++) frame(100 * MIB);
+    int64_t purged = counter("purged_bytes");
+    for (size_t size = 104 * MIB; size <= 140 * MIB; size += 4 * MIB) {
+        char *block = calloc(1, size);
+        HOLDS(block[0] == 0 && memcmp(block, block + 1, size - 1) == 0);
+        free(memset(block, 1, size));
+    }
+    HOLDS(counter("purged_bytes") - purged <= 140 * MIB);
+}
+
 PROMISE(large_blocks_that_grow_as_they_come_make_no_peak_of_all) {
     frame(MIB);
     long before = resident_bytes(), most = 0;

@@ -87,18 +87,6 @@ PROMISE(freed_large_blocks_are_taken_again) {
     }
 }
 
-/* Its first part lies where the shorter one lay, so no more becomes resident than it is longer; and it reads zero. */
-PROMISE(a_longer_block_begins_where_a_shorter_one_was) {
-    free(memset(malloc(20 * MIB), 1, 20 * MIB));
-    long before = resident_bytes();
-    for (size_t size = 22 * MIB; size <= 30 * MIB; size += 2 * MIB) {
-        char *block = calloc(1, size);
-        HOLDS(block[0] == 0 && memcmp(block, block + 1, size - 1) == 0);
-        free(memset(block, 1, size));
-    }
-    HOLDS(resident_bytes() - before < 38 * MIB);
-}
-
 PROMISE(what_took_a_large_blocks_place_says_nothing_about_large_blocks) {
     enum { SIZE = 30 * MIB, SMALL = 1000 };
     pthread_t other;
