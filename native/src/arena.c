@@ -572,13 +572,13 @@ static struct span *span_lengthen(uint32_t units)
     return NULL;
 }
 
-/* Takes `units` that hold pages already, large ones at least in part; NULL where there are none. The caller holds
+/* Takes `units` that hold pages already, those of a giant at least in part; NULL where there are none. The caller holds
  * arena_lock. */
 static struct span *arena_take_warm(uint32_t units)
 {
     struct span *span = span_find(DIRTY, units, 1);
     if (span != NULL) return arena_taken(span, units);
-    return units >= LARGE_MIN / UNIT_BYTES ? span_lengthen(units) : NULL;
+    return units >= GIANT_UNITS ? span_lengthen(units) : NULL;
 }
 
 /* Takes `units` aligned to `alignment` units; warm memory first, then clean, then new. The caller holds arena_lock. */

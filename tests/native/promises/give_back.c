@@ -138,7 +138,7 @@ PROMISE(large_blocks_that_come_and_go_keep_their_pages_for_a_while) {
 }
 
 /* Its first part lies where the shorter one lay, and reads zero if that was asked for. */
-PROMISE(a_large_block_that_comes_again_longer_keeps_its_pages) {
+PROMISE(a_giant_that_comes_again_longer_keeps_its_pages) {
     memset(blocks, 0, sizeof blocks);
     for (int i = 0; i < 4; i++) frame(100 * MIB);
     int64_t purged = counter("purged_bytes");
