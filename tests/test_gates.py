@@ -91,6 +91,15 @@ def test_what_a_block_holds_costs_its_resize_little(content):
     assert other - numbers < 2000 * 100  # instructions, of 2000 resizes
 
 
+@needs_valgrind
+def test_an_aligned_hit_takes_few_instructions_more():
+    plain, aligned = (
+        instructions.total([program("contract.c"), promise], preloaded(), first=True)[0]
+        for promise in ("a_block_comes_again", "an_aligned_block_comes_again")
+    )
+    assert aligned - plain < 2000 * 35  # instructions, of 2000 pairs
+
+
 def told(stderr):
     """{call: times}, as the library counts its own."""
     return {call: int(times) for call, times in re.findall(r"(\w+)=(\d+)", stderr) if call in MEMORY_CALLS}

@@ -567,6 +567,14 @@ void *hak_realloc(void *p, size_t size)
     return copied ? reallocate_by_copy(p, row_size(row), size) : reallocate(p, size);
 }
 
+/* Takes out a tiny block that has the alignment, a power of two, as all of its class have; false where none lies
+ * ready, or the class is another pool's. */
+static ALWAYS_INLINE bool tiny_pop_aligned(size_t alignment, size_t size, uintptr_t *block)
+{
+    if (UNLIKELY((size | alignment) >= front.tiny_end)) return false;
+    return LIKELY(bin_pop(bin_of_size(align_up(size_max(size, 1), alignment)), block));
+}
+
 /* Serves an alignment by a class whose blocks all have it, else by a run, which begins on a unit, else by a run taken
  * at that alignment. */
 static void *allocate_aligned(size_t alignment, size_t size)
@@ -606,9 +614,8 @@ void *hak_aligned_alloc(size_t alignment, size_t size)
     return allocate_aligned(alignment, size);
 }
 
-int hak_posix_memalign(void **block, size_t alignment, size_t size)
+static NOINLINE int allocate_aligned_to(void **block, size_t alignment, size_t size)
 {
-    if (!is_power_of_two(alignment) || alignment % sizeof(void *) != 0) return EINVAL;
     int saved = errno;
     void *p = allocate_aligned(alignment, size);
     errno = saved;
@@ -617,19 +624,15 @@ int hak_posix_memalign(void **block, size_t alignment, size_t size)
     return 0;
 }
 
+/* A hit saves no errno, which nothing changes, and no register. */
+HIT int hak_posix_memalign(void **block, size_t alignment, size_t size)
+{
+    uintptr_t hit;
+    if (!is_power_of_two(alignment) || alignment % sizeof(void *) != 0) return EINVAL;
+    if (UNLIKELY(!tiny_pop_aligned(alignment, size, &hit))) return allocate_aligned_to(block, alignment, size);
+    *block = (void *)hit;
+    return 0;
+}
+
 HIT void *hak_malloc(size_t size) { return allocate(size); }
 HIT void hak_free(void *block) { release(block); }
-
-size_t hak_purge(void)
-{
-    uint64_t now = os_now_ns();
-    if (front.heap != NULL) heap_flush(front.heap, now);
-    return give_all_back(now);
-}
-
-void hak_thread_idle(void)
-{
-    if (front.heap == NULL) return;
-    heap_flush(front.heap, os_tick_ns());
-    helper_consider();
-}

@@ -177,3 +177,18 @@ static void helper_bereave(bool last)
     if (last || atomic_load(&main_has_left)) helper_poke();
     helper_consider();
 }
+
+/* What it does, at once, where the program asks for it. */
+size_t hak_purge(void)
+{
+    uint64_t now = os_now_ns();
+    if (front.heap != NULL) heap_flush(front.heap, now);
+    return give_all_back(now);
+}
+
+void hak_thread_idle(void)
+{
+    if (front.heap == NULL) return;
+    heap_flush(front.heap, os_tick_ns());
+    helper_consider();
+}

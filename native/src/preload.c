@@ -85,13 +85,35 @@ static HIT void *new_here(size_t size)
     return LIKELY(bin_pop(bin_of_size(size), &block)) ? (void *)block : new_missed(size);
 }
 
+extern void *operator_new_aligned(size_t size, size_t alignment) __asm__("_ZnwmSt11align_val_t")
+    __attribute__((weak, visibility("default")));
+
+static HIT void *new_aligned_here(size_t size, size_t alignment)
+{
+    uintptr_t block;
+    bool hit = is_power_of_two(alignment) && tiny_pop_aligned(alignment, size, &block);
+    return LIKELY(hit) ? (void *)block : operator_new_aligned(size, alignment);
+}
+
 enum { CALLS_OF_C = 2 };
 
 static struct call {
     const char *name;
     void *here; /* NULL: calls are left as they are */
-} calls[] = {{"malloc", malloc}, {"free", free},    {"_Znwm", new_here}, {"_Znam", new_here},
-             {"_ZdlPv", free},   {"_ZdlPvm", free}, {"_ZdaPv", free},    {"_ZdaPvm", free}};
+} calls[] = {{"malloc", malloc},
+             {"free", free},
+             {"_Znwm", new_here},
+             {"_Znam", new_here},
+             {"_ZdlPv", free},
+             {"_ZdlPvm", free},
+             {"_ZdaPv", free},
+             {"_ZdaPvm", free},
+             {"_ZnwmSt11align_val_t", new_aligned_here},
+             {"_ZnamSt11align_val_t", new_aligned_here},
+             {"_ZdlPvSt11align_val_t", free},
+             {"_ZdlPvmSt11align_val_t", free},
+             {"_ZdaPvSt11align_val_t", free},
+             {"_ZdaPvmSt11align_val_t", free}};
 
 /* Binds the calls of one object to the functions in `calls`. Leaves alone an object that the linker has bound (its
  * slots may be read-only) or has not relocated (the vDSO). */
@@ -151,14 +173,17 @@ static int cxx_find(struct dl_phdr_info *object, size_t bytes, void *found)
     return 0;
 }
 
-/* Are all of the program's operators those of one C++ library? It is looked up among the loaded objects rather than
- * opened: to open it before libc itself has begun would begin it, without an environment. */
+/* Are all of the program's operators those of one C++ library? An older one lacks the aligned ones. It is looked up
+ * among the loaded objects rather than opened: to open it before libc itself has begun would begin it, without an
+ * environment. */
 static bool operators_are_plain(void *program)
 {
     struct cxx cxx = {.plain = false};
     if (operator_new == NULL || dl_iterate_phdr(cxx_find, &cxx) == 0) return false;
-    for (int i = CALLS_OF_C; i < COUNT(calls); i++)
-        cxx.plain &= (uintptr_t)dlsym(program, calls[i].name) - cxx.begin < cxx.end - cxx.begin;
+    for (int i = CALLS_OF_C; i < COUNT(calls); i++) {
+        uintptr_t found = (uintptr_t)dlsym(program, calls[i].name);
+        cxx.plain &= found == 0 || found - cxx.begin < cxx.end - cxx.begin;
+    }
     return cxx.plain;
 }
 

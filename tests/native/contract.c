@@ -537,6 +537,24 @@ PROMISE(usable_bytes_are_of_one_block_only) {
 
 /* ---- aligned blocks ---- */
 
+enum { PAIRS = 2000 };
+
+PROMISE(a_block_comes_again) {
+    for (int i = 0; i < PAIRS; i++) {
+        void *block = malloc(opaque(100));
+        HOLDS(block != NULL);
+        free(block);
+    }
+}
+
+PROMISE(an_aligned_block_comes_again) {
+    for (int i = 0; i < PAIRS; i++) {
+        void *block;
+        HOLDS(posix_memalign(&block, 64, opaque(100)) == 0 && is_aligned(block, 64));
+        free(block);
+    }
+}
+
 static void *by_posix_memalign(size_t alignment, size_t size) {
     void *block = NULL;
     HOLDS(posix_memalign(&block, alignment, size) == 0);
