@@ -563,12 +563,15 @@ static struct span *span_lengthen(uint32_t units)
         }
     }
     if (best == NULL || best->units < units / 2) return NULL;
+    struct arena *arena = arena_of(best->address);
+    struct span *older = best->older;
+    uint64_t since = best->freed_ns;
     uint32_t held = best->units;
     free_unlink(best);
-    span_shape(arena_of(best->address), best, SPAN_RUN, held);
+    span_shape(arena, best, SPAN_RUN, held);
     best->life = RUN_FREE;
     if (arena_extend(best, units)) return arena_taken(best, held);
-    arena_give(best, held, best->freed_ns);
+    free_insert(arena, best, held, false, since, older); /* what could not serve is as old as before */
     return NULL;
 }
 

@@ -6,6 +6,7 @@
 #include <semaphore.h>
 #include <stdbool.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 
 static void give_back_after(size_t size) {
@@ -148,6 +149,36 @@ PROMISE(a_giant_that_comes_again_longer_keeps_its_pages) {
         free(memset(block, 1, size));
     }
     HOLDS(counter("purged_bytes") - purged <= 140 * MIB);
+}
+
+static long clock_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* The kernel refuses what would lengthen it for a giant, which lies elsewhere then. The purge delay is 500 ms. */
+PROMISE(free_memory_that_could_not_serve_a_giant_is_no_older_for_it) {
+    void *hole = malloc(140 * MIB), *held = malloc(200 * MIB), *last = malloc(60 * MIB);
+    struct rlimit before, none;
+    getrlimit(RLIMIT_AS, &before);
+    none = (struct rlimit){1, before.rlim_max};
+    free(last);
+    free(hole);
+    for (int round = 0; round < 10; round++) {
+        malloc_trim(0);
+        for (int i = 0; i < 3; i++) frame(60 * MIB);
+        long began = clock_ms(), full = resident_bytes();
+        setrlimit(RLIMIT_AS, &none);
+        void *giant = malloc(110 * MIB);
+        setrlimit(RLIMIT_AS, &before);
+        HOLDS(giant != NULL);
+        nanosleep(&(struct timespec){0, 350000000}, NULL);
+        long left = resident_bytes();
+        HOLDS(left > full - 30 * MIB || clock_ms() - began > 450);
+        free(giant);
+    }
+    free(held);
 }
 
 PROMISE(large_blocks_that_grow_as_they_come_make_no_peak_of_all) {
