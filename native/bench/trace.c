@@ -147,7 +147,8 @@ static bool session_open(struct session *session)
         atomic_store(&session->state, state); /* before printing, which may allocate */
         if (state == REFUSED)
             dprintf(STDERR_FILENO, "libhaktrace: cannot write a trace to %s: %m; this process is not recorded%s\n",
-                    folder, file < 0 ? "" : " (fewer --records need less room)");
+                    *folder ? folder : setting("HAKMEM_TRACE_DIR"),
+                    file < 0 ? "" : " (fewer --records need less room)");
     }
     while ((state = atomic_load(&session->state)) == OPENING) relax(&spins);
     errno = error;
