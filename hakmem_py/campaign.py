@@ -170,8 +170,9 @@ def _offers_slot(client):
 def _contenders(client, experiment):
     """host -> what the experiment compares there. Raises CampaignError where a machine cannot measure it, or
     has other sources: asked first, because other Python code may not even understand the experiment."""
+    _, here = _sources()
     for host, sources in _answers(client, _sources):
-        _expect_same(host, sources, _sources()[1])
+        _expect_same(host, sources, here)
     return dict(_answers(client, _hello, experiment))
 
 

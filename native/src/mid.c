@@ -266,12 +266,8 @@ static bool large_look(const struct heap *heap)
     return live;
 }
 
-/* Is it known that the program fills blocks of about this size? */
-static bool large_is_sure(size_t size)
-{
-    unsigned filled = PEEK(large_filled[log2_floor(size)]);
-    return filled >= LARGE_FEW && filled != LARGE_SPARSE;
-}
+/* Is so much known of a doubling that its blocks get huge pages? */
+static bool large_is_sure(unsigned filled) { return filled >= LARGE_FEW && filled != LARGE_SPARSE; }
 
 /* A large run is freed for the first time, or its pages go back: was it filled? A long one shows that with huge pages,
  * too. If it was, at the first time, and its pages stay, it gets huge pages from now on. */
@@ -290,7 +286,7 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
 {
     bool lives = large_look(heap);
     unsigned doubling = log2_floor(size), filled = PEEK(large_filled[doubling]), since = PEEK(large_since[doubling]);
-    bool sure = large_is_sure(size);
+    bool sure = large_is_sure(filled);
     size_t weight = lives ? 1 : 1 + size / LARGE_LONG; /* of long ones that come and go, one at a time is trusted */
     size_t trusted = lives ? size_max(2, LARGE_TRUST / size) : UINT8_MAX; /* a sparse one costs all its bytes */
     size_t turn = sure ? size_min(weight << (filled - LARGE_FEW + 1), size_min(trusted, UINT8_MAX)) : 0;
@@ -443,7 +439,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse(1);
     POKE(run->place, RUN_SETTLED);
     if (huge && run->zeroed) run_unsettle(heap, run, size);
-    else if (huge && run->touched < units && large_is_sure(size)) run_huge(run, true);
+    else if (huge && run->touched < units && large_is_sure(PEEK(large_filled[log2_floor(size)]))) run_huge(run, true);
     run_serve(run, size, units);
     heap->run_held += run_touched_bytes(run);
     atomic_fetch_add_explicit(&run_units_out, run->units, memory_order_relaxed);

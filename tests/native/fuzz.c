@@ -8,18 +8,15 @@
  * With HAK_DIRECT the calls are hak_ ones of a hakmem linked in (sanitizer builds), whose knobs are turned all the while
  * where FUZZ_TURNS is set in the environment. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #ifdef HAK_DIRECT
 #include "hakmem.h"
@@ -30,6 +27,8 @@
 #define posix_memalign hak_posix_memalign
 #define malloc_usable_size hak_usable_size
 #define malloc_trim(keep) hak_purge()
+#else
+#include "kernel.h"
 #endif
 
 #ifndef FUZZ_SIZE_BITS
@@ -78,30 +77,14 @@ static unsigned refused; /* of 100 */
 static atomic_ullong refusals;
 
 #ifndef HAK_DIRECT
-/* An allocator's own calls come here, whether it asks the kernel itself or by libc's functions. */
-long syscall(long number, ...) {
-    static long (*real)(long, ...);
+static long before_kernel(long number, long a, long b, long c, long d, long e, long f) {
     static atomic_uint asked;
-    if (real == NULL) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
-    va_list rest;
-    va_start(rest, number);
-    long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long);
-    long d = va_arg(rest, long), e = va_arg(rest, long), f = va_arg(rest, long);
-    va_end(rest);
     int memory = number == SYS_mmap || number == SYS_mprotect || number == SYS_madvise;
     if (refused == 0 || !memory || (atomic_fetch_add(&asked, 1) * 2654435761u >> 16) % 100 >= refused)
-        return real(number, a, b, c, d, e, f);
+        return kernel(number, a, b, c, d, e, f);
     refusals++;
-    errno = ENOMEM;
-    return -1;
+    return kernel_says(ENOMEM);
 }
-
-void *mmap(void *hint, size_t bytes, int protection, int flags, int file, off_t offset) {
-    return (void *)syscall(SYS_mmap, hint, bytes, (long)protection, (long)flags, (long)file, offset);
-}
-
-int mprotect(void *p, size_t bytes, int protection) { return (int)syscall(SYS_mprotect, p, bytes, (long)protection); }
-int madvise(void *p, size_t bytes, int advice) { return (int)syscall(SYS_madvise, p, bytes, (long)advice); }
 #endif
 
 #define VIOLATION(...) (dprintf(2, "fuzz: " __VA_ARGS__), dprintf(2, "\n"), abort())

@@ -3,29 +3,13 @@
  * The page size is said to be PAGE, mappings begin on a PAGE, and calls on memory behave as that kernel's do: a start
  * that is not on a page is refused, a length is rounded up to whole pages, so what lies behind is hit as well. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdarg.h>
+#include "kernel.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/auxv.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-static long kernel(long number, long a, long b, long c, long d, long e, long f) {
-    static long (*real)(long, ...);
-    if (real == NULL) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
-    return real(number, a, b, c, d, e, f);
-}
-
 static size_t pages(size_t bytes) { return (bytes + PAGE - 1) & ~((size_t)PAGE - 1); }
-
-static int misplaced(long p) {
-    if (p % PAGE == 0) return 0;
-    errno = EINVAL;
-    return 1;
-}
 
 long sysconf(int name) {
     static long (*real)(int);
@@ -64,25 +48,10 @@ static long look(long p, size_t bytes, unsigned char *resident) {
     return 0;
 }
 
-/* Through which all others below go, and the allocator, which asks the kernel past libc. */
-long syscall(long number, ...) {
-    va_list rest;
-    va_start(rest, number);
-    long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long);
-    long d = va_arg(rest, long), e = va_arg(rest, long), f = va_arg(rest, long);
-    va_end(rest);
+static long before_kernel(long number, long a, long b, long c, long d, long e, long f) {
     if (number == SYS_mmap) return map(a, b, c, d, e, f);
     bool looks = number == SYS_mincore, changes = number == SYS_munmap || number == SYS_mprotect || number == SYS_madvise;
     if (!looks && !changes) return kernel(number, a, b, c, d, e, f);
-    if (misplaced(a)) return -1;
+    if (a % PAGE != 0) return kernel_says(EINVAL);
     return looks ? look(a, b, (unsigned char *)c) : kernel(number, a, pages(b), c, d, e, f);
 }
-
-void *mmap(void *hint, size_t bytes, int protection, int flags, int file, off_t offset) {
-    return (void *)map((long)hint, bytes, protection, flags, file, offset);
-}
-
-int munmap(void *p, size_t bytes) { return (int)syscall(SYS_munmap, p, bytes); }
-int mprotect(void *p, size_t bytes, int protection) { return (int)syscall(SYS_mprotect, p, bytes, (long)protection); }
-int madvise(void *p, size_t bytes, int advice) { return (int)syscall(SYS_madvise, p, bytes, (long)advice); }
-int mincore(void *p, size_t bytes, unsigned char *resident) { return (int)syscall(SYS_mincore, p, bytes, resident); }

@@ -1,48 +1,23 @@
 /* Where the kernel maps, and what of it the kernel refuses, is its own affair: blocks are as good as ever. */
 #include "../serve.h"
-#include <dlfcn.h>
-#include <stdarg.h>
-#include <sys/mman.h>
+#include "../kernel.h"
 #include <sys/personality.h>
-#include <sys/syscall.h>
 
 extern char **environ;
 static _Atomic int refusing, refused, refusing_advice, refusing_access;
 
-/* The library's own calls come here. Where the kernel may choose the place of something large, or of what nobody may
- * touch, by which the library sees where it maps, it is asked for an address that ends in 46 zeros; the heap, there or a
- * sixteenth below, begins at one that ends in 38. While `refusing`, what is short, and so no memory for blocks, is
- * refused; while `refusing_advice`, what a kernel without huge pages refuses, any kernel of locked memory, or a
- * filter; while `refusing_access`, access to what was reserved. */
-long syscall(long number, ...) {
-    static long (*real)(long, ...);
-    if (real == NULL) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
-    va_list rest;
-    va_start(rest, number);
-    long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long);
-    long d = va_arg(rest, long), e = va_arg(rest, long), f = va_arg(rest, long);
-    va_end(rest);
+/* Where the kernel may choose the place of something large, or of what nobody may touch, by which the library sees where
+ * it maps, it is asked for an address that ends in 46 zeros; the heap, there or a sixteenth below, begins at one that
+ * ends in 38. While `refusing`, what is short, and so no memory for blocks, is refused; while `refusing_advice`, what a
+ * kernel without huge pages refuses, any kernel of locked memory, or a filter; while `refusing_access`, access to what
+ * was reserved. */
+static long before_kernel(long number, long a, long b, long c, long d, long e, long f) {
     if (number == SYS_mmap && (b >= 64 * MIB || c == PROT_NONE) && a == 0) a = (long)1 << 46;
-    if (number == SYS_mmap && refusing && b <= 1 * MIB) {
-        refused = 1;
-        errno = ENOMEM;
-        return -1;
-    }
-    if ((number == SYS_madvise || number == SYS_mincore || number == SYS_prlimit64) && refusing_advice) {
-        refused = 1;
-        errno = EINVAL;
-        return -1;
-    }
-    if (number == SYS_mprotect && refusing_access) {
-        refused = 1;
-        errno = ENOMEM;
-        return -1;
-    }
-    return real(number, a, b, c, d, e, f);
-}
-
-void *mmap(void *hint, size_t bytes, int protection, int flags, int file, off_t offset) {
-    return (void *)syscall(SYS_mmap, hint, bytes, (long)protection, (long)flags, (long)file, offset);
+    int maps = number == SYS_mmap && refusing && b <= 1 * MIB, opens = number == SYS_mprotect && refusing_access;
+    int tells = (number == SYS_madvise || number == SYS_mincore || number == SYS_prlimit64) && refusing_advice;
+    if (!maps && !opens && !tells) return kernel(number, a, b, c, d, e, f);
+    refused = 1;
+    return kernel_says(tells ? EINVAL : ENOMEM);
 }
 
 PROMISE(free_of_null_does_nothing_wherever_the_heap_lies) {
