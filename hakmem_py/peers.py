@@ -133,34 +133,34 @@ def _version(known, preload):
     return done.stdout.strip(), next((line for line in said if "ld.so" in line), said[-1])
 
 
-def fetch():
-    """Unpacks the Debian packages of peers that are missing into data/peers; returns those it got.
+def fetch(name):
+    """Unpacks a peer's Debian packages into data/peers.
 
     Needs apt-get and dpkg, no root. Raises RuntimeError with one line where that is not possible.
     """
-    got = [name for name in KNOWN if find(name).path is None]
-    for name in got:
-        _unpack(name)
-        find.cache_clear()
-    return got
-
-
-def _unpack(name):
     for tool in ("apt-get", "dpkg"):
         if shutil.which(tool) is None:
             raise RuntimeError(
                 f"{tool} is not on this machine: conda install -c conda-forge {KNOWN[name].conda}"
             )
-    UNPACKED.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=UNPACKED, prefix="unpacking-") as folder:
-        whole, target = Path(folder, name), UNPACKED / name
-        _download(KNOWN[name].debian, Path(folder))
-        for package in sorted(Path(folder).glob("*.deb")):
-            subprocess.run(["dpkg", "-x", package, whole], check=True)
-        if not whole.exists():
-            raise RuntimeError(f"apt-get download {' '.join(KNOWN[name].debian)}: it left no package")
-        shutil.rmtree(target, ignore_errors=True)  # of an earlier version, stopped half-way
-        whole.rename(target)  # only now can it be found: a library cut short would be taken for the peer
+    try:
+        UNPACKED.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=UNPACKED, prefix="unpacking-") as folder:
+            whole, target = Path(folder, name), UNPACKED / name
+            _download(KNOWN[name].debian, Path(folder))
+            for package in sorted(Path(folder).glob("*.deb")):
+                done = subprocess.run(["dpkg", "-x", package, whole], capture_output=True, text=True)
+                if done.returncode:
+                    raise RuntimeError(
+                        f"dpkg -x {package.name}: {(done.stderr.splitlines() or ['failed'])[0]}"
+                    )
+            if not whole.exists():
+                raise RuntimeError(f"apt-get download {' '.join(KNOWN[name].debian)}: it left no package")
+            shutil.rmtree(target, ignore_errors=True)  # of an earlier version, stopped half-way
+            whole.rename(target)  # only now can it be found: a library cut short would be taken for the peer
+    except OSError as error:
+        raise RuntimeError(f"cannot write to {UNPACKED}: {error.strerror}") from None
+    find.cache_clear()
 
 
 def _download(packages, folder):
@@ -168,11 +168,13 @@ def _download(packages, folder):
     (folder / "lists" / "partial").mkdir(parents=True)
     own = [f"-oDir::State::Lists={folder / 'lists'}", f"-oDir::Cache={folder}", "-oAPT::Sandbox::User="]
     if _apt(["download", *packages], folder).returncode:
-        _apt([*own, "update"], folder)
+        updated = _apt([*own, "update"], folder)
         done = _apt([*own, "download", *packages], folder)
         if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise RuntimeError(f"apt-get download {' '.join(packages)}: {reason}")
+            said = done.stderr.splitlines()[-1:] + updated.stderr.splitlines()[:1]  # the latter: no network
+            raise RuntimeError(
+                f"apt-get download {' '.join(packages)}: {'; '.join(said) or 'no reason given'}"
+            )
 
 
 def _apt(arguments, folder):
@@ -188,10 +190,10 @@ def add_peers(sub):
 
 def _run(args):
     """Always succeeds: a peer that is missing is a named row in every result."""
-    if args.get:
+    for name in [name for name in KNOWN if args.get and find(name).path is None]:
         try:
-            fetch()
-        except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
-            print(f"hakmem peers: {error}", file=sys.stderr)
+            fetch(name)
+        except RuntimeError as error:
+            print(f"hakmem peers: {name}: {error}", file=sys.stderr)
     for peer in map(find, KNOWN):
         print(f"{peer.name:10} {peer.version:8} {peer.path or peer.hint}")

@@ -1,6 +1,5 @@
 """Peers: found, named with version, and where they are missing, how to get them."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -76,25 +75,59 @@ def test_getting_peers_without_apt_names_another_way(nowhere, monkeypatch, capsy
     monkeypatch.setenv("PATH", str(nowhere))
     assert cli.main(["peers", "--get"]) == 0
     said = capsys.readouterr()
-    assert said.err.startswith("hakmem peers: apt-get is not on this machine: conda install")
+    assert said.err.startswith("hakmem peers: mimalloc: apt-get is not on this machine: conda install")
     assert "mimalloc" in said.out
 
 
-def test_a_peer_that_was_unpacked_in_part_is_not_taken_for_one(nowhere, monkeypatch):
-    """Neither after a full disk nor after a kill; the next call gets it whole."""
+@pytest.fixture
+def stubs(nowhere, monkeypatch):
+    """stubs(apt, dpkg): what the two programs do, as lines of sh; all else is the machine's own."""
     (nowhere / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{nowhere}/bin:/usr/bin:/bin")
-    unpack = 'mkdir -p "$3/usr/lib/here"; head -c 20 /bin/sh > "$3/usr/lib/here/libmimalloc.so.2"'
-    for name, does in {"apt-get": "touch some.deb", "dpkg": f"{unpack}; [ -e {nowhere}/room ]"}.items():
-        (nowhere / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
-        (nowhere / "bin" / name).chmod(0o755)
-    monkeypatch.setattr(peers, "KNOWN", {"mimalloc": peers.KNOWN["mimalloc"]})
+
+    def write(apt, dpkg):
+        for name, does in {"apt-get": apt, "dpkg": dpkg}.items():
+            (nowhere / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+            (nowhere / "bin" / name).chmod(0o755)
+
+    return write
+
+
+UNPACK = 'mkdir -p "$3/usr/lib/here"; head -c 20 /bin/sh > "$3/usr/lib/here/libmimalloc.so.2"'
+
+
+def test_a_peer_that_was_unpacked_in_part_is_not_taken_for_one(nowhere, stubs, monkeypatch):
+    """Neither after a full disk nor after a kill; the next call gets it whole."""
+    stubs("touch some.deb", f"{UNPACK}; [ -e {nowhere}/room ] || {{ echo No space >&2; exit 2; }}")
     monkeypatch.setattr(peers, "_version", lambda known, preload: ("2.0.9", ""))
-    with pytest.raises(subprocess.CalledProcessError):
-        peers.fetch()
+    with pytest.raises(RuntimeError, match=r"^dpkg -x some.deb: No space$"):
+        peers.fetch("mimalloc")
     peers.find.cache_clear()
     assert peers.find("mimalloc").path is None
     assert not list(nowhere.glob("unpacking-*"))
     (nowhere / "room").touch()
-    assert peers.fetch() == ["mimalloc"]
+    peers.fetch("mimalloc")
     assert peers.find("mimalloc").path == nowhere / "mimalloc/usr/lib/here/libmimalloc.so.2"
+
+
+def test_a_package_that_cannot_be_had_does_not_keep_the_others_away(nowhere, stubs, monkeypatch, capsys):
+    gone = (
+        'case "$*" in *update) echo W: no network >&2;; *mimalloc*) echo E: no such package >&2; exit 100;; '
+    )
+    stubs(f"{gone}*) touch some.deb;; esac", UNPACK.replace("mimalloc", "jemalloc"))
+    monkeypatch.setattr(peers, "_version", lambda known, preload: ("5.3.0", ""))
+    assert cli.main(["peers", "--get"]) == 0
+    said = capsys.readouterr()
+    why = "apt-get download libmimalloc2.0: E: no such package; W: no network"
+    assert said.err == f"hakmem peers: mimalloc: {why}\n"
+    assert "jemalloc   5.3.0" in said.out
+
+
+def test_a_folder_for_peers_that_cannot_be_made_is_named(nowhere, monkeypatch, capsys):
+    (nowhere / "file").touch()
+    monkeypatch.setattr(peers, "UNPACKED", nowhere / "file" / "peers")
+    assert cli.main(["peers", "--get"]) == 0
+    assert (
+        f"hakmem peers: jemalloc: cannot write to {nowhere}/file/peers: Not a directory\n"
+        in capsys.readouterr().err
+    )
