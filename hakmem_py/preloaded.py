@@ -68,9 +68,9 @@ def run(command, preload="", env=(), timeout_s=600.0):
         how = f"status {code}" if code > 0 else signal_name(-code)
         error = f"{name} ended with {how}: {last_line(told)}".rstrip(": ")
         return {"status": "error", "error": error + room}
-    refused = [line for line in told.splitlines() if "cannot be preloaded" in line] + [refusal(told)]
-    if refused[0]:
-        return {"status": "error", "error": refused[0]}
+    unloaded = re.search("^.*cannot be preloaded.*", told, re.MULTILINE)
+    if refused := unloaded[0] if unloaded else refusal(told):
+        return {"status": "error", "error": refused}
     if left:
         error = f"{Path(command[0]).name} left {left} running, whose time is uncounted: let it wait for them"
         return {"status": "error", "error": error}

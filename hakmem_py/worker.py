@@ -83,9 +83,9 @@ def _copies(command, preload):
 def refusal(said):
     """The first line in which the library says that it does not take a setting, or that it cannot write the
     history that was asked for; "" for none."""
-    found = re.compile(rf"hakmem: (HAKMEM_.* allowed:|placement_node .* is not a node|{NO_HISTORY})")
-    lines = [line for line in said.splitlines() if found.match(line)]
-    return lines[0].removeprefix("hakmem: ") if lines else ""
+    reasons = rf"HAKMEM_.* allowed:|placement_node .* is not a node|{NO_HISTORY}"
+    found = re.search(rf"^hakmem: ((?:{reasons}).*)", said, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def signal_name(number):

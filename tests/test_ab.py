@@ -587,6 +587,19 @@ def test_how_a_program_ended_is_one_short_line(program, said):
     assert preloaded.run(["sh", "-c", program])["error"] == said
 
 
+def test_a_program_that_complains_much_does_not_fill_the_memory_of_who_measures_it():
+    """Its lines, each an object of its own, would be twenty times the text."""
+    code = (
+        "import resource\nfrom hakmem_py import preloaded\n"
+        "def most(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = most()\n"
+        "assert preloaded.run(['sh', '-c', 'yes no | head -c 30000000 >&2'])['status'] == 'ok'\n"
+        "print(most() - before)"
+    )
+    grown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(grown) < 200_000  # KB
+
+
 def test_a_program_holds_the_bench_slot_should_who_measures_it_be_killed():
     with slot.bench_slot("a test"):
         row = preloaded.run(["sh", "-c", f"readlink /proc/self/fd/* | grep -q {slot.SLOT}"])
