@@ -84,9 +84,9 @@ $(STAMPS)/test: $(ENV) $(SOURCES) $(TESTS)
 	@set -o pipefail; $(PY) -m pytest -n logical --dist loadfile 2>&1 | tee $(STAMPS)/test.log
 	@tail -n 1 $(STAMPS)/test.log > $@
 
-## make lab          JupyterLab on the notebooks
+## make lab          JupyterLab on the notebooks; options of its own as LAB=..., as root, say in a container, LAB=--allow-root
 lab: $(ENV)
-	$(PY) -m jupyter lab --notebook-dir=notebooks
+	$(PY) -m jupyter lab --notebook-dir=notebooks $(LAB)
 
 ## make bench        every workload's time under every allocator, with intervals (memory: 05, 09; pools and placement: 06)
 bench: $(STAMPS)/peers

@@ -146,6 +146,11 @@ def test_make_bench_runs_every_workload_and_every_published_size():
     assert points >= set(product(["lifo", "fifo", "random", "interleaved", "longlived"], [16, 32, 64, 128]))
 
 
+def test_make_lab_hands_on_options_which_root_needs():
+    plan = subprocess.run(["make", "-n", "lab", "LAB=--allow-root"], cwd=ROOT, capture_output=True, text=True)
+    assert re.search(r"jupyter lab .*--allow-root", plan.stdout)
+
+
 def test_make_says_what_it_can_do():
     done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True)
     for target in ("env", "report", "test", "lab", "bench", "bench-check", "clean"):
