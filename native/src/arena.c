@@ -584,14 +584,17 @@ static struct span *arena_take_warm(uint32_t units)
     return units >= GIANT_UNITS ? span_lengthen(units) : NULL;
 }
 
-/* Takes `units` aligned to `alignment` units; warm memory first, then clean, then new. The caller holds arena_lock. */
+/* Takes `units` aligned to `alignment` units; warm memory first, then clean, then new. The caller holds arena_lock. A
+ * program that lives at its limit is refused often, and to try an arena of each length takes fifty calls of the kernel:
+ * so it is first asked for the bytes alone. */
 static struct span *arena_take(uint32_t units, uint32_t alignment)
 {
     struct span *span = span_find(DIRTY, units, alignment);
     if (span == NULL) span = span_find(CLEAN, units, alignment);
     uint32_t count = atomic_load_explicit(&arena_count, memory_order_relaxed);
     for (uint32_t i = 0; span == NULL && i < count; i++) span = arena_advance(&arenas[i], units, alignment);
-    if (span == NULL && arena_add(((size_t)units + alignment) << UNIT_SHIFT)) {
+    bool room = span == NULL && (count == 0 || os_would_map((size_t)units << UNIT_SHIFT));
+    if (room && arena_add(((size_t)units + alignment) << UNIT_SHIFT)) {
         span = arena_advance(&arenas[atomic_load_explicit(&arena_count, memory_order_relaxed) - 1], units, alignment);
         if (span == NULL) arena_drop();
     }

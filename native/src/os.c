@@ -138,6 +138,14 @@ static void os_unmap(void *p, size_t bytes)
     (void)KERNEL(munmap, p, bytes);
 }
 
+/* Is there memory for so many bytes? Finds out by mapping them for a moment. */
+static bool os_would_map(size_t bytes)
+{
+    void *p = os_map(bytes);
+    if (p != NULL) os_unmap(p, bytes);
+    return p != NULL;
+}
+
 /* Such pages at a given address, where they join the mapping that lies before. The address is only a hint, which is
  * enough: every kernel follows it where it can, and a mapping that came out elsewhere is removed. False where the
  * kernel refuses, with ENOMEM, or where the place is taken, with EEXIST. */

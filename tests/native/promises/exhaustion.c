@@ -1,7 +1,7 @@
 /* Promises 2 and 9: at the end of memory, and at the end of mappings, calls are refused with ENOMEM, nothing is lost,
  * and what was freed serves every size again. */
+#include "../library.h"
 #include "../serve.h"
-#include <dlfcn.h>
 #include <sys/mman.h>
 
 enum { LIMIT = 256 * MIB, LATE_LIMIT = 512 * MIB };
@@ -295,6 +295,22 @@ STEP(limited_data_starts) { serve_every_size(NULL); }
 
 PROMISE(a_program_starts_with_little_data) {
     keep_in_new_process("limited_data_starts", limit_data_to_64_mib, environ);
+}
+
+/* A cache that frees something whenever it is refused lives at its limit. */
+STEP(limited_refusals_take_few_calls) {
+    enum { REFUSALS = 200 };
+    void *list = NULL;
+    take_all(60 * KIB, &list);
+    int64_t before = counter("sys_mmap");
+    for (int i = 0; i < REFUSALS; i++) HOLDS(malloc(opaque(60 * KIB)) == NULL);
+    HOLDS(counter("sys_mmap") - before < 20 * REFUSALS);
+    free_all(list);
+}
+
+PROMISE(a_refusal_takes_few_system_calls) {
+    (void)library("hak_stat_read");
+    keep_in_new_process("limited_refusals_take_few_calls", limit_data_to_64_mib, environ);
 }
 
 PROMISE(few_mappings_are_needed) {
