@@ -222,6 +222,7 @@ static void window_give(struct heap *heap, struct span *window, bool goes, uint6
         heap->grows_long = window->size > GROWN_SMALL;
     }
     struct room had = window_room(window);
+    POKE(window->size, 0); /* no bytes are in use where no pages are: until the lock is had, observers may look */
     if (goes) window_purge(window, 0);
     lock_take(&arena_lock);
     room_count(had, no_room);
@@ -351,11 +352,11 @@ static void run_trim(struct heap *heap, struct span *run, size_t units)
 
 static void run_resize(struct heap *heap, struct span *run, size_t size, size_t units)
 {
-    POKE(run->size, size);
     if (run->touched < units) {
         heap->run_held += (units - run->touched) << UNIT_SHIFT;
-        POKE(run->touched, (uint32_t)units);
+        POKE(run->touched, (uint32_t)units); /* first, as observers read the size first */
     }
+    POKE(run->size, size);
     run_sort(run);
 }
 

@@ -49,10 +49,10 @@ static ALWAYS_INLINE bool run_is_out(const struct span *run) { return PEEK(run->
 static ALWAYS_INLINE void run_begin(struct span *run, size_t size, size_t units)
 {
     MUST(run->kind == SPAN_RUN && units <= run->units && run->start + size <= span_bytes(run), run->address);
+    if (run->touched < units) POKE(run->touched, (uint32_t)units);
     POKE(run->size, size);
     POKE(run->life, run_mark(run_block(run)));
     run->site = 0;
-    if (run->touched < units) POKE(run->touched, (uint32_t)units);
 }
 
 /* The run goes to a caller of a thread with a heap, staggered, and short if it can be. */

@@ -44,8 +44,8 @@ static void level_span(const struct span *span, void *to)
             bytes - ((uint64_t)__builtin_popcount(PEEK(span->bare)) << slab_part_shift(span));
         value[STAT_in_use_bytes] += (uint64_t)slab_out(span) * classes[span->class].size;
     } else if (span->kind == SPAN_RUN) {
-        value[STAT_committed_bytes] += run_touched_bytes(span);
         value[STAT_in_use_bytes] += run_is_out(span) ? PEEK(span->size) : 0;
+        value[STAT_committed_bytes] += run_touched_bytes(span); /* last: it falls after the size, and rises before */
     }
 }
 

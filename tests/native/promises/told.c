@@ -2,6 +2,7 @@
 #include "../library.h"
 #include "../serve.h"
 #include <malloc.h>
+#include <pthread.h>
 
 enum { COUNT = 1000 };
 
@@ -12,6 +13,32 @@ PROMISE(blocks_with_callers_are_counted) {
     HOLDS(counter("live_blocks") - before == COUNT);
     for (int i = 0; i < COUNT; i++) free(blocks[i]);
     HOLDS(counter("live_blocks") - before < COUNT / 2); /* some may be in quarantine */
+}
+
+static _Atomic int told_enough;
+
+static void *grow_and_free_giants(void *unused) {
+    while (!told_enough) free(realloc(realloc(realloc(malloc(100 * KIB), 2 * MIB), 40 * MIB), 100 * MIB));
+    return unused;
+}
+
+/* However often they are read while pages go back: less is in use than is committed, so no share is above 1. */
+PROMISE(no_more_is_in_use_than_is_committed) {
+    int (*read_stats)(hak_stat_t *, int) = (int (*)(hak_stat_t *, int))library("hak_stat_read");
+    static hak_stat_t rows[64];
+    pthread_t thread;
+    set_knob("background", 0); /* pages go at once */
+    HOLDS(pthread_create(&thread, NULL, grow_and_free_giants, NULL) == 0);
+    for (int reads = 0; reads < 100000; reads++) {
+        uint64_t in_use = 0, committed = 0;
+        for (int i = read_stats(rows, 64) - 1; i >= 0; i--) {
+            if (strcmp(rows[i].name, "in_use_bytes") == 0) in_use = rows[i].value;
+            if (strcmp(rows[i].name, "committed_bytes") == 0) committed = rows[i].value;
+        }
+        HOLDS(in_use <= committed);
+    }
+    told_enough = 1;
+    pthread_join(thread, NULL);
 }
 
 PROMISE(it_is_libcs_heap_that_grows_where_libc_was_asked_for) {
