@@ -431,7 +431,7 @@ i { display: inline-block; width: 1em; height: .7em; margin-right: .35em; }
 svg { display: block; width: 100%; overflow: visible; } text { fill: currentColor; font-size: 12px; font-variant-numeric: tabular-nums; }
 .over { paint-order: stroke; stroke: Canvas; stroke-width: 5px; stroke-linejoin: round; }
 h4 { margin: .9rem 0 .2rem; font-size: .95em; font-weight: 600; }
-@media print { .knobs, .time { display: none; } }
+@media print { .knobs, .time { display: none; } i { print-color-adjust: exact; } h4 { break-after: avoid; } svg { break-inside: avoid; } }
 `;
 
 function element(name, attributes = {}, ...children) {
@@ -463,11 +463,17 @@ function span(run, t, truth) {
   return [low - air, high + air];
 }
 
+/* The room that a drawing was made for. Paper, which may be narrower and is not told, shrinks it. */
+function frame(svg, width, height) {
+  svg.setAttribute("height", height);
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+}
+
 /* One bar per arm: the mean, the bonus on top of it, where the true mean is, which arm is chosen. */
 function drawArms(svg, run, t, { noun, labels }, truth, pulls) {
   const width = svg.clientWidth || 640, row = 30, head = 18, left = 74, right = width < 420 ? 56 : 96;
   const [low, high] = span(run, t, truth), place = (v) => left + (v - low) / (high - low) * (width - left - right);
-  svg.setAttribute("height", head + run.arms * row);
+  frame(svg, width, head + run.arms * row);
   const words = [text(6, 12, noun), text(left, 12, digits(low)), text((left + width - right) / 2, 12, run.shows || "index", { "text-anchor": "middle" }),
     text(width - right, 12, digits(high), { "text-anchor": "end" }), text(width - right + 8, 12, width < 420 ? "plays" : "plays · share")];
   svg.replaceChildren(...words, ...labels.flatMap((label, i) => {
@@ -495,7 +501,7 @@ function drawHistory(svg, run, t, labels) {
     const arm = piece.means.indexOf(Math.max(...piece.means)), end = run.pieces[k + 1]?.start ?? run.horizon;
     return shape("rect", { x: x(piece.start), y: arm * row, width: x(end) - x(piece.start), height: row, fill: OTHER, opacity: 0.25 });
   });
-  svg.setAttribute("height", height + 18);
+  frame(svg, width, height + 18);
   svg.replaceChildren(...best,
     shape("path", { d: ticks.slice(0, t + 1).join(""), stroke: MEAN, "stroke-width": Math.max(1, room / run.horizon), fill: "none" }),
     ...labels.map((label, i) => text(6, i * row + 11, label)),
@@ -517,7 +523,7 @@ function drawCurves(svg, curves, t, horizon, low) {
   };
   const drawn = curves.flatMap(({ values, colour, dash }) => [[0, t, 1], [t, horizon, 0.55]].map(([from, to, opacity]) =>
     shape("path", { d: line(values, from, to), stroke: colour, "stroke-width": 2, "stroke-dasharray": dash, fill: "none", opacity })));
-  svg.setAttribute("height", height + 18);
+  frame(svg, width, height + 18);
   svg.replaceChildren(shape("line", { x1: left, x2: width - 4, y1: height, y2: height, stroke: FAINT }), ...drawn,
     shape("line", { x1: x(t), x2: x(t), y1: 0, y2: height, stroke: CHOSEN, "stroke-width": 2 }),
     text(6, 14, digits(top)), text(6, height, digits(low)),

@@ -184,6 +184,17 @@ def test_it_can_be_stepped_played_scrubbed_and_changed(shown):
     assert "Play 1 of" not in said.inner_text()
 
 
+def test_paper_which_is_narrower_than_the_screen_holds_all_of_it(shown):
+    narrowed = """all => { document.body.style.width = '600px'; // as for paper: it is not told before
+      const right = (node) => node.getBoundingClientRect().right;
+      return all.filter(t => right(t) > right(t.ownerSVGElement) + 1).map(t => t.textContent) }"""
+    page = shown()
+    assert page.eval_on_selector_all("svg text", narrowed) == []
+    keys = "all => all.map(i => getComputedStyle(i).printColorAdjust)"
+    page.emulate_media(media="print")
+    assert set(page.eval_on_selector_all("i", keys)) == {"exact"}
+
+
 def test_a_plain_key_pressed_in_it_is_no_command_of_jupyterlab(shown):
     page = shown()
     page.evaluate("taken = []; document.addEventListener('keydown', (event) => taken.push(event.key))")
