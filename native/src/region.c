@@ -1,22 +1,33 @@
-/* region.c: huge pages under runs that come and go. A region of 2 MiB whose pages are nearly all resident is moved into
- * one, which costs hardly any memory but up to a millisecond, once. Only in the first arena, which holds nearly
+/* region.c: huge pages under blocks that come and go. A region of 2 MiB whose pages are nearly all resident is moved
+ * into one, which costs hardly any memory but up to a millisecond, once. Only in the first arena, which holds nearly
  * everything; where the first block asked for has made that longer than others, regions end before it does. */
 
-/* The one looked at next, where the round ends, whether there is one, whether all were full so far, rounds since there
- * were more regions, and, as bits, those that were moved. All under arena_lock. */
+/* The one looked at next, where the round ends, whether there is one, whether all were full so far, and rounds since
+ * there were more regions. All under arena_lock. */
 static size_t region_at, region_end;
 static bool region_round, regions_full = true;
 static uint32_t region_looks;
-static uint64_t regions_moved[REGIONS / 64];
 
-/* The next region that holds no superslab and was not moved; 0 where there is none. Regions are looked at once units
- * have been reused RECYCLED_TIMES as often as there are units below the frontier. A new round needs a quarter more
- * regions, or some that were not full, and twice the reuses of the last one. After REGION_LOOKS rounds over the same
- * regions there is no more: of a steady program, the kernel is asked nothing in the end. */
+static struct superslab *region_row(size_t at)
+{
+    return &arenas[0].superslabs[at * (SUPERSLAB_LARGE / SUPERSLAB_SMALL)];
+}
+
+/* Runs and large blocks may lie in it, or one superslab that fits. */
+static bool region_fits(size_t at)
+{
+    const struct superslab *row = region_row(at);
+    return !row->moved && (row[0].units + row[1].units == 0 || superslab_fits(row));
+}
+
+/* The next region that fits; 0 where there is none. Regions are looked at once units have been reused RECYCLED_TIMES as
+ * often as there are units below the frontier. A new round needs a quarter more regions, or some that were not full,
+ * and twice the reuses of the last one. After REGION_LOOKS rounds over the same regions there is no more: of a steady
+ * program, the kernel is asked nothing in the end. */
 static uintptr_t region_next(void)
 {
     const struct arena *arena = &arenas[0];
-    size_t least = RECYCLED_TIMES * arena->born, regions = size_min(arena->born / SUPERSLAB_UNITS_MAX, REGIONS);
+    size_t least = RECYCLED_TIMES * arena->born, regions = arena->born / SUPERSLAB_UNITS_MAX;
     bool grown = regions > region_end + region_end / 4, again = !regions_full && region_looks < REGION_LOOKS;
     if (!region_round && recycled_units >= least && (grown || again)) {
         region_looks = grown ? 1 : region_looks + 1;
@@ -26,13 +37,26 @@ static uintptr_t region_next(void)
     }
     while (region_at < region_end) {
         size_t at = region_at++;
-        const struct superslab *slabs = &arena->superslabs[at * (SUPERSLAB_LARGE / SUPERSLAB_SMALL)];
-        if (slabs[0].units == 0 && slabs[1].units == 0 && !bit_of(regions_moved, at))
-            return arena->base + at * SUPERSLAB_LARGE;
+        if (region_fits(at)) return arena->base + at * SUPERSLAB_LARGE;
     }
     region_round = false;
     POKE(recycled_due, size_max(least, 2 * recycled_units));
     return 0;
+}
+
+/* Moves a region, if nearly all of its pages are resident. Result: were they? */
+static bool region_move(uintptr_t region)
+{
+    if (!os_dense((void *)region, SUPERSLAB_LARGE, REGION_DENSE)) return false;
+    os_huge((void *)region, SUPERSLAB_LARGE, true);
+    bool moved = os_collapse((void *)region, SUPERSLAB_LARGE);
+    os_huge((void *)region, SUPERSLAB_LARGE, false); /* what comes later is small again */
+    if (!moved && os_dense((void *)region, SUPERSLAB_LARGE, REGION_DENSE))
+        POKE(recycled_due, SIZE_MAX); /* the kernel refuses: no more */
+    lock_take(&arena_lock);
+    region_row((region - arenas[0].base) / SUPERSLAB_LARGE)->moved |= moved;
+    lock_drop(&arena_lock);
+    return true;
 }
 
 /* At most one region a call is moved, and none until REGION_WAIT runs were taken, so a program that ends soon has none
@@ -48,18 +72,30 @@ static NOINLINE void region_collapse(uint32_t runs)
     lock_take(&arena_lock);
     uintptr_t region = region_next();
     lock_drop(&arena_lock);
-    if (region == 0) return;
-    bool full = os_dense((void *)region, SUPERSLAB_LARGE, 15), moved = false;
-    if (full) {
-        os_huge((void *)region, SUPERSLAB_LARGE, true);
-        moved = os_collapse((void *)region, SUPERSLAB_LARGE);
-        os_huge((void *)region, SUPERSLAB_LARGE, false); /* what comes later is small again */
-        if (!moved && os_dense((void *)region, SUPERSLAB_LARGE, 15))
-            POKE(recycled_due, SIZE_MAX); /* the kernel refuses: no more */
-    }
-    size_t at = (region - arenas[0].base) / SUPERSLAB_LARGE;
+    if (region == 0 || region_move(region)) return;
     lock_take(&arena_lock);
-    if (!full) regions_full = false;
-    regions_moved[at / 64] |= (uint64_t)moved << at % 64;
+    regions_full = false;
     lock_drop(&arena_lock);
+}
+
+/* Half of a superslab is taken for the first time. By now, others below it have been filled: GROWTH_LOOKS of them are
+ * looked at, and GROWTH_MOVES at most are moved. Later there may be no occasion, for a program that has grown to its
+ * size may never leave the short ways again. */
+static NOINLINE void superslabs_grow(struct superslab *superslab)
+{
+    static size_t at;
+    uint32_t looks = superslab->arena == &arenas[0] && superslabs_are_much(HUGE_FIRST) ? GROWTH_LOOKS : 0, moves = 0;
+    for (; looks != 0 && moves < GROWTH_MOVES && PEEK(recycled_due) != SIZE_MAX; looks--) {
+        uintptr_t region = 0;
+        lock_take(&arena_lock);
+        size_t end = (superslab_address(superslab) - arenas[0].base) / SUPERSLAB_LARGE;
+        for (size_t n = 0; n < end && region == 0; n++) {
+            at = at + 1 < end ? at + 1 : 0;
+            if (region_row(at)->units != 0 && region_fits(at)) region = arenas[0].base + at * SUPERSLAB_LARGE;
+        }
+        lock_drop(&arena_lock);
+        if (region == 0) break;
+        moves += region_move(region);
+    }
+    if (!superslab->huge && superslabs_are_much(HUGE_SOON)) superslab_collapse(superslab);
 }

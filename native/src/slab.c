@@ -236,7 +236,7 @@ static struct span *slab_new(unsigned class, uint32_t part)
     lock_drop(&arena_lock);
     if (slab == NULL) return NULL;
     slabs_count(slabs_of(slab), 1, 0);
-    if (UNLIKELY(halved != NULL)) superslab_collapse(halved);
+    if (UNLIKELY(halved != NULL)) superslabs_grow(halved);
     if (UNLIKELY(slabs_inspected)) slab_expect_empty(slab);
     return slab;
 }

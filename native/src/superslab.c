@@ -128,22 +128,34 @@ static bool superslab_is_huge(size_t bytes, size_t total)
 
 static uint32_t forks; /* that lie between the first process and this one */
 
-/* From 1 / HUGE_SOON of that size on, a superslab gets them when half of it is taken, if most of that half was touched:
- * then hardly more than the other half is resident without need. Not one that a child shares with its parent, for it
- * would be copied. Result: the slab's superslab when this is to be tried, once; else NULL. Under arena_lock. */
+/* May it be moved into a huge page? Not if it got some from the start, if pages of it went back or are to, or if a
+ * child shares it with its parent, for it would be copied. */
+static bool superslab_fits(const struct superslab *superslab)
+{
+    bool own = superslab->units << UNIT_SHIFT == SUPERSLAB_LARGE && superslab->forks == forks;
+    return own && !superslab->huge && superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
+}
+
+/* Do superslabs amount to this part of the bytes at which new ones get huge pages? */
+static bool superslabs_are_much(size_t part)
+{
+    size_t total = atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
+    return knob(KNOB_huge_pages) && part * total >= (size_t)knob(KNOB_huge_after_bytes);
+}
+
+/* Result: the slab's superslab, if half of that is taken for the first time; else NULL. Under arena_lock. */
 static struct superslab *superslab_halved(const struct span *slab)
 {
     struct superslab *superslab = superslab_of(slab);
     if (LIKELY(superslab->halved) || superslab->free_units > superslab->units / 2) return NULL;
     superslab->halved = true;
-    size_t total = HUGE_SOON * atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
-    bool unfit = superslab->huge || superslab->units << UNIT_SHIFT != SUPERSLAB_LARGE || superslab->forks != forks;
-    return unfit || !knob(KNOB_huge_pages) || total < (size_t)knob(KNOB_huge_after_bytes) ? NULL : superslab;
+    return superslab;
 }
 
-/* Moves a superslab into a huge page, if most of its lower half is resident. The caller has a slab in it, so it stays a
- * superslab; but where others gave pages of it back meanwhile, nothing is done. */
-static NOINLINE void superslab_collapse(struct superslab *superslab)
+/* From 1 / HUGE_SOON of that size on, a superslab is moved into a huge page when half of it is taken, if most of that
+ * half was touched: then hardly more than the other half is resident without need. The caller has a slab in it, so it
+ * stays a superslab; but where others gave pages of it back meanwhile, nothing is done. */
+static void superslab_collapse(struct superslab *superslab)
 {
     void *region = (void *)superslab_address(superslab);
     bool filled = os_dense(region, SUPERSLAB_LARGE / 2, HUGE_HALF);
@@ -152,7 +164,7 @@ static NOINLINE void superslab_collapse(struct superslab *superslab)
     looks_filled = filled || late ? (uint32_t)size_min(looks_filled + 1, HUGE_LOOKS) : 0;
     looks_due = 0;
     looks_early = filled ? NULL : region;
-    bool whole = filled && superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
+    bool whole = filled && superslab_fits(superslab);
     superslab->huge |= whole;
     if (whole) os_huge(region, SUPERSLAB_LARGE, true);
     lock_drop(&arena_lock);
@@ -173,6 +185,7 @@ static struct superslab *superslab_new(void)
                                     .free_units = units,
                                     .free_mask = mask_of(0, units),
                                     .dirty_mask = dirty ? mask_of(0, units) : 0,
+                                    .moved = dirty && superslab->moved,
                                     .arena = arena,
                                     .forks = forks};
     if (dirty) atomic_fetch_add_explicit(&slab_dirty_units, units, memory_order_relaxed);

@@ -77,6 +77,7 @@
 #define TURNS_MANY 16u  /* so do as many turns of its two magazines in a row, ... */
 #define TURNS_BURSTS 3u /* ... but they double its bytes so many times only */
 #define PEAKS_MAX 2u    /* of the runs that it may keep, if it gave much, and of GIVEN_MUCH (heap_much) */
+#define HUGE_FIRST 4    /* from this part of huge_after_bytes on, full superslabs get huge pages */
 #define HUGE_SOON 2     /* from this part of huge_after_bytes on, superslabs that are half taken get huge pages ... */
 #define HUGE_HALF 12    /* ... if so many sixteenths of that half were touched */
 #define HUGE_LOOKS 8    /* most that get them unlooked at, after as many in a row that were so */
@@ -160,14 +161,16 @@
 #define REFUSALS_MAX 64                /* refusals by the kernel to take pages, in a round: then all memory is locked */
 #define ROUNDS_VAIN_MAX 16u            /* doublings of the time until the kernel is asked again ... */
 #define AGAIN_NS UINT64_C(64000000000) /* ... up to here */
-#define RECYCLED_MIN ((size_t)64 << 20)         /* bytes the arena hands out again before regions are looked at ... */
-#define RECYCLED_TIMES 6                        /* ... and so many times what it has ever used */
-#define REGION_WAIT 1024                        /* runs taken from then on until the first region is moved */
-#define REGION_LOOKS 5                          /* rounds over regions of which some were not full */
-#define REGION_WORTH ((size_t)8 << 20)          /* bytes of a thread's runs: more pages than a core has at hand */
-#define REGIONS (ARENA_BYTES / SUPERSLAB_LARGE) /* of 2 MiB, that may be moved into huge pages */
-#define FRONTIER_STEP ((size_t)64 << 20)        /* an arena becomes writable in steps of this */
-#define TABLES_STEP (4 * FRONTIER_STEP)         /* and gets descriptors in steps of this */
+#define RECYCLED_MIN ((size_t)64 << 20)  /* bytes the arena hands out again before regions are looked at ... */
+#define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
+#define REGION_WAIT 1024                 /* runs taken from then on until the first region is moved */
+#define REGION_DENSE 15                  /* sixteenths of its pages that are resident before it is moved */
+#define GROWTH_LOOKS 16u                 /* regions looked at each time that a superslab is half taken, ... */
+#define GROWTH_MOVES 2u                  /* ... and most that are moved then */
+#define REGION_LOOKS 5                   /* rounds over regions of which some were not full */
+#define REGION_WORTH ((size_t)8 << 20)   /* bytes of a thread's runs: more pages than a core has at hand */
+#define FRONTIER_STEP ((size_t)64 << 20) /* an arena becomes writable in steps of this */
+#define TABLES_STEP (4 * FRONTIER_STEP)  /* and gets descriptors in steps of this */
 
 #define POINTER_BITS 48                               /* of a user address */
 #define LINK_LEAST (UINT64_C(0x7FFE) << POINTER_BITS) /* least key that links are stored under; greatest: 2^47 more */
@@ -333,6 +336,7 @@ struct superslab {
     bool huge;      /* huge pages were asked for */
     bool sparse;    /* and are not wanted now, since pages went back */
     bool halved;    /* half of it was taken at least once */
+    bool moved;     /* what is resident here was moved into a huge page, superslab or not (region.c) */
     uint32_t forks; /* generation of the process that made it (superslab.c) */
 };
 

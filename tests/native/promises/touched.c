@@ -211,6 +211,32 @@ PROMISE(small_blocks_cost_fewer_faults_and_no_memory_once_there_are_many) {
     HOLDS(resident_bytes() - before < ALL + ALL / 16 + 2 * MIB);
 }
 
+/* Bytes on huge pages. */
+static long huge_bytes(void) {
+    long kib = -1;
+    char line[256];
+    FILE *rows = fopen("/proc/self/smaps_rollup", "r");
+    while (fgets(line, sizeof line, rows) != NULL) sscanf(line, "AnonHugePages: %ld kB", &kib);
+    fclose(rows);
+    return kib * KIB;
+}
+
+/* A program of a few megabytes reads and writes all of them, page after page: what is resident anyway can cost fewer
+ * misses of the TLB. Not the last ones, which are not filled yet. */
+PROMISE(a_heap_that_is_filled_lies_on_huge_pages) {
+    enum { MOST = 1000, ALL = 12 * MIB };
+    if (!huge_pages_come() || !pages_are_moved()) UNTRIED("the kernel gives no huge pages here");
+    long before = resident_bytes();
+    uint32_t random = 1;
+    for (size_t size, bytes = 0; bytes < ALL; bytes += size) {
+        random = random * 1103515245 + 12345;
+        size = 16 + (random >> 8) % MOST;
+        memset(malloc(size), 1, size);
+    }
+    HOLDS(huge_bytes() >= ALL / 2);
+    HOLDS(resident_bytes() - before < ALL + ALL / 4);
+}
+
 /* Fills so many bytes of blocks, then takes others and touches a page of each. */
 static void stay_small_after(size_t filled) {
     enum { SIZE = 16 * KIB, ALL = 128 * MIB, COUNT = ALL / SIZE };
