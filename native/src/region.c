@@ -13,17 +13,21 @@ static struct superslab *region_row(size_t at)
     return &arenas[0].superslabs[at * (SUPERSLAB_LARGE / SUPERSLAB_SMALL)];
 }
 
-/* Runs and large blocks may lie in it, or one superslab that fits. */
-static bool region_fits(size_t at)
+/* Claims a region for the calling thread to move, as threads that grow come at the same time. Runs and large blocks may
+ * lie in it, or one superslab that fits. Result: its address; 0 where it does not fit. Under arena_lock. */
+static uintptr_t region_claim(size_t at)
 {
-    const struct superslab *row = region_row(at);
-    return !row->moved && (row[0].units + row[1].units == 0 || superslab_fits(row));
+    struct superslab *row = region_row(at);
+    bool empty = row[0].units + row[1].units == 0;
+    if (empty ? row->moved : !superslab_fits(row)) return 0;
+    row->moved = true;
+    return arenas[0].base + at * SUPERSLAB_LARGE;
 }
 
-/* The next region that fits; 0 where there is none. Regions are looked at once units have been reused RECYCLED_TIMES as
- * often as there are units below the frontier. A new round needs a quarter more regions, or some that were not full,
- * and twice the reuses of the last one. After REGION_LOOKS rounds over the same regions there is no more: of a steady
- * program, the kernel is asked nothing in the end. */
+/* Claims the next region that fits; 0 where there is none. Regions are looked at once units have been reused
+ * RECYCLED_TIMES as often as there are units below the frontier. A new round needs a quarter more regions, or some that
+ * were not full, and twice the reuses of the last one. After REGION_LOOKS rounds over the same regions there is no
+ * more: of a steady program, the kernel is asked nothing in the end. */
 static uintptr_t region_next(void)
 {
     const struct arena *arena = &arenas[0];
@@ -36,27 +40,31 @@ static uintptr_t region_next(void)
         region_round = regions_full = true;
     }
     while (region_at < region_end) {
-        size_t at = region_at++;
-        if (region_fits(at)) return arena->base + at * SUPERSLAB_LARGE;
+        uintptr_t region = region_claim(region_at++);
+        if (region != 0) return region;
     }
     region_round = false;
     POKE(recycled_due, size_max(least, 2 * recycled_units));
     return 0;
 }
 
-/* Moves a region, if nearly all of its pages are resident. Result: were they? */
+/* Moves a claimed region, if nearly all of its pages are resident. Result: were they? The kernel also fails for once,
+ * as where another thread is about to touch a page there: it refuses if it fails REGION_REFUSALS times in a row. */
 static bool region_move(uintptr_t region)
 {
-    if (!os_dense((void *)region, SUPERSLAB_LARGE, REGION_DENSE)) return false;
-    os_huge((void *)region, SUPERSLAB_LARGE, true);
-    bool moved = os_collapse((void *)region, SUPERSLAB_LARGE);
-    os_huge((void *)region, SUPERSLAB_LARGE, false); /* what comes later is small again */
-    if (!moved && os_dense((void *)region, SUPERSLAB_LARGE, REGION_DENSE))
-        POKE(recycled_due, SIZE_MAX); /* the kernel refuses: no more */
+    static uint32_t refusals;
+    bool dense = os_dense((void *)region, SUPERSLAB_LARGE, REGION_DENSE), moved = false;
+    if (dense) {
+        os_huge((void *)region, SUPERSLAB_LARGE, true);
+        moved = os_collapse((void *)region, SUPERSLAB_LARGE);
+        os_huge((void *)region, SUPERSLAB_LARGE, false); /* what comes later is small again */
+    }
     lock_take(&arena_lock);
-    region_row((region - arenas[0].base) / SUPERSLAB_LARGE)->moved |= moved;
+    region_row((region - arenas[0].base) / SUPERSLAB_LARGE)->moved = moved;
+    if (dense) refusals = moved ? 0 : refusals + 1;
+    if (refusals >= REGION_REFUSALS) POKE(recycled_due, SIZE_MAX); /* no more */
     lock_drop(&arena_lock);
-    return true;
+    return dense;
 }
 
 /* At most one region a call is moved, and none until REGION_WAIT runs were taken, so a program that ends soon has none
@@ -91,7 +99,7 @@ static NOINLINE void superslabs_grow(struct superslab *superslab)
         size_t end = (superslab_address(superslab) - arenas[0].base) / SUPERSLAB_LARGE;
         for (size_t n = 0; n < end && region == 0; n++) {
             at = at + 1 < end ? at + 1 : 0;
-            if (region_row(at)->units != 0 && region_fits(at)) region = arenas[0].base + at * SUPERSLAB_LARGE;
+            if (region_row(at)->units != 0) region = region_claim(at);
         }
         lock_drop(&arena_lock);
         if (region == 0) break;

@@ -128,12 +128,12 @@ static bool superslab_is_huge(size_t bytes, size_t total)
 
 static uint32_t forks; /* that lie between the first process and this one */
 
-/* May it be moved into a huge page? Not if it got some from the start, if pages of it went back or are to, or if a
- * child shares it with its parent, for it would be copied. */
+/* May it be moved into a huge page? Not if it got some from the start, was moved or is by another thread, if pages of
+ * it went back or are to, or if a child shares it with its parent, for it would be copied. */
 static bool superslab_fits(const struct superslab *superslab)
 {
     bool own = superslab->units << UNIT_SHIFT == SUPERSLAB_LARGE && superslab->forks == forks;
-    return own && !superslab->huge && superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
+    return own && !superslab->huge && !superslab->moved && superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
 }
 
 /* Do superslabs amount to this part of the bytes at which new ones get huge pages? */

@@ -165,6 +165,7 @@
 #define RECYCLED_TIMES 6                 /* ... and so many times what it has ever used */
 #define REGION_WAIT 1024                 /* runs taken from then on until the first region is moved */
 #define REGION_DENSE 15                  /* sixteenths of its pages that are resident before it is moved */
+#define REGION_REFUSALS 4u               /* failures in a row after which none is moved any more */
 #define GROWTH_LOOKS 16u                 /* regions looked at each time that a superslab is half taken, ... */
 #define GROWTH_MOVES 2u                  /* ... and most that are moved then */
 #define REGION_LOOKS 5                   /* rounds over regions of which some were not full */
@@ -336,7 +337,7 @@ struct superslab {
     bool huge;      /* huge pages were asked for */
     bool sparse;    /* and are not wanted now, since pages went back */
     bool halved;    /* half of it was taken at least once */
-    bool moved;     /* what is resident here was moved into a huge page, superslab or not (region.c) */
+    bool moved;     /* what is resident here was moved into a huge page or is now, superslab or not (region.c) */
     uint32_t forks; /* generation of the process that made it (superslab.c) */
 };
 

@@ -6,12 +6,32 @@
 extern char **environ;
 static _Atomic int refusing, refused, refusing_advice, refusing_access;
 
+enum { COLLAPSE = 25 /* MADV_COLLAPSE */ };
+static _Atomic int moves, failing_moves, slow_moves, moved_by_two;
+
+/* A kernel that moves memory into huge pages (it says so, and does nothing): `failing_moves` times not, as for a page
+ * that is in another thread's hands; where moves are slow, it is seen whether others have to do with the same memory. */
+static long move(uintptr_t place) {
+    static _Atomic uintptr_t in_work[64];
+    if (failing_moves > 0) {
+        failing_moves--;
+        return kernel_says(EAGAIN);
+    }
+    for (int i = 0; slow_moves && i < 64; i++) moved_by_two |= in_work[i] == place;
+    _Atomic uintptr_t *mine = &in_work[moves++ % 64];
+    *mine = place;
+    if (slow_moves) usleep(20000);
+    *mine = 0;
+    return 0;
+}
+
 /* Where the kernel may choose the place of something large, or of what nobody may touch, by which the library sees where
  * it maps, it is asked for an address that ends in 46 zeros; the heap, there or a sixteenth below, begins at one that
  * ends in 38. While `refusing`, what is short, and so no memory for blocks, is refused; while `refusing_advice`, what a
  * kernel without huge pages refuses, any kernel of locked memory, or a filter; while `refusing_access`, access to what
  * was reserved. */
 static long before_kernel(long number, long a, long b, long c, long d, long e, long f) {
+    if (number == SYS_madvise && c == COLLAPSE && !refusing_advice) return move((uintptr_t)a);
     if (number == SYS_mmap && (b >= 64 * MIB || c == PROT_NONE) && a == 0) a = (long)1 << 46;
     int maps = number == SYS_mmap && refusing && b <= 1 * MIB, opens = number == SYS_mprotect && refusing_access;
     int tells = (number == SYS_madvise || number == SYS_mincore || number == SYS_prlimit64) && refusing_advice;
@@ -158,4 +178,33 @@ PROMISE(a_block_that_may_not_grow_where_it_lies_moves_and_keeps_errno) {
         free(block);
     }
     if (!refused) UNTRIED("this allocator grows blocks without asking for access");
+}
+
+/* Fills small blocks of so many bytes; they stay. */
+static void *fill(void *bytes) {
+    for (size_t filled = 0; filled < (uintptr_t)bytes; filled += 1000) memset(malloc(1000), 1, 1000);
+    return NULL;
+}
+
+PROMISE(memory_goes_into_huge_pages_though_the_kernel_fails_for_once) {
+    fill((void *)(4l * MIB));
+    failing_moves = 1;
+    fill((void *)(7l * MIB));
+    if (failing_moves == 1) UNTRIED("this allocator moves nothing into huge pages");
+    HOLDS(moves >= 3);
+}
+
+PROMISE(a_kernel_that_moves_nothing_into_huge_pages_is_asked_a_few_times) {
+    failing_moves = 1000;
+    fill((void *)(11l * MIB));
+    HOLDS(failing_moves >= 1000 - 5);
+}
+
+PROMISE(threads_that_grow_do_not_move_the_same_memory) {
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    slow_moves = 1;
+    for (int i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, fill, (void *)(6l * MIB)) == 0);
+    for (int i = 0; i < THREADS; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
+    HOLDS(!moved_by_two);
 }
