@@ -87,18 +87,18 @@ static NOINLINE void region_collapse(uint32_t runs)
 }
 
 /* Half of a superslab is taken for the first time. By now, others below it have been filled: GROWTH_LOOKS of them are
- * looked at, and GROWTH_MOVES at most are moved. Later there may be no occasion, for a program that has grown to its
- * size may never leave the short ways again. */
+ * looked at, each once, and GROWTH_MOVES at most are moved. Later there may be no occasion, for a program that has
+ * grown to its size may never leave the short ways again. */
 static NOINLINE void superslabs_grow(struct superslab *superslab)
 {
     static size_t at;
-    uint32_t looks = superslab->arena == &arenas[0] && superslabs_are_much(HUGE_FIRST) ? GROWTH_LOOKS : 0, moves = 0;
-    for (; looks != 0 && moves < GROWTH_MOVES && PEEK(recycled_due) != SIZE_MAX; looks--) {
+    bool grown = superslab->arena == &arenas[0] && superslabs_are_much(HUGE_FIRST);
+    size_t below = grown ? (superslab_address(superslab) - arenas[0].base) / SUPERSLAB_LARGE : 0, left = below;
+    for (uint32_t looks = 0, moves = 0; looks < GROWTH_LOOKS && moves < GROWTH_MOVES; looks++) {
         uintptr_t region = 0;
         lock_take(&arena_lock);
-        size_t end = (superslab_address(superslab) - arenas[0].base) / SUPERSLAB_LARGE;
-        for (size_t n = 0; n < end && region == 0; n++) {
-            at = at + 1 < end ? at + 1 : 0;
+        for (; left > 0 && region == 0 && PEEK(recycled_due) != SIZE_MAX; left--) {
+            at = at + 1 < below ? at + 1 : 0;
             if (region_row(at)->units != 0) region = region_claim(at);
         }
         lock_drop(&arena_lock);
