@@ -49,7 +49,8 @@ class Parameter:
         if self.beside is not None:
             kind += f", or {self.beside:g}"
         kind += f", one of {', '.join(self.words)}" if self.words else ""
-        return kind + (", written as [A, B]" if self.type == "list" else "")
+        kind += ", written as [A, B]" if self.type == "list" else ""
+        return kind + (", not empty" if self.type == "list" and self.default else "")
 
     def check(self, value):
         """The value with its declared type (text such as "[16, 32]" is read); raises ParameterError."""

@@ -88,7 +88,7 @@ def test_values_get_the_declared_type(given, read):
         ({"sides": "[hakmem, [system]]"}, "list[str], written as [A, B]"),
         ({"sides": "['hakmem', system]"}, "list[str], written as [A, B]"),
         ({"sides": "hakmem]"}, "list[str], written as [A, B]"),
-        ({"sizes": "[]"}, "list[int] from 8 to 1024"),
+        ({"sizes": "[]"}, "list[int] from 8 to 1024, written as [A, B], not empty"),
         ({"sizes": "{[]: 1}"}, "list[int] from 8 to 1024"),
         ({"rate": 10_000 * "-" + "1"}, "float from 0 to 1"),
         ({"rate": "{{}}"}, "float from 0 to 1"),
