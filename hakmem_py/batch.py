@@ -25,11 +25,14 @@ from .slot import say
 START_S = 6  # guess for a notebook that never ran here: the start of a kernel
 HEARTBEAT_S = 10
 GRACE_S = 10  # for papermill to end once it was told to
-# In the background of a shell children ignore Ctrl-C, on which alone papermill ends its kernel.
-PAPERMILL = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    "from papermill.cli import papermill; papermill()"
-)
+# In the background of a shell children ignore Ctrl-C, on which alone papermill ends its kernel. It also comes
+# once the report, which holds the other end of stdin, was killed: nobody would read what is written.
+PAPERMILL = """\
+import os, signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+end = lambda: os.read(0, 1) or os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=end, daemon=True).start()
+from papermill.cli import papermill; papermill()"""
 STARTS = 3  # attempts, where others took a kernel's ports first
 LONG_LOG = 1 << 16  # bytes; a notebook with a longer log has started
 # What decides, with the notebook's text, parameters and data, whether an executed notebook still holds.
@@ -127,7 +130,9 @@ def _lost_port(log):
 def _run(words, env, log, stop):
     """Runs papermill until it ends, `stop` fills or its kernel cannot start. Returns its exit status."""
     with log.open("wb") as sink:
-        child = subprocess.Popen(words, stdout=sink, stderr=sink, env=env, start_new_session=True)
+        how = {"stdout": sink, "stderr": sink, "env": env, "start_new_session": True}
+        how |= {"stdin": subprocess.PIPE, "close_fds": False}  # the lock of the report's folder is inherited
+        child = subprocess.Popen(words, **how)
         while child.poll() is None:
             time.sleep(0.1)
             if stop or _lost_port(log):

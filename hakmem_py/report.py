@@ -213,7 +213,9 @@ def report(args):
         runs = plan(args.notebooks, args.parameter, args.runs, args.full)
         _writable(args.out)
         cure = "wait for it to end, or choose another folder with --out"
-        with alone_in(args.out, ReportError(f"another report is being made in {args.out}: {cure}")):
+        taken = ReportError(f"another report is being made in {args.out}: {cure}")
+        with alone_in(args.out, taken) as lock:
+            os.set_inheritable(lock, True)  # should this be killed, the folder is papermill's until it ends
             return _make(args, runs)
     except ReportError as error:
         print(error, file=sys.stderr)

@@ -42,12 +42,15 @@ def bench_slot(what, wait_s=0.0, tell=say):
 
 @contextlib.contextmanager
 def alone_in(folder, taken):
-    """Keeps others who ask for the same folder out of it meanwhile. Raises `taken`; a kill frees the lock."""
+    """Keeps others who ask for the same folder out of it meanwhile. Raises `taken`; a kill frees the lock.
+
+    Gives the lock's file descriptor.
+    """
     place = os.open(folder, os.O_RDONLY)
     try:
         if not _lockable(place):
             raise taken
-        yield
+        yield place
     finally:
         os.close(place)
 

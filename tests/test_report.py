@@ -18,7 +18,7 @@ import processes
 import pytest
 
 from hakmem_py import batch as runs
-from hakmem_py import notebook, pages, parameters, report, store
+from hakmem_py import notebook, pages, parameters, report, slot, store
 from hakmem_py.batch import execute
 from hakmem_py.spec import load_spec
 
@@ -434,23 +434,40 @@ def test_plain_papermill_stops_at_a_wrong_parameter(tmp_path, name, value, said)
     assert done.returncode != 0 and said in done.stderr
 
 
-@pytest.mark.parametrize(
+def endless(folder, ctrl_c):
+    """A report, in the middle of a cell that does not end."""
+    (folder / "tmp").mkdir()
+    book = write(folder, "04_endless", PARAMETERS, "import time\ntime.sleep(600)")
+    words = ["-m", "hakmem_py", "report", book, "--out", folder / "out"]
+    env = os.environ | {"TMPDIR": str(folder / "tmp")}
+    child = processes.start(*words, hears=signal.SIGINT, handler=ctrl_c, env=env)
+    log = folder / "out" / "executed" / "04_endless.log"
+    while not log.exists() or b"Executing Cell 2" not in log.read_bytes():
+        time.sleep(0.2)
+    return child
+
+
+@pytest.mark.parametrize(  # in the foreground of a shell, or in its background, where Ctrl-C is ignored
     ("which", "ctrl_c"), [(signal.SIGINT, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_IGN)]
 )
 def test_stopping_a_batch_stops_its_children(tmp_path, which, ctrl_c):
-    (tmp_path / "tmp").mkdir()
-    book = write(tmp_path, "04_endless", PARAMETERS, "import time\ntime.sleep(600)")
-    words = ["-m", "hakmem_py", "report", book, "--out", tmp_path / "out"]
-    # In the foreground of a shell, or in its background, where Ctrl-C is ignored.
-    env = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
-    child = processes.start(*words, hears=signal.SIGINT, handler=ctrl_c, env=env)
-    log = tmp_path / "out" / "executed" / "04_endless.log"
-    while not log.exists() or b"Executing Cell 2" not in log.read_bytes():
-        time.sleep(0.2)
+    child = endless(tmp_path, ctrl_c)
     child.send_signal(which)
     assert "go on with --resume" in child.communicate(timeout=60)[1] and child.returncode == 130
     assert not processes.running(str(tmp_path))
     assert not any((tmp_path / "tmp").glob("*.json"))  # by which papermill reaches its kernel
+
+
+def test_a_killed_report_keeps_its_folder_until_its_children_have_ended(tmp_path):
+    child = endless(tmp_path, signal.SIG_IGN)
+    child.kill()
+    child.communicate()
+    with pytest.raises(BlockingIOError), slot.alone_in(tmp_path / "out", BlockingIOError()):
+        pass
+    while processes.running(str(tmp_path)):
+        time.sleep(0.2)
+    with slot.alone_in(tmp_path / "out", BlockingIOError()):
+        assert not any((tmp_path / "tmp").glob("*.json"))
 
 
 def test_several_intervals_say_together_where_they_lie():
