@@ -134,6 +134,7 @@ def _run(plan, file, chunk_iterations, done):
     file.parent.mkdir(parents=True, exist_ok=True)
     segment, start, said = f"{time.time():.0f}", time.monotonic(), 0.0
     with contextlib.ExitStack() as stack:
+        stack.callback(print, file=sys.stderr)  # ends the line of progress, whatever ends the soak
         living = {
             label: stack.enter_context(_living(plan, side, chunk_iterations))
             for label, side in plan.sides.items()
@@ -147,7 +148,6 @@ def _run(plan, file, chunk_iterations, done):
                 said = passed
                 text = f"soak: {progress.clock(done + passed)} of {progress.clock(60 * plan.minutes)}"
                 print(f"\r{text:60}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """A short soak for real: two living processes in turns, resumed after an interruption, summed up."""
 
+import contextlib
 import math
+import re
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ import pandas as pd
 import pytest
 
 from hakmem_py import cli, soak, store
+from hakmem_py.spec import Case
 
 WORKLOAD = "random_mixed"
 MINUTES = 0.2  # turns of 0.1 s: shorter ones a busy machine stretches beyond a window
@@ -113,6 +116,17 @@ def test_a_full_disk_is_named_and_costs_the_soak_its_last_turn(tmp_path):
         store.append_lines(file, [chunk()])
     rows, damaged = soak._read(file)
     assert len(rows) == 2 and damaged == 1
+
+
+def test_what_ends_a_soak_is_told_on_a_line_of_its_own(tmp_path, monkeypatch, capsys):
+    turns = iter([[], []])
+    monkeypatch.setattr(soak, "_living", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(soak, "_turn", lambda *_: next(turns))
+    monkeypatch.setattr(soak.progress, "EVERY_S", 0)
+    plan = soak.Plan(1, Case(WORKLOAD), {"hakmem": None, "system": None}, 0)
+    with pytest.raises(StopIteration):
+        soak._run(plan, tmp_path / "soak.jsonl", 1, 0)
+    assert re.fullmatch(r"\rsoak: 0:00 of 1:00 +\n", capsys.readouterr().err)
 
 
 def chunk(**more):
