@@ -70,7 +70,11 @@ def published_ranks():
 @functools.cache
 def claims():
     """Every Claim, in the order of published.csv, as a tuple."""
-    groups = tomllib.loads((PUBLISHED / "claims.toml").read_text(encoding="utf-8"))["group"]
+    path = PUBLISHED / "claims.toml"
+    try:
+        groups = tomllib.loads(path.read_text(encoding="utf-8"))["group"]
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
     rows = figures()
     found = [claim for _, row in rows.iterrows() for group in groups if (claim := _claim(row, group, rows))]
     several = {name for name, n in Counter(claim.id for claim in found).items() if n > 1}

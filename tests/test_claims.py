@@ -39,6 +39,13 @@ def test_no_published_figure_is_left_out():
     assert set(published.itertuples(index=False, name=None)) <= taken
 
 
+def test_a_list_of_claims_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "claims.toml").write_text("[[group]]\nreport")  # cut short
+    monkeypatch.setattr(claims, "PUBLISHED", tmp_path)
+    with pytest.raises(ValueError, match=r"claims\.toml cannot be read: Expected '='"):
+        claims.claims.__wrapped__()
+
+
 def test_each_claim_is_made_once():
     made = [(claim.id, claim.group.get("against")) for claim in claims.claims()]
     assert len(made) == len(set(made))
