@@ -166,8 +166,7 @@
 #define REGION_WAIT 1024                 /* runs taken from then on until the first region is moved */
 #define REGION_DENSE 15                  /* sixteenths of its pages that are resident before it is moved */
 #define REGION_REFUSALS 4u               /* failures in a row after which none is moved any more */
-#define GROWTH_LOOKS 16u                 /* regions looked at each time that a superslab is half taken, ... */
-#define GROWTH_MOVES 2u                  /* ... and most that are moved then */
+#define GROWTH_LOOKS 16u                 /* regions looked at each time that a superslab is half taken */
 #define REGION_LOOKS 5                   /* rounds over regions of which some were not full */
 #define REGION_WORTH ((size_t)8 << 20)   /* bytes of a thread's runs: more pages than a core has at hand */
 #define FRONTIER_STEP ((size_t)64 << 20) /* an arena becomes writable in steps of this */
