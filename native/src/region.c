@@ -86,13 +86,14 @@ static NOINLINE void region_collapse(uint32_t runs)
     lock_drop(&arena_lock);
 }
 
-/* Half of a superslab is taken for the first time. By now, others below it have been filled: GROWTH_LOOKS at most are
- * looked at, each once, and the first one whose pages are there is moved; the caller, in the middle of one call, is not
- * kept for more. Later there may be no occasion, for a program that has grown to its size may never leave the short
- * ways again. */
+/* Half of a superslab is taken for the first time: may it be moved already? Else others below it have been filled by
+ * now: GROWTH_LOOKS at most are looked at, each once, and the first one whose pages are there is moved. The caller, in
+ * the middle of one call, is not kept for more. Later there may be no occasion, for a program that has grown to its
+ * size may never leave the short ways again. */
 static NOINLINE void superslabs_grow(struct superslab *superslab)
 {
     static size_t at;
+    if (!superslab->huge && superslabs_are_much(HUGE_SOON) && superslab_collapse(superslab)) return;
     bool grown = superslab->arena == &arenas[0] && superslabs_are_much(HUGE_FIRST);
     size_t below = grown ? (superslab_address(superslab) - arenas[0].base) / SUPERSLAB_LARGE : 0, left = below;
     for (uint32_t looks = 0; looks < GROWTH_LOOKS; looks++) {
@@ -105,5 +106,4 @@ static NOINLINE void superslabs_grow(struct superslab *superslab)
         lock_drop(&arena_lock);
         if (region == 0 || region_move(region)) break;
     }
-    if (!superslab->huge && superslabs_are_much(HUGE_SOON)) superslab_collapse(superslab);
 }

@@ -154,8 +154,8 @@ static struct superslab *superslab_halved(const struct span *slab)
 
 /* From 1 / HUGE_SOON of that size on, a superslab is moved into a huge page when half of it is taken, if most of that
  * half was touched: then hardly more than the other half is resident without need. The caller has a slab in it, so it
- * stays a superslab; but where others gave pages of it back meanwhile, nothing is done. */
-static void superslab_collapse(struct superslab *superslab)
+ * stays a superslab; but where others gave pages of it back meanwhile, nothing is done. Result: was it moved? */
+static bool superslab_collapse(struct superslab *superslab)
 {
     void *region = (void *)superslab_address(superslab);
     bool filled = os_dense(region, SUPERSLAB_LARGE / 2, HUGE_HALF);
@@ -168,7 +168,7 @@ static void superslab_collapse(struct superslab *superslab)
     superslab->huge |= whole;
     if (whole) os_huge(region, SUPERSLAB_LARGE, true);
     lock_drop(&arena_lock);
-    if (whole) (void)os_collapse(region, SUPERSLAB_LARGE);
+    return whole && os_collapse(region, SUPERSLAB_LARGE);
 }
 
 static struct superslab *superslab_new(void)
