@@ -130,9 +130,15 @@ def _lost_port(log):
 def _run(words, env, log, stop):
     """Runs papermill until it ends, `stop` fills or its kernel cannot start. Returns its exit status."""
     with log.open("wb") as sink:
-        how = {"stdout": sink, "stderr": sink, "env": env, "start_new_session": True}
-        how |= {"stdin": subprocess.PIPE, "close_fds": False}  # the lock of the report's folder is inherited
-        child = subprocess.Popen(words, **how)
+        child = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=sink,
+            stderr=sink,
+            env=env,
+            start_new_session=True,
+            close_fds=False,  # it inherits the lock of the report's folder
+        )
         while child.poll() is None:
             time.sleep(0.1)
             if stop or _lost_port(log):

@@ -23,7 +23,7 @@
 #include "arena.c"      /* address space and free spans */
 #include "purge.c"      /* free spans' pages go back */
 #include "superslab.c"  /* 1-2 MiB regions */
-#include "region.c"     /* huge pages under what comes and goes */
+#include "region.c"     /* huge pages under what is resident anyway */
 #include "poolchunk.c"  /* memory of stack pools */
 #include "poollane.c"   /* threads that share one */
 #include "stackpool.c"  /* objects of one size */

@@ -1,5 +1,6 @@
-/* region.c: huge pages under blocks that come and go. A region of 2 MiB whose pages are nearly all resident is moved
- * into one, which costs hardly any memory but up to a millisecond, once. Only in the first arena, which holds nearly
+/* region.c: huge pages under what is resident anyway. A region of 2 MiB whose pages are nearly all resident is moved
+ * into one if its runs come and go, or if superslabs grow on; which costs hardly any memory but up to a millisecond,
+ * once. Only in the first arena, which holds nearly
  * everything; where the first block asked for has made that longer than others, regions end before it does. */
 
 /* The one looked at next, where the round ends, whether there is one, whether all were full so far, and rounds since

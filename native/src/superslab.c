@@ -110,6 +110,13 @@ static void superslab_bare(const struct span *slab, bool bare)
     }
 }
 
+/* Do superslabs amount to 1 / `part` of the bytes at which new ones get huge pages? */
+static bool superslabs_are_much(size_t part)
+{
+    size_t total = atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
+    return knob(KNOB_huge_pages) && part * total >= (size_t)knob(KNOB_huge_after_bytes);
+}
+
 /* Looks in a row that found a superslab filled, up to HUGE_LOOKS; how many got huge pages on the strength of that since
  * the last one; and what that one looked at, if it was not filled yet. For where slabs of many sizes fill at a time,
  * those last taken are hardly begun, and only the next look tells. */
@@ -121,7 +128,7 @@ static void *looks_early;
  * resident. Where the blocks do not tell, those do that went without. */
 static bool superslab_is_huge(size_t bytes, size_t total)
 {
-    if (!knob(KNOB_huge_pages) || bytes != SUPERSLAB_LARGE || total < (size_t)knob(KNOB_huge_after_bytes)) return false;
+    if (bytes != SUPERSLAB_LARGE || !superslabs_are_much(1)) return false;
     if (2 * atomic_load_explicit(&carved_bytes, memory_order_relaxed) >= total - bytes) return true;
     return looks_due < looks_filled && ++looks_due != 0;
 }
@@ -136,13 +143,6 @@ static bool superslab_fits(const struct superslab *superslab)
     return own && !superslab->huge && !superslab->moved && superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
 }
 
-/* Do superslabs amount to this part of the bytes at which new ones get huge pages? */
-static bool superslabs_are_much(size_t part)
-{
-    size_t total = atomic_load_explicit(&superslab_bytes, memory_order_relaxed);
-    return knob(KNOB_huge_pages) && part * total >= (size_t)knob(KNOB_huge_after_bytes);
-}
-
 /* Result: the slab's superslab, if half of that is taken for the first time; else NULL. Under arena_lock. */
 static struct superslab *superslab_halved(const struct span *slab)
 {
@@ -152,7 +152,7 @@ static struct superslab *superslab_halved(const struct span *slab)
     return superslab;
 }
 
-/* From 1 / HUGE_SOON of that size on, a superslab is moved into a huge page when half of it is taken, if most of that
+/* Once superslabs are much (HUGE_SOON), one is moved into a huge page when half of it is taken, if most of that
  * half was touched: then hardly more than the other half is resident without need. The caller has a slab in it, so it
  * stays a superslab; but where others gave pages of it back meanwhile, nothing is done. Result: was it moved? */
 static bool superslab_collapse(struct superslab *superslab)
