@@ -55,6 +55,11 @@ def test_new_throws_in_a_plugin_of_a_program_without_the_cxx_library():
     judge(run([program("host.c"), program("plugin.cc", "-shared", "-fPIC")]))
 
 
+def test_a_program_opens_libraries_from_its_own_folders():
+    host = program("host.c", "-Wl,-rpath,$ORIGIN,--enable-new-dtags")
+    judge(run([host, program("plugin.cc", "-shared", "-fPIC").name]))
+
+
 @not_of_libc
 @pytest.mark.parametrize("sized", [False, True])
 def test_code_inlined_into_programs_keeps_the_contract(sized):

@@ -1,5 +1,6 @@
 /* preload.c: the malloc family under its own names, for LD_PRELOAD. Includes the library and forwards to it. Also binds
- * the program's calls of malloc and free, and of C++'s operators new and delete, before the program begins. */
+ * the program's calls of malloc and free, and of C++'s operators new and delete, before the program begins, and keeps
+ * the libraries that it opens from preferring libc's. */
 
 #include "hakmem.c"
 
@@ -8,7 +9,6 @@
 #include <malloc.h>
 #pragma weak dladdr
 #pragma weak dlclose
-#pragma weak dlopen
 #pragma weak dlsym
 
 #define EXPORT __attribute__((visibility("default")))
@@ -50,6 +50,19 @@ EXPORT void *pvalloc(size_t size)
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (size > PTRDIFF_MAX - page) return refuse();
     return hak_aligned_alloc(page, align_up(size_max(size, 1), page));
+}
+
+/* --- libraries that are opened ------------------------------------------------------------------------------------ */
+
+static void *(*dlopen_of_libc)(const char *file, int flags);
+
+/* A library that is opened to prefer the symbols of its own dependencies, as php's modules are, would find libc's free
+ * before the program's, and pass it what strdup or the program took from this heap. So it does not prefer them. The
+ * call is a tail call: by its return address libc knows the caller, and in which folders to look. */
+EXPORT void *dlopen(const char *file, int flags)
+{
+    if (dlopen_of_libc == NULL) dlopen_of_libc = dlsym(RTLD_NEXT, "dlopen");
+    return dlopen_of_libc(file, flags & ~RTLD_DEEPBIND);
 }
 
 /* --- early binding ------------------------------------------------------------------------------------------------ */
@@ -191,7 +204,7 @@ static bool operators_are_plain(void *program)
  * are not ours. */
 __attribute__((constructor)) static void bind_early(void)
 {
-    void *program = dlopen != NULL ? dlopen(NULL, RTLD_LAZY) : NULL;
+    void *program = dlsym != NULL ? dlopen(NULL, RTLD_LAZY) : NULL;
     if (program == NULL) return;
     if (is_ours(dlsym(program, "malloc")) && is_ours(dlsym(program, "free"))) {
         if (!operators_are_plain(program))

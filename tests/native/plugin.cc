@@ -1,5 +1,7 @@
 /* A C++ plugin of a C program: the C++ library is in its scope alone. `plugin` 0: new failed as it should. */
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 
 extern "C" int plugin(std::size_t hopeless) {
@@ -12,5 +14,6 @@ extern "C" int plugin(std::size_t hopeless) {
     int *one = new int(7), *some = new int[100];
     delete[] some;
     delete one;
+    std::free(strdup("taken by libc, freed here"));
     return 0;
 }
