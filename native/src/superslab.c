@@ -136,11 +136,13 @@ static bool superslab_is_huge(size_t bytes, size_t total)
 static uint32_t forks; /* that lie between the first process and this one */
 
 /* May it be moved into a huge page? Not if it got some from the start, was moved or is by another thread, if pages of
- * it went back or are to, or if a child shares it with its parent, for it would be copied. */
+ * it went back or are to, or if a child shares it with its parent, for it would be copied. Where the kernel failed to
+ * move it, as where another thread was about to touch a page there, it may be tried once more. */
 static bool superslab_fits(const struct superslab *superslab)
 {
     bool own = superslab->units << UNIT_SHIFT == SUPERSLAB_LARGE && superslab->forks == forks;
-    return own && !superslab->huge && !superslab->moved && superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
+    bool missed = !superslab->huge || superslab->failed;
+    return own && missed && !superslab->moved && superslab->dirty_mask == 0 && superslab->bare_slabs == 0;
 }
 
 /* Result: the slab's superslab, if half of that is taken for the first time; else NULL. Under arena_lock. */
@@ -168,7 +170,11 @@ static bool superslab_collapse(struct superslab *superslab)
     superslab->huge |= whole;
     if (whole) os_huge(region, SUPERSLAB_LARGE, true);
     lock_drop(&arena_lock);
-    return whole && os_collapse(region, SUPERSLAB_LARGE);
+    if (!whole || os_collapse(region, SUPERSLAB_LARGE)) return whole;
+    lock_take(&arena_lock);
+    superslab->failed = true;
+    lock_drop(&arena_lock);
+    return false;
 }
 
 static struct superslab *superslab_new(void)

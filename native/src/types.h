@@ -334,6 +334,7 @@ struct superslab {
     uint64_t freed_ns; /* when a unit was last given back */
     bool listed;
     bool huge;      /* huge pages were asked for */
+    bool failed;    /* when half of it was taken, but the kernel did not move it then */
     bool sparse;    /* and are not wanted now, since pages went back */
     bool halved;    /* half of it was taken at least once */
     bool moved;     /* what is resident here was moved into a huge page or is now, superslab or not (region.c) */

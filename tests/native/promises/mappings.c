@@ -7,7 +7,8 @@ extern char **environ;
 static _Atomic int refusing, refused, refusing_advice, refusing_access;
 
 enum { COLLAPSE = 25 /* MADV_COLLAPSE */ };
-static _Atomic int moves, failing_moves, slow_moves, moved_by_two;
+static _Atomic int moves, failing_moves, slow_moves, moved_by_two, moved_late;
+static _Atomic uintptr_t failed_at;
 
 /* A kernel that moves memory into huge pages (it says so, and does nothing): `failing_moves` times not, as for a page
  * that is in another thread's hands; where moves are slow, it is seen whether others have to do with the same memory. */
@@ -15,8 +16,10 @@ static long move(uintptr_t place) {
     static _Atomic uintptr_t in_work[64];
     if (failing_moves > 0) {
         failing_moves--;
+        failed_at = place;
         return kernel_says(EAGAIN);
     }
+    moved_late |= place == failed_at;
     for (int i = 0; slow_moves && i < 64; i++) moved_by_two |= in_work[i] == place;
     _Atomic uintptr_t *mine = &in_work[moves++ % 64];
     *mine = place;
@@ -192,6 +195,15 @@ PROMISE(memory_goes_into_huge_pages_though_the_kernel_fails_for_once) {
     fill((void *)(7l * MIB));
     if (failing_moves == 1) UNTRIED("this allocator moves nothing into huge pages");
     HOLDS(moves >= 3);
+}
+
+PROMISE(what_the_kernel_failed_to_move_when_it_was_half_filled_is_moved_once_it_is_full) {
+    fill((void *)(13l * MIB)); /* beyond half of huge_after_bytes */
+    failing_moves = 1;
+    fill((void *)(5l * MIB));
+    if (failing_moves == 1) UNTRIED("this allocator moves nothing into huge pages");
+    fill((void *)(16l * MIB));
+    HOLDS(moved_late);
 }
 
 PROMISE(a_kernel_that_moves_nothing_into_huge_pages_is_asked_a_few_times) {
