@@ -395,7 +395,7 @@ static bool os_fence_all(void)
 
 static void os_futex_wake(_Atomic uint32_t *word, int threads)
 {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, 0, 0, 0);
+    (void)KEEPING_ERRNO(syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, 0, 0, 0));
 }
 
 /* Sleeps while *word == seen, for at most `ns` (0: no limit). May wake early, so callers look again. */

@@ -1,10 +1,11 @@
 /* Where the kernel maps, and what of it the kernel refuses, is its own affair: blocks are as good as ever. */
 #include "../serve.h"
 #include "../kernel.h"
+#include <linux/futex.h>
 #include <sys/personality.h>
 
 extern char **environ;
-static _Atomic int refusing, refused, refusing_advice, refusing_access;
+static _Atomic int refusing, refused, refusing_advice, refusing_access, refusing_sleep, wakes_refused;
 
 enum { COLLAPSE = 25 /* MADV_COLLAPSE */ };
 static _Atomic int moves, failing_moves, slow_moves, moved_by_two, moved_late;
@@ -32,9 +33,13 @@ static long move(uintptr_t place) {
  * it maps, it is asked for an address that ends in 46 zeros; the heap, there or a sixteenth below, begins at one that
  * ends in 38. While `refusing`, what is short, and so no memory for blocks, is refused; while `refusing_advice`, what a
  * kernel without huge pages refuses, any kernel of locked memory, or a filter; while `refusing_access`, access to what
- * was reserved. */
+ * was reserved; while `refusing_sleep`, to sleep and to wake. */
 static long before_kernel(long number, long a, long b, long c, long d, long e, long f) {
     if (number == SYS_madvise && c == COLLAPSE && !refusing_advice) return move((uintptr_t)a);
+    if (number == SYS_futex && refusing_sleep) {
+        wakes_refused += b == FUTEX_WAKE_PRIVATE;
+        return kernel_says(EPERM);
+    }
     if (number == SYS_mmap && (b >= 64 * MIB || c == PROT_NONE) && a == 0) a = (long)1 << 46;
     int maps = number == SYS_mmap && refusing && b <= 1 * MIB, opens = number == SYS_mprotect && refusing_access;
     int tells = (number == SYS_madvise || number == SYS_mincore || number == SYS_prlimit64) && refusing_advice;
@@ -181,6 +186,27 @@ PROMISE(a_block_that_may_not_grow_where_it_lies_moves_and_keeps_errno) {
         free(block);
     }
     if (!refused) UNTRIED("this allocator grows blocks without asking for access");
+}
+
+/* Takes and frees blocks for which threads wait for each other, if some refuse to sleep. */
+static void *trade(void *unused) {
+    for (int i = 0; i < 20000 || (wakes_refused == 0 && i < 1000000); i++) {
+        errno = 0;
+        char *block = malloc(5 * MIB);
+        HOLDS(block != NULL && errno == 0);
+        free(block);
+        HOLDS(errno == 0);
+    }
+    return unused;
+}
+
+PROMISE(threads_that_may_neither_sleep_nor_wake_others_keep_errno) {
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    refusing_sleep = 1;
+    for (int i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, trade, NULL) == 0);
+    for (int i = 0; i < THREADS; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
+    if (wakes_refused == 0) UNTRIED("this allocator wakes nobody");
 }
 
 /* Fills small blocks of so many bytes; they stay. */
