@@ -429,7 +429,6 @@ input[type=range] { width: 100%; accent-color: ${CHOSEN}; margin: .3rem 0; }
 .key { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .82em; opacity: .85; margin: 0; }
 i { display: inline-block; width: 1em; height: .7em; margin-right: .35em; }
 svg { display: block; width: 100%; overflow: visible; } text { fill: currentColor; font-size: 12px; font-variant-numeric: tabular-nums; }
-.over { paint-order: stroke; stroke: Canvas; stroke-width: 5px; stroke-linejoin: round; }
 h4 { margin: .9rem 0 .2rem; font-size: .95em; font-weight: 600; }
 @media print { .knobs, .time { display: none; } i { print-color-adjust: exact; } h4 { break-after: avoid; } svg { break-inside: avoid; } }
 `;
@@ -471,13 +470,14 @@ function frame(svg, width, height) {
 
 /* One bar per arm: the mean, the bonus on top of it, where the true mean is, which arm is chosen. */
 function drawArms(svg, run, t, { noun, labels }, truth, pulls) {
-  const width = svg.clientWidth || 640, row = 30, head = 18, left = 74, right = width < 420 ? 56 : 96;
+  const width = svg.clientWidth || 640, narrow = width < 500, row = 30, head = 18, left = 74, right = narrow ? 56 : 96;
   const [low, high] = span(run, t, truth), place = (v) => left + (v - low) / (high - low) * (width - left - right);
   frame(svg, width, head + run.arms * row);
   const words = [text(6, 12, noun), text(left, 12, digits(low)), text((left + width - right) / 2, 12, run.shows || "index", { "text-anchor": "middle" }),
-    text(width - right, 12, digits(high), { "text-anchor": "end" }), text(width - right + 8, 12, width < 420 ? "plays" : "plays · share")];
+    text(width - right, 12, digits(high), { "text-anchor": "end" }), text(width - right + 8, 12, narrow ? "plays" : "plays · share")];
   svg.replaceChildren(...words, ...labels.flatMap((label, i) => {
     const k = t * run.arms + i, y = head + i * row, known = Number.isFinite(run.bonus[k]), chosen = run.arm[t] === i;
+    const beside = truth && place(truth[i]) < (left + width - right) / 2 ? place(truth[i]) : left; // words, not on the mark
     const running = run.among[t].includes(i), mean = place(run.mean[k]), end = known ? place(run.mean[k] + run.bonus[k]) : width - right;
     return [
       chosen && shape("rect", { x: 0, y: y + 1, width, height: row - 2, rx: 4, fill: CHOSEN, opacity: 0.14 }),
@@ -486,8 +486,8 @@ function drawArms(svg, run, t, { noun, labels }, truth, pulls) {
       running && shape("rect", { x: known ? Math.min(mean, end) : left, y: y + 7, width: known ? Math.abs(end - mean) : end - left,
         height: 16, fill: chosen ? CHOSEN : MEAN, opacity: known ? 0.45 : 0.12 }),
       truth && shape("line", { x1: place(truth[i]), x2: place(truth[i]), y1: y + 3, y2: y + row - 3, stroke: "currentColor", "stroke-width": 2 }),
-      running && !known && text(left + 6, y + 20, "not played yet: index ∞", { class: "over" }),
-      text(width - right + 8, y + 20, width < 420 ? String(pulls[i]) : `${pulls[i]} · ${(100 * pulls[i] / Math.max(t, 1)).toFixed(0)} %`),
+      running && !known && text(beside + 6, y + 20, narrow ? "index ∞" : "not played yet: index ∞"),
+      text(width - right + 8, y + 20, narrow ? String(pulls[i]) : `${pulls[i]} · ${(100 * pulls[i] / Math.max(t, 1)).toFixed(0)} %`),
     ].filter(Boolean);
   }));
 }

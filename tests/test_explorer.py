@@ -195,6 +195,27 @@ def test_paper_which_is_narrower_than_the_screen_holds_all_of_it(shown):
     assert set(page.eval_on_selector_all("i", keys)) == {"exact"}
 
 
+@pytest.mark.parametrize("width", [1200, 500, 360])
+def test_words_in_the_bars_stand_clear_of_the_marks_and_have_the_colour_of_the_text(shown, width):
+    """JupyterLab's theme need not be the system's, whose Canvas may have the colour of the letters."""
+    overlaps = """svg => [...svg.querySelectorAll('text')].filter(word => {
+      const a = word.getBoundingClientRect(), others = [...svg.querySelectorAll('line, text')];
+      return others.filter(other => other !== word).some(other => {
+        const b = other.getBoundingClientRect();
+        return a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top < a.bottom - 2; });
+    }).map(word => word.textContent)"""
+    for arms in (2, 10):
+        means = [0.9 + 0.1 * arm / arms for arm in range(arms)]
+        page = shown(means=means, labels=[str(arm) for arm in range(arms)])
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        drawing = page.locator("svg#arms")
+        assert "index ∞" in drawing.text_content()
+        assert drawing.evaluate(overlaps) == []
+        strokes = page.eval_on_selector_all("svg text", "all => all.map(t => getComputedStyle(t).stroke)")
+        assert set(strokes) == {"none"}
+
+
 def test_a_plain_key_pressed_in_it_is_no_command_of_jupyterlab(shown):
     page = shown()
     page.evaluate("taken = []; document.addEventListener('keydown', (event) => taken.push(event.key))")
