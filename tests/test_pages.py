@@ -171,6 +171,15 @@ def test_a_phone_scrolls_in_one_direction_only(opened, specimen, browser):
     assert front.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+def test_paper_is_not_taken_for_a_phone(opened):
+    page = opened(viewport={"width": 688, "height": 1000}).page
+    badge_above = """line => line.querySelector('.badge').getBoundingClientRect().bottom
+      <= line.querySelector('span:not(.badge)').getBoundingClientRect().top"""
+    assert page.eval_on_selector(".headline", badge_above)
+    page.emulate_media(media="print")
+    assert not page.eval_on_selector(".headline", badge_above)
+
+
 def test_a_verdict_has_its_tone_however_it_is_written():
     assert "bad" in pages.badge("not replicated") and "bad" in pages.badge("NOT REPLICATED")
     assert pages.badge(None) == ""
@@ -273,6 +282,9 @@ def test_paper_holds_all_columns_of_every_table(site, browser):
     for path in sorted((site[1] / "html").glob("*.html")):
         page.goto(path.as_uri())
         assert page.eval_on_selector_all(".html", cut) == [], path.name
+        assert (
+            page.eval_on_selector(".provenance th", "head => getComputedStyle(head).display") == "table-cell"
+        )
     page.close()
 
 
