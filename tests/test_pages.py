@@ -160,6 +160,10 @@ def test_figures_take_the_colours_of_the_page(opened, scheme):
     open_page.page.hover(".plotly")
     bar = "getComputedStyle(document.querySelector('.modebar-group')).backgroundColor"
     assert open_page.page.evaluate(bar) == "rgba(0, 0, 0, 0)", "it lies on the title"
+    open_page.page.locator(".modebar-btn").first.focus()
+    open_page.page.keyboard.press("Tab")
+    ring = "getComputedStyle(document.activeElement).outline"
+    assert open_page.page.evaluate(ring).startswith(ink), "who uses the keys does not see where they are"
 
 
 def test_a_phone_scrolls_in_one_direction_only(opened, specimen, browser):
