@@ -197,10 +197,11 @@ def records(samples, metric="cpu_ns_per_op", title="Time ÷ best time of the cas
             x=[name.replace(" ", "<br>") for name in factor.columns],
             y=list(factor.index),
             text=factor,
-            customdata=times,
+            customdata=[[*zip(times.columns, row, strict=True)] for row in times.to_numpy()],
             texttemplate="%{text:.2f}",
             textfont={"color": "#10151c"},  # contrast 5 to 1 on the darkest cell
-            hovertemplate="%{y}, %{x}: %{text:.2f}× the best, %{customdata:.3r} " + unit + "<extra></extra>",
+            hovertemplate="%{y}, %{customdata[0]}: %{text:.2f}× the best, "
+            f"%{{customdata[1]:.3r}} {unit}<extra></extra>",
             hoverongaps=False,
             colorscale=[[0, "#f7fbff"], [1, "#4292c6"]],
             zmin=0,

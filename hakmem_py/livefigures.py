@@ -91,9 +91,10 @@ def magazines(table, title="Blocks at hand in the magazines"):
     rows = table[(table["heap"] == heap) & (table["loaded"] + table["spare"] > 0)].sort_values("block_size")
     sizes, fig = [f"{size} B" for size in rows["block_size"]], go.Figure()
     for name, (paint, _) in zip(("loaded", "spare"), OTHERS, strict=False):
-        fig.add_bar(x=sizes, y=rows[name], name=name, marker_color=paint, hovertemplate="%{x}: %{y} blocks")
+        fig.add_bar(x=sizes, y=rows[name], name=name, marker_color=paint)
     line = {"width": 2, "color": INK, "shape": "hvh"}
     fig.add_scatter(x=sizes, y=rows["capacity"], name="capacity", mode="lines", line=line)
+    fig.update_traces(hovertemplate="%{x}: %{y} blocks")
     held = int((table["loaded"] + table["spare"]).sum())
     alt = f"Blocks loaded and spare by class in heap {heap}, with capacity; all heaps hold {held} blocks."
     axes = {"xaxis": {"type": "category", "nticks": 12}, "yaxis": {"title_text": "blocks"}}

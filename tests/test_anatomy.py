@@ -26,7 +26,9 @@ def test_a_program_is_seen_and_gone(program):
     assert 349 <= gone <= 351  # half of 703, of which three are runs
     for figure in (figures.heap_map, figures.slab_occupancy):
         assert "slabs" in figure(native.spans()).layout.meta["alt"]
-    assert figures.magazines(native.magazines()).layout.meta["alt"]
+    magazines = figures.magazines(native.magazines())
+    assert magazines.layout.meta["alt"]
+    assert {trace.hovertemplate for trace in magazines.data} == {"%{x}: %{y} blocks"}
 
 
 def test_the_way_of_a_block():
@@ -113,6 +115,15 @@ def test_a_case_or_an_experiment_of_which_no_run_succeeded():
     for draw in (figures.records, figures.patterns):
         with pytest.raises(ValueError, match="none of 2 runs succeeded"):
             draw(samples.assign(status="timeout"))
+
+
+def test_a_cell_names_its_side_on_one_line_though_the_column_head_has_several():
+    samples = pd.DataFrame({"case": "case", "allocator": ["profile lean", "a"], "status": "ok"})
+    (cells,) = figures.records(samples.assign(cpu_ns_per_op=[20.0, 10.0])).data
+    sides = list(cells.x)
+    assert sorted(sides) == ["a", "profile<br>lean"]
+    said = cells.customdata[0][sides.index("profile<br>lean")]
+    assert list(said) == ["profile lean", 20.0] and "%{x}" not in cells.hovertemplate
 
 
 def test_no_share_follows_from_a_saving_that_may_be_none():
