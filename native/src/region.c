@@ -1,7 +1,7 @@
-/* region.c: huge pages under what is resident anyway. A region of 2 MiB whose pages are nearly all resident is moved
- * into one if its runs come and go, or if superslabs grow on; which costs hardly any memory but up to a millisecond,
- * once. Only in the first arena, which holds nearly
- * everything; where the first block asked for has made that longer than others, regions end before it does. */
+/* region.c: huge pages under what is resident anyway, or soon will be. A region of 2 MiB whose pages are nearly all
+ * resident is moved into one if its runs come and go, or if superslabs grow on; which costs hardly any memory but up to
+ * a millisecond, once. A new region gets one from the start where runs are filled. Only in the first arena, which holds
+ * nearly everything; where the first block asked for has made that longer than others, regions end before it does. */
 
 /* The one looked at next, where the round ends, whether there is one, whether all were full so far, and rounds since
  * there were more regions. All under arena_lock. */
@@ -66,6 +66,37 @@ static bool region_move(uintptr_t region)
     if (refusals >= REGION_REFUSALS) POKE(recycled_due, SIZE_MAX); /* no more */
     lock_drop(&arena_lock);
     return dense;
+}
+
+static bool regions_huge; /* some got huge pages from the start */
+
+/* A run that nobody has touched goes to a caller. The first one to reach into a region at the end of the heap: does the
+ * region get huge pages? Yes in a heap of some size, while runs are filled. Only a region without huge pages can tell,
+ * when another one is full, too, so its runs' callers had their time; the more were filled, the fewer go without. */
+static NOINLINE void region_begin(const struct span *run)
+{
+    static size_t newest, teller; /* regions: the last one that began, and the one that will tell, or 0 */
+    static uint32_t filled, due;  /* looks in a row that found one filled; regions that get huge pages unlooked at */
+    const struct arena *arena = &arenas[0];
+    size_t at = (run->address + span_bytes(run) - 1 - arena->base) / SUPERSLAB_LARGE;
+    bool begins = at > PEEK(newest) && at < PEEK(arena->writable) / SUPERSLAB_LARGE;
+    if (LIKELY(!begins) || at * SUPERSLAB_LARGE < (size_t)knob(KNOB_huge_after_bytes)) return;
+    bool huge = false;
+    lock_take(&arena_lock);
+    if (at > newest) {
+        POKE(newest, at);
+        if (teller != 0 && at >= teller + 2) {
+            bool dense = os_dense((void *)(arena->base + teller * SUPERSLAB_LARGE), SUPERSLAB_LARGE, REGION_DENSE);
+            due = filled = dense ? (uint32_t)size_min(2 * filled + 1, HUGE_LOOKS) : 0;
+            teller = 0;
+        }
+        huge = due != 0;
+        if (huge) due--;
+        else if (teller == 0) teller = at;
+        if (huge) POKE(regions_huge, true);
+    }
+    lock_drop(&arena_lock);
+    if (huge) os_huge((void *)(arena->base + at * SUPERSLAB_LARGE), SUPERSLAB_LARGE, true);
 }
 
 /* At most one region a call is moved, and none until REGION_WAIT runs were taken, so a program that ends soon has none

@@ -285,6 +285,23 @@ PROMISE(filled_small_blocks_cost_few_faults_if_their_sizes_are_mixed) {
     HOLDS(faults < ALL / 4096 / 3);
 }
 
+PROMISE(filled_blocks_of_a_quarter_megabyte_cost_few_faults) {
+    enum { ALL = 256 * MIB };
+    if (!huge_pages_come()) UNTRIED("the kernel gives no huge pages here");
+    long faults = 0;
+    for (size_t bytes = 0; bytes < ALL; bytes += 256 * KIB) faults += faults_of_filling(malloc(256 * KIB), 256 * KIB);
+    HOLDS(faults < ALL / 4096 / 2);
+}
+
+PROMISE(barely_touched_blocks_stay_small_after_filled_ones_of_a_quarter_megabyte) {
+    for (int i = 0; i < 400; i++) memset(malloc(256 * KIB), 1, 256 * KIB);
+    for (size_t size = 256 * KIB; size <= 1 * MIB; size *= 4) {
+        long before = resident_bytes();
+        for (size_t bytes = 0; bytes < 400 * MIB; bytes += size) *(char *)malloc(size) = 1;
+        HOLDS(resident_bytes() - before < 32 * MIB);
+    }
+}
+
 PROMISE(many_barely_touched_blocks_stay_small) {
     enum { BLOCKS = 400 };
     long before = resident_bytes();
