@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats as sps
 
 EXACT_PAIRS = 50  # exact laws up to here, normal approximations above
+DIGITS = 12  # of a log ratio; by their last ones alone 11 / 10 would rank above 10 / 11, each time
 MOST_ZEROS = EXACT_PAIRS * (EXACT_PAIRS + 1) // 2  # more zeros leave rank sums in the same order
 
 
@@ -69,7 +70,7 @@ def signed_rank_p(d, alternative="two-sided"):
     For up to 50 pairs that differ, the exact law of random signs, given the ranks with their ties; above, the
     normal approximation. Zeros keep their rank and count for neither side (Pratt 1959).
     """
-    d = np.asarray(d, float)
+    d = np.round(np.asarray(d, float), DIGITS)
     differ = d[d != 0]
     if not len(differ):
         return 1.0

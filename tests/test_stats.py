@@ -102,6 +102,16 @@ def test_ties_and_zeros_are_flipped_exactly():
     assert signed_rank_p(d, "greater") == pytest.approx(np.mean(np.array(flips) >= ranks[d > 0].sum()))
 
 
+@pytest.mark.parametrize("n", [30, 100])
+def test_costs_in_coarse_steps_raise_no_false_alarms(n):
+    """The logs of 11 / 10 and 10 / 11 differ in their last digit, always to the same side: they must tie."""
+    rng = RNG(1)
+    alarms = [stats.ratio(*rng.choice([10.0, 11.0], (2, n))).p_value <= 0.05 for _ in range(400)]
+    assert np.mean(alarms) < 0.07
+    a = np.r_[np.full(9, 11.0), np.full(9, 10.0)]
+    assert stats.ratio(a, a[::-1]).p_value == 1
+
+
 def test_pairs_that_do_not_differ_bring_no_normal_law():
     """Five that differ, all one way: two of 32 ways to sign them are as extreme, among however many zeros."""
     for n in (50, 51):
