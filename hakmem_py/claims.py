@@ -177,10 +177,23 @@ def _estimate(claim, table):
     return stats.ratio(pairs[:, 0], pairs[:, 1]) if len(pairs) else None
 
 
+def _lost(table, *sides):
+    """How many runs of these (case, allocator), in any layout, failed: a text for each, to stand beside a
+    verdict, which is of the others."""
+    said = []
+    for case, allocator in dict.fromkeys(sides) if table is not None else ():
+        label = table["allocator"].str.partition(", layout ")[0]
+        runs = table[(table["case"] == case) & (label == allocator)]
+        failed = (~runs["status"].isin(["ok", "missing"])).sum()
+        said += [f"{failed} of {len(runs)} runs of {allocator} in {case} failed"] if failed else []
+    return said
+
+
 def _judge_ratio(claim, table, _counted):
     group, e = claim.group, _estimate(claim, table)
+    lost = _lost(table, (claim.reference_case, group["reference"]), (claim.case, claim.candidate))
     if e is None:
-        return {"verdict": "undecided", "why": NO_SAMPLES}
+        return {"verdict": "undecided", "why": "; ".join(lost) or NO_SAMPLES}
     if group.get("unit") == "build":
         layouts = [found for part in stats.by_layout(table) if (found := _estimate(claim, part))]
         if len(layouts) < 2:
@@ -188,22 +201,24 @@ def _judge_ratio(claim, table, _counted):
         e = stats.over_builds([one.value for one in layouts], sum(one.n for one in layouts))
     options = {key: group[key] for key in ("hypothesis", "margin") if key in group}
     found = stats.claim_verdict(claim.claimed, e, claimed_n=group.get("runs"), **options)
-    needs = f"; needs n = {found.needs_n}" if found.needs_n else ""
+    needs = [f"needs n = {found.needs_n}"] if found.needs_n else []
     measured = {"ratio": e.value, "low": e.low, "high": e.high, "n": e.n, "cv": e.cv_b}
     measured |= {"p_value": e.p_value} if options.get("hypothesis", "difference") == "difference" else {}
-    return measured | {"verdict": found.kind, "why": found.text.partition(": ")[2] + needs}
+    why = [found.text.partition(": ")[2], *needs, *lost]
+    return measured | {"verdict": found.kind, "why": "; ".join(why)}
 
 
 def _judge_spread(claim, table, _counted):
     """A coefficient of variation against the limit `margin` percent."""
     costs = _costs(table, claim.case, claim.candidate)
+    lost = _lost(table, (claim.case, claim.candidate))
     if len(costs) < stats.MIN_PAIRS:
-        return {"verdict": "undecided", "why": NO_SAMPLES}
+        return {"verdict": "undecided", "why": "; ".join(lost) or NO_SAMPLES}
     limit = claim.group["margin"]
     cv, low, high = (100 * value for value in stats.cv_interval(costs))
     kind = "replicated" if high <= limit else "not replicated" if low > limit else "undecided"
-    why = f"CV {stats.bracketed(cv, low, high, '.1f')} %, limit {limit:g} %"
-    return {"verdict": kind, "n": len(costs), "why": why}
+    why = [f"CV {stats.bracketed(cv, low, high, '.1f')} %, limit {limit:g} %", *lost]
+    return {"verdict": kind, "n": len(costs), "why": "; ".join(why)}
 
 
 def _judge_rate(claim, _table, counted):

@@ -94,7 +94,12 @@ def test_a_claim_is_judged_within_its_own_margin_by_runs_that_succeeded():
     assert found["verdict"] == "replicated" and found["n"] == 40  # 1.4 %, where 2 % are allowed
     failed = table["block"] < 20
     table.loc[failed, ["status", "cpu_ns_per_op"]] = "crashed", 1.0
-    assert judged("06_pools", table, "P0 pool_sizes pool_10")["n"] == 20
+    found = judged("06_pools", table, "P0 pool_sizes pool_10")
+    assert found["n"] == 20 and "; 20 of 40 runs of pool in pool_ten-10s failed" in found["why"]
+    table["status"] = "crashed"
+    found = judged("06_pools", table, "P0 pool_sizes pool_10")
+    assert found["verdict"] == "undecided" and "40 of 40 runs of pool in pool_ten-100s" in found["why"]
+    table["status"] = "ok"
     table.attrs["metric"] = "wall"
     other = table.assign(wall=table["cpu_ns_per_op"] * np.where(table["case"] == "pool_ten-10s", 2, 1))
     other.attrs = table.attrs
