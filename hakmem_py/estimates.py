@@ -266,8 +266,8 @@ def verdict(estimate, threshold=RUN_THRESHOLD, margin=MARGIN, family=None):
         why = f"neighbour pairs correlate (lag 1: {estimate.autocorrelation:.2f}): the interval is too narrow"
         return Verdict("UNDECIDED", needed, f"UNDECIDED: {gain}; {why}: randomise the order within blocks")
     alone = {
-        "GO": estimate.low > 1 + threshold and f"wholly above {threshold:.1%}",
-        "NEUTRAL": equivalent(estimate, margin) and f"equivalent within {margin:.1%}",
+        "GO": estimate.low > 1 + threshold and f"wholly above {100 * threshold:g} %",
+        "NEUTRAL": equivalent(estimate, margin) and f"equivalent within {100 * margin:g} %",
         "NO-GO": estimate.high < 1 and "wholly below 0",
     }
     claimed = [(kind, text) for kind, text in alone.items() if text]

@@ -61,6 +61,7 @@ def test_both_forms_agree_and_baseline_turns_the_question(ask):
 def test_threshold_and_margin_change_the_verdict(ask):
     text = wide_text(wide())
     assert "GO: gain" in ask(text)[1]
+    assert "wholly above 0.25 %" in ask(text, "--threshold", "0.25%")[1]
     assert "UNDECIDED: gain" in ask(text, "--threshold", "10%")[1]
     assert "NEUTRAL: gain" in ask(text, "--threshold", "0.1", "--margin", "10%")[1]
 
