@@ -91,7 +91,7 @@ def _resolved(judged, differences, margin):
 def describe(x):
     """The answer as a small table for people."""
     faster = x["candidate"] if x["ratio"] < 1 else x["reference"]
-    seen = f"{faster} is faster" if x["wilcoxon_p"] <= 1 - x["confidence"] else "no difference seen"
+    seen = f"{faster} is faster" if x["adjusted_p"] <= 1 - x["confidence"] else "no difference seen"
     interval = f"{stats.bracketed(x['ratio'], x['low'], x['high'], '.4f')} at {x['confidence']:.0%}"
 
     def spread(side):

@@ -80,6 +80,16 @@ def test_what_is_not_seen_is_not_said_and_equality_is_within_the_margin(ask):
     assert far < 0.05 < near
 
 
+def test_among_several_variants_a_difference_is_seen_where_its_adjusted_p_says_so(ask):
+    costs = {name: 100 + np.arange(8) % 3 for name in "abcdef"} | {"g": 101 + np.arange(8) % 3 * 1.0}
+    rows = [f"{i},{name},{x}" for name, values in costs.items() for i, x in enumerate(values)]
+    out = ask("block,variant,value\n" + "\n".join(rows))[1]
+    assert "p = 0.00781, adjusted 0.0469" in out and "a is faster" in out
+    rows += [f"{i},h,{x}" for i, x in enumerate(costs["a"])]
+    out = ask("block,variant,value\n" + "\n".join(rows))[1]
+    assert "p = 0.00781, adjusted 0.0547" in out and "faster" not in out
+
+
 def test_values_in_coarse_steps_are_not_called_equal(ask):
     rng = np.random.default_rng(1)
     steps = rng.choice([0.10, 0.11], (100, 2), p=[0.9, 0.1])
