@@ -5,6 +5,7 @@ by paired log ratios. What a side is stands in `sides`, how it runs in `targets`
 """
 
 import random
+import sys
 
 import pandas as pd
 
@@ -34,14 +35,21 @@ from .targets import (  # noqa: F401  re-exported, as are sides and standings
 def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.0):
     """Samples, one row per run: the columns of `record`, and case, block, load1.
 
-    sides: made by `side`, the baseline first. Each side first makes one trial run, which is not counted.
-    Raises AbError where a trial fails or, unless allow_few, a learner decides fewer than 100 times in it.
+    sides: made by `side`, the baseline first. Each side first makes one trial run, which is not counted. One
+    whose trial fails is left out, and named on stderr. Raises AbError where the baseline's fails or nothing
+    would be left to compare with it, and, unless allow_few, where a learner decides fewer than 100 times.
     """
     rows, order = [], random.Random(seed)
     with bench_slot(f"ab of {target.label}", wait_s):
+        left = list(sides)
         for one in sides:
             row, _ = record(target, one, env)
-            refuse(target, one, row, allow_few, env)
+            if row["status"] != "ok" and one != sides[0] and len(left) > 2:
+                print(f"side {one.label} is left out: {row['error']}", file=sys.stderr)
+                left.remove(one)
+            else:
+                refuse(target, one, row, allow_few, env)
+        sides = left
         progress = Progress(f"ab of {target.label}", blocks * len(sides))
         with running(rows, sides, progress):
             for block in range(blocks):

@@ -163,6 +163,16 @@ def test_ab_refuses_in_one_line(words, said, capsys):
     assert said in told and len(told.splitlines()) == 1
 
 
+def test_a_side_under_which_the_program_ends_is_left_out(capsys):
+    """php, say, does not live under every allocator."""
+    sides = ["--sides", "system", "MAGAZINE_BLOCKS=32", "MAGAZINE_BLOCKS=64"]
+    code = '[ "$HAKMEM_MAGAZINE_BLOCKS" != 32 ] || kill -SEGV $$; sleep 0.05'
+    assert cli.main(["ab", "--blocks", "6", *sides, "--", "sh", "-c", code]) == 0
+    said = capsys.readouterr()
+    assert "side MAGAZINE_BLOCKS=32 is left out: sh ended with SIGSEGV\n" in said.err
+    assert said.out.splitlines()[-1].split()[0] == "MAGAZINE_BLOCKS=64" and ", 6 blocks" in said.out
+
+
 # ---------------------------------------------------------------- what is said of runs
 
 
