@@ -17,7 +17,7 @@ import pytest
 from preload import needs_valgrind
 from traces import MOVE_FROM, MOVE_TO, TAKE, write_trace
 
-from hakmem_py import build, cli, instructions, trace
+from hakmem_py import build, cli, demand, instructions, trace
 
 NATIVE = Path(__file__).parents[1] / "native"
 WORKLOADS = re.findall(r"^    X\((\w+),", (NATIVE / "bench/workloads.c").read_text(), re.M)
@@ -304,6 +304,14 @@ def test_a_forked_child_writes_a_trace_of_its_own(bench, tmp_path, monkeypatch):
     for path in (parent.path, child.path):
         assert replay(bench, path)[0]["trace_unreadable"] == 0
     assert replay(bench, child.path)[0]["trace_foreign_frees"] > 0  # of what the parent took
+
+
+def test_what_a_library_gives_back_that_prefers_its_own_symbols_is_recorded(tmp_path):
+    plugin = preload.program("plugin.cc", "-shared", "-fPIC")
+    status, traces = trace.record([preload.program("host.c"), plugin], tmp_path)
+    blocks = demand.blocks(traces[0].path)
+    copy = blocks[blocks["size"] == len("taken by libc, freed here") + 1]
+    assert status == 0 and len(copy) > 0 and (copy["given"] >= 0).all()
 
 
 def test_a_killed_program_leaves_a_whole_trace(bench, tmp_path):
