@@ -34,6 +34,11 @@ env: $(ENV)
 # $(call need,shell condition,what is missing,the Debian package that brings it)
 need = $(1) || { echo "hakmem: $(2) is missing. Install it by: sudo apt install $(3)" >&2; exit 1; }
 
+# An environment has its folder's path in it: copied or moved, it would run what lies at the old one.
+ifneq ($(shell cat $(STAMPS)/env 2>/dev/null),$(CURDIR))
+.PHONY: $(STAMPS)/env
+endif
+
 $(STAMPS)/env: pyproject.toml uv.lock requirements.lock
 	@test ! -L .venv || { echo "hakmem: .venv is a link, and what it leads to would be cleared: remove the link" >&2; exit 1; }
 	@mkdir -p $(STAMPS)
@@ -48,10 +53,11 @@ ifeq ($(UV),)
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r requirements.lock
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 else
+	rm -rf .venv
 	uv sync --frozen --quiet
 endif
 	@$(call need,.venv/bin/python -c 'import sysconfig$(comma) os; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null,Python.h,python3-dev)
-	@touch $@
+	@pwd -P > $@
 
 comma := ,
 

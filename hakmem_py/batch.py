@@ -152,8 +152,11 @@ def execute(run, folder, timeout, stop):
     output.unlink(missing_ok=True)
     started, given = time.time(), _given(run)  # a file edited during the run makes the page outdated
     words = _papermill(run, output, timeout or run.cell_timeout_s())
+    # The kernel imports this package, whichever clone the environment was made for.
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    env = os.environ | {"HAKMEM_COMMAND": run.command(), "PYTHONPATH": path}
     for _ in range(STARTS):
-        code = _run(words, os.environ | {"HAKMEM_COMMAND": run.command()}, log, stop)
+        code = _run(words, env, log, stop)
         if stop or not _lost_port(log):
             break
     record = {

@@ -191,3 +191,13 @@ def test_make_clears_no_environment_that_a_link_leads_to(tmp_path):
     done = subprocess.run(["make", "env"], cwd=clone, capture_output=True, text=True)
     assert done.returncode != 0 and ".venv is a link" in done.stderr
     assert (shared / "pyvenv.cfg").exists()
+
+
+@pytest.mark.parametrize(("made_in", "again"), [("", False), ("/a/clone/elsewhere", True)])
+def test_a_clone_that_was_moved_gets_an_environment_of_its_own(tmp_path, made_in, again):
+    for name in ("Makefile", "pyproject.toml", "uv.lock", "requirements.lock"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / ".stamps").mkdir()
+    (tmp_path / ".stamps" / "env").write_text(f"{made_in or tmp_path}\n")
+    done = subprocess.run(["make", "-n", "env"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and (".venv" in done.stdout) == again

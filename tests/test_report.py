@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,8 @@ import nbformat
 import processes
 import pytest
 
+from hakmem_py import ROOT, notebook, pages, parameters, report, slot, store
 from hakmem_py import batch as runs
-from hakmem_py import notebook, pages, parameters, report, slot, store
 from hakmem_py.batch import execute
 from hakmem_py.spec import load_spec
 
@@ -47,10 +48,10 @@ def write(folder, name, *cells, measures=False):
     return path
 
 
-def run(*words):
+def run(*words, cwd=None):
     """`python -m hakmem_py report ...` as a finished process."""
     command = [sys.executable, "-m", "hakmem_py", "report", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=cwd)
 
 
 # ---------------------------------------------------------------- parameters
@@ -388,6 +389,18 @@ print(begin, time.time(), file=Path({str(tmp_path)!r}, "times").open("a"))"""
     assert run(*books, "--jobs", 3, "--out", tmp_path / "out").returncode == 0
     times = sorted(tuple(map(float, line.split())) for line in (tmp_path / "times").read_text().splitlines())
     assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(times))
+
+
+def test_a_copied_clone_runs_its_own_code(tmp_path):
+    """Its environment is the one of the clone that it was copied from."""
+    shutil.copytree(ROOT / "hakmem_py", tmp_path / "hakmem_py")
+    for name in ("native", "data"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "notebooks").mkdir()
+    here = f"import hakmem_py as hp\nassert str(hp.ROOT) == {str(tmp_path)!r}"
+    book = write(tmp_path / "notebooks", "where", PARAMETERS, here)
+    done = run(book, "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_kernel_whose_port_was_taken_is_started_again(tmp_path, monkeypatch):
