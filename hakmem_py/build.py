@@ -33,6 +33,7 @@ COMMON = (
     "-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec", "-pthread",
     "-fno-builtin-malloc",  # else gcc turns the malloc and memset inside calloc into a call of calloc
     "-Wall", "-Wextra", "-Wshadow", "-Werror=implicit-function-declaration",
+    "-Werror=override-init",  # a policy above the default's row would be overwritten by it
 )  # fmt: skip
 SANITIZE = ("-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-DHAK_CHECKED=1", "-UNDEBUG")
 VARIANTS = {

@@ -1,5 +1,6 @@
 """The C policies: exact to their papers, and equal to implementations that share no line with them."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from hakmem_py import bandits
+from hakmem_py.build import COMMON
 from hakmem_py.problems import ACE_MEANS, ACE_REWARDS, ACE_WINDOWS, BanditError
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +33,25 @@ def test_every_promise_of_the_policies_holds(inside):
     for promise in promises:
         run = subprocess.run([inside, promise], capture_output=True, text=True)
         assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize(
+    ("above", "built"), [("\n};\n/* clang-format on */", True), ("    [POLICY_DEFAULT]", False)]
+)
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_a_row_of_ones_own_is_not_lost_unseen(tmp_path, compiler, above, built):
+    """At the end of the table it is a policy more; above the default's row, that one would take its place."""
+    native = shutil.copytree(ROOT / "native", tmp_path / "native", ignore=shutil.ignore_patterns("build"))
+    table, last = native / "src/ace/policy.c", native / "src/types.h"
+    row = '\n    {"mine", "", robin_pick, mean_index, NULL, 0.0, false, 0, {{0}}},\n'
+    table.write_text(table.read_text().replace(above, row + above.lstrip("\n"), 1))
+    rows = 22 if built else 21  # the other table is as long as it was, so its length says nothing
+    last.write_text(last.read_text().replace("POLICY_LAST 20 ", f"POLICY_LAST {rows - 1} "))
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    words = [compiler, *COMMON, f"-I{native / 'include'}", "-fsyntax-only", native / "src/hakmem.c"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode == 0) == built, done.stderr
 
 
 # --- the papers' formulas, in NumPy ------------------------------------------------------------------------
