@@ -72,7 +72,7 @@ def _papermill(run, output, timeout):
     values = base64.b64encode(json.dumps(run.parameters).encode()).decode()  # JSON is YAML: types survive
     return [
         sys.executable, "-c", PAPERMILL, str(run.notebook), str(output), "-b", values, "-k", "python3",
-        "--cwd", str(run.notebook.parent), "--execution-timeout", str(timeout),
+        "--language", "python", "--cwd", str(run.notebook.parent), "--execution-timeout", str(timeout),
         "--log-output", "--no-progress-bar",
     ]  # fmt: skip
 
@@ -129,8 +129,9 @@ def _lost_port(log):
 
 def _run(words, env, log, stop):
     """Runs papermill until it ends, `stop` fills or its kernel cannot start. Returns its exit status."""
-    with log.open("wb") as sink:
-        child = subprocess.Popen(
+    with (
+        log.open("wb") as sink,
+        subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
             stdout=sink,
@@ -138,7 +139,8 @@ def _run(words, env, log, stop):
             env=env,
             start_new_session=True,
             close_fds=False,  # it inherits the lock of the report's folder
-        )
+        ) as child,
+    ):
         while child.poll() is None:
             time.sleep(0.1)
             if stop or _lost_port(log):

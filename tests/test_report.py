@@ -48,9 +48,9 @@ def write(folder, name, *cells, measures=False):
     return path
 
 
-def run(*words, cwd=None):
+def run(*words, cwd=None, warn="default"):
     """`python -m hakmem_py report ...` as a finished process."""
-    command = [sys.executable, "-m", "hakmem_py", "report", *map(str, words)]
+    command = [sys.executable, "-W", warn, "-m", "hakmem_py", "report", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=cwd)
 
 
@@ -389,6 +389,17 @@ print(begin, time.time(), file=Path({str(tmp_path)!r}, "times").open("a"))"""
     assert run(*books, "--jobs", 3, "--out", tmp_path / "out").returncode == 0
     times = sorted(tuple(map(float, line.split())) for line in (tmp_path / "times").read_text().splitlines())
     assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(times))
+
+
+def test_a_notebook_that_no_editor_has_saved_takes_a_value(tmp_path):
+    """It names neither its kernel nor its language."""
+    book = write(tmp_path, "new", PARAMETERS, GOOD)
+    content = nbformat.read(book, 4)
+    del content.metadata["kernelspec"]
+    nbformat.write(content, book)
+    done = run(book, "-p", "rate=0.1", "--out", tmp_path / "out", warn="always")
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
 
 
 def test_a_copied_clone_runs_its_own_code(tmp_path):
