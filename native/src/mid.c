@@ -293,8 +293,7 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
     bool huge = sure && (since + 1 < turn || os_dense((void *)run->address, size, 1));
     POKE(large_since[doubling], huge ? (uint8_t)size_min(since + 1, UINT8_MAX) : 0);
     POKE(run->place, huge ? RUN_SETTLED : RUN_UNSETTLED);
-    if (sure || PEEK(regions_huge))
-        run_huge(run, huge); /* or it lay in the huge page of a region, and would not tell */
+    if (sure || PEEK(regions_huge)) run_huge(run, huge); /* what lies in a region's huge page would tell nothing */
     heap->fresh = run;
 }
 
@@ -439,7 +438,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     runs_taken(heap);
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse(1);
     POKE(run->place, RUN_SETTLED);
-    if (size < LARGE_MIN && run->zeroed && knob(KNOB_huge_pages)) region_begin(run);
+    if (size < LARGE_MIN && run->zeroed) region_begin(run);
     else if (huge && run->zeroed) run_unsettle(heap, run, size);
     else if (huge && run->touched < units && large_is_sure(PEEK(large_filled[log2_floor(size)]))) run_huge(run, true);
     run_serve(run, size, units);

@@ -80,7 +80,8 @@ static NOINLINE void region_begin(const struct span *run)
     const struct arena *arena = &arenas[0];
     size_t at = (run->address + span_bytes(run) - 1 - arena->base) / SUPERSLAB_LARGE;
     bool begins = at > PEEK(newest) && at < PEEK(arena->writable) / SUPERSLAB_LARGE;
-    if (LIKELY(!begins) || at * SUPERSLAB_LARGE < (size_t)knob(KNOB_huge_after_bytes)) return;
+    bool grown = knob(KNOB_huge_pages) && at * SUPERSLAB_LARGE >= (size_t)knob(KNOB_huge_after_bytes);
+    if (LIKELY(!begins || !grown)) return;
     bool huge = false;
     lock_take(&arena_lock);
     if (at > newest) {
@@ -91,9 +92,12 @@ static NOINLINE void region_begin(const struct span *run)
             teller = 0;
         }
         huge = due != 0;
-        if (huge) due--;
-        else if (teller == 0) teller = at;
-        if (huge) POKE(regions_huge, true);
+        if (huge) {
+            due--;
+            POKE(regions_huge, true);
+        } else if (teller == 0) {
+            teller = at;
+        }
     }
     lock_drop(&arena_lock);
     if (huge) os_huge((void *)(arena->base + at * SUPERSLAB_LARGE), SUPERSLAB_LARGE, true);
