@@ -35,6 +35,7 @@ static COLD void start(void)
         slabs_inspected = mode == MODE_GUARDED;
         heap_gone = helper_bereave;
         windows_relieve = windows_purge;
+        blocks_live = heaps_live;
         fatal_leave = front_leave;
         knob_told = helper_poke;
         heaps_init();

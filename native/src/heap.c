@@ -76,12 +76,28 @@ static bool heap_retire(struct heap *heap)
     heaps_free = heap;
     heap->run_held = heap->run_given = heap->kept.taken = 0;
     for (unsigned class = 1; class < CLASSES; class ++) {
-        moved_by_ended[class] += heap->moved[class];
+        POKE(moved_by_ended[class], moved_by_ended[class] + heap->moved[class]);
         POKE(heap->moved[class], 0);
     }
     POKE(heap->front, NULL);
     atomic_store(&heap->state, HEAP_FREE);
     return atomic_fetch_sub(&heaps_alive, 1) == 1;
+}
+
+/* Bytes of slabs' blocks that callers have, of each a page at most. Not exact while other threads work; 0 where they
+ * are many, and would take long to ask. */
+static size_t heaps_live(void)
+{
+    int64_t bytes = 0, most = (int64_t)os_page;
+    if (!threads_are_few()) return 0;
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        int64_t blocks = PEEK(moved_by_ended[class]), size = classes[class].size;
+        for (const struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
+            if (atomic_load_explicit(&heap->state, memory_order_relaxed) == HEAP_LIVE)
+                blocks += PEEK(heap->moved[class]) - loaded_blocks(heap, class);
+        bytes += blocks * (size < most ? size : most);
+    }
+    return bytes > 0 ? (size_t)bytes : 0;
 }
 
 /* Is it some thread's? Under heap_lock. */

@@ -24,7 +24,7 @@
     X(background,           "bool",        1,       0,        1,   0, 0, "a helper thread may be started once much memory was taken: it purges without waiting for a call") \
     X(background_bytes,     "bytes",  16 * MIB,     0, 1024 * MIB, 0, 0, "bytes taken at which the helper thread is started, and free bytes that wake it") \
     X(huge_pages,           "bool",        1,       0,        1,   0, 0, "ask for huge pages once the heap has grown: fewer faults and TLB misses, but whole 2 MiB are resident") \
-    X(huge_after_bytes,     "bytes",  24 * MIB,     0, 1024 * MIB, 0, 0, "bytes in superslabs at which a new one asks for huge pages, if half of them were touched; at half as many, one asks when half of it is taken and that half was touched; bytes of heap at which new regions of runs ask, if runs were filled; large blocks ask once some were") \
+    X(huge_after_bytes,     "bytes",  32 * MIB,     0, 1024 * MIB, 0, 0, "bytes in superslabs at which a new one asks for huge pages, if half of them were touched; at an eighth, if hardly anything is free, too; at half, one asks when half of it is taken and that half was touched; bytes of heap at which new regions of runs ask, if runs were filled; large blocks ask once some were") \
     X(growth_windows,       "bool",        1,       0,        1,   0, 0, "a block that grows past 32 KiB, or often past 16 KiB, gets address space to grow in place") \
     X(placement,            "policy",      0,       0,        3,   0, 0, "node of new memory: 0 no request, 1 local, 2 interleaved, 3 bound to placement_node") \
     X(placement_node,       "node",        0,       0,     1023,   0, 0, "the node that placement 3 binds to; it must be one that this process may use") \

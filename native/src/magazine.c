@@ -91,6 +91,13 @@ static uint32_t bin_length(const struct heap *heap, unsigned class)
     return PEEK(bin->limit) != NO_SLOT && top > slots + 1 ? (uint32_t)(top - slots - 1) : 0;
 }
 
+/* The same, for an observer. */
+static uint32_t loaded_blocks(const struct heap *heap, unsigned class)
+{
+    uint32_t blocks = bin_length(heap, class);
+    return blocks <= MAGAZINE_MAX ? blocks : 0;
+}
+
 /* Points the bin at the loaded magazine and its blocks, with room up to `limit`. The capacity is in force from now
  * on. */
 static void bin_load(struct heap *heap, unsigned class, uint32_t limit)

@@ -21,12 +21,6 @@ static uint32_t slab_out(const struct span *slab)
     return carved > returned ? carved - returned : 0;
 }
 
-static uint32_t loaded_blocks(const struct heap *heap, unsigned class)
-{
-    uint32_t blocks = bin_length(heap, class);
-    return blocks <= MAGAZINE_MAX ? blocks : 0;
-}
-
 static uint32_t spare_blocks(const struct heap *heap, unsigned class) { return PEEK(heap->spare[class].blocks); }
 
 /* --- levels ------------------------------------------------------------------------------------------------------- */

@@ -123,14 +123,19 @@ static bool superslabs_are_much(size_t part)
 static uint32_t looks_filled, looks_due;
 static void *looks_early;
 
+static size_t (*blocks_live)(void); /* bytes of blocks that callers have, a page each at most: heap.c's, set at start */
+
 /* Does a new superslab get huge pages? Only in a heap of some size, half of which was touched: where many threads carve
  * a slab each of many classes, or blocks are longer than what the program uses of them, what is never touched would be
- * resident. Where the blocks do not tell, those do that went without. */
+ * resident. In a small heap, where most of a superslab is much, only while the program frees hardly anything, and so
+ * will fill this one, too. Where the blocks do not tell, those superslabs do that went without. */
 static bool superslab_is_huge(size_t bytes, size_t total)
 {
-    if (bytes != SUPERSLAB_LARGE || !superslabs_are_much(1)) return false;
-    if (2 * atomic_load_explicit(&carved_bytes, memory_order_relaxed) >= total - bytes) return true;
-    return looks_due < looks_filled && ++looks_due != 0;
+    if (bytes != SUPERSLAB_LARGE || !superslabs_are_much(HUGE_EARLY)) return false;
+    size_t carved = atomic_load_explicit(&carved_bytes, memory_order_relaxed);
+    bool much = superslabs_are_much(1), touched = 2 * carved >= total - bytes;
+    if (touched && (much || blocks_live() >= carved - carved / HUGE_IDLE)) return true;
+    return much && looks_due < looks_filled && ++looks_due != 0;
 }
 
 static uint32_t forks; /* that lie between the first process and this one */

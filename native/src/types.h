@@ -77,6 +77,8 @@
 #define TURNS_MANY 16u  /* so do as many turns of its two magazines in a row, ... */
 #define TURNS_BURSTS 3u /* ... but they double its bytes so many times only */
 #define PEAKS_MAX 2u    /* of the runs that it may keep, if it gave much, and of GIVEN_MUCH (heap_much) */
+#define HUGE_EARLY 8    /* from this part of huge_after_bytes on, new superslabs get huge pages ... */
+#define HUGE_IDLE 20    /* ... while no more than such a part of all blocks is free */
 #define HUGE_FIRST 4    /* from this part of huge_after_bytes on, full superslabs get huge pages */
 #define HUGE_SOON 2     /* from this part of huge_after_bytes on, superslabs that are half taken get huge pages ... */
 #define HUGE_HALF 12    /* ... if so many sixteenths of that half were touched */

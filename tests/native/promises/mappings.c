@@ -215,8 +215,17 @@ static void *fill(void *bytes) {
     return NULL;
 }
 
+/* Leaves holes, so that the heap is not one that only grows, whose superslabs get huge pages from the start. */
+static void punch(void) {
+    enum { SIZE = 2000, COUNT = 4 * MIB / SIZE };
+    static char *blocks[COUNT];
+    for (int i = 0; i < COUNT; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    for (int i = 0; i < COUNT; i += 2) free(blocks[i]);
+}
+
 PROMISE(memory_goes_into_huge_pages_though_the_kernel_fails_for_once) {
-    fill((void *)(4l * MIB));
+    punch();
+    fill((void *)(2l * MIB));
     failing_moves = 1;
     fill((void *)(7l * MIB));
     if (failing_moves == 1) UNTRIED("this allocator moves nothing into huge pages");
@@ -224,6 +233,7 @@ PROMISE(memory_goes_into_huge_pages_though_the_kernel_fails_for_once) {
 }
 
 PROMISE(what_the_kernel_failed_to_move_when_it_was_half_filled_is_moved_once_it_is_full) {
+    punch();
     fill((void *)(13l * MIB)); /* beyond half of huge_after_bytes */
     failing_moves = 1;
     fill((void *)(5l * MIB));
@@ -233,6 +243,7 @@ PROMISE(what_the_kernel_failed_to_move_when_it_was_half_filled_is_moved_once_it_
 }
 
 PROMISE(a_kernel_that_moves_nothing_into_huge_pages_is_asked_a_few_times) {
+    punch();
     failing_moves = 1000;
     fill((void *)(11l * MIB));
     HOLDS(failing_moves >= 1000 - 5);
@@ -241,6 +252,7 @@ PROMISE(a_kernel_that_moves_nothing_into_huge_pages_is_asked_a_few_times) {
 PROMISE(threads_that_grow_do_not_move_the_same_memory) {
     enum { THREADS = 4 };
     pthread_t threads[THREADS];
+    punch();
     slow_moves = 1;
     for (int i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, fill, (void *)(6l * MIB)) == 0);
     for (int i = 0; i < THREADS; i++) HOLDS(pthread_join(threads[i], NULL) == 0);

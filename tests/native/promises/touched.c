@@ -243,6 +243,20 @@ PROMISE(a_heap_that_is_filled_lies_on_huge_pages) {
     HOLDS(resident_bytes() - before < ALL + ALL / 4);
 }
 
+/* Most programs end before their heap is large. One that only grows fills what it takes, so its first superslabs are
+ * worth huge pages, too. */
+PROMISE(a_small_heap_that_only_grows_costs_few_faults) {
+    enum { SIZE = 1000, ALL = 20 * MIB };
+    if (!huge_pages_come()) UNTRIED("the kernel gives no huge pages here");
+    struct rusage first, last;
+    long before = resident_bytes();
+    getrusage(RUSAGE_SELF, &first);
+    for (int i = 0; i < ALL / SIZE; i++) memset(malloc(SIZE), 1, SIZE);
+    getrusage(RUSAGE_SELF, &last);
+    HOLDS(last.ru_minflt - first.ru_minflt < ALL / 4096 / 2);
+    HOLDS(resident_bytes() - before < ALL + ALL / 5);
+}
+
 /* Those that are not filled yet are looked at once each time. */
 PROMISE(a_heap_that_grows_asks_little_about_its_pages) {
     fill_mixed(20 * MIB);
