@@ -1,6 +1,7 @@
 """One run of any program under a preloaded allocator: times as the kernel counts them, and peak memory."""
 
 import contextlib
+import ctypes
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ from .worker import last_line, refusal, signal_name
 LOOK_S = 0.005  # between two looks at a program's memory
 LEAVE_S = 1.0  # in which what a program started may still end after it, as `tee` does
 LOOKS = 3  # needed for a peak: the first look falls into the program's loading
-MARK = "HAKMEM_RUN"  # variable by which what a program started is known
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
 
 def run(command, preload="", env=(), timeout_s=600.0):
@@ -27,12 +28,12 @@ def run(command, preload="", env=(), timeout_s=600.0):
     What the program prints is not kept. Peak memory is that of the program itself, without its children; nan
     where it ended before LOOKS looks. status: ok, error or timeout. Its children are ended with it on a
     timeout, and where the user stops the measurement. A program that leaves processes behind is an error, and
-    they are ended: their time would not be counted, and they would disturb the next run.
+    they are ended: their time would not be counted, and they would disturb the next run. A daemon that has
+    ended is counted, children whose end their parent ignores (SIGCHLD) are not: the kernel forgets them.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
-    mark = f"{os.getpid()}.{time.monotonic_ns()}"
     since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as said, _adopting():
         child, late = None, threading.Event()
         alarm = threading.Timer(timeout_s, lambda: (late.set(), _end(child)))
         try:
@@ -40,7 +41,7 @@ def run(command, preload="", env=(), timeout_s=600.0):
                 start = time.monotonic_ns()
                 child = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-                    env=own | dict(env) | {"LD_PRELOAD": preload, MARK: mark}, start_new_session=True,
+                    env=own | dict(env) | {"LD_PRELOAD": preload}, start_new_session=True,
                     close_fds=False,  # the bench slot is inherited: taken until this ends, if we are killed
                 )  # fmt: skip
             alarm.start()
@@ -52,12 +53,12 @@ def run(command, preload="", env=(), timeout_s=600.0):
             if child:
                 _end(child)
                 child.wait()  # else a notebook's kernel would keep it as a zombie
-                _end_late(child.pid, mark, since)
+                _end_late(since)
             raise
         finally:
             alarm.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
-        left = _end_late(child.pid, mark, since)
+        left, late_s = _end_late(since)
         said.seek(0)
         told = said.read().decode(errors="replace")
         room = "" if shutil.disk_usage(tempfile.gettempdir()).free else f" ({tempfile.gettempdir()} is full)"
@@ -74,7 +75,7 @@ def run(command, preload="", env=(), timeout_s=600.0):
     if left:
         error = f"{Path(command[0]).name} left {left} running, whose time is uncounted: let it wait for them"
         return {"status": "error", "error": error}
-    cpu_ns = round(1e9 * (usage.ru_utime + usage.ru_stime))
+    cpu_ns = round(1e9 * (usage.ru_utime + usage.ru_stime + late_s))
     looks = [found for found in peak if found]
     most = max(looks) if len(looks) >= LOOKS else float("nan")
     row = {"elapsed_ns": wall_ns, "cpu_ns": cpu_ns, "peak_rss_bytes": most}
@@ -87,34 +88,52 @@ def _end(child):
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _end_late(session, mark, since):
-    """Ends what a program started that still lives LEAVE_S after the program; the names, "" for none."""
-    until = time.monotonic() + LEAVE_S
-    while (found := _started(session, mark, since)) and time.monotonic() < until:
+@contextlib.contextmanager
+def _adopting():
+    """Inside, a process whose parent has ended becomes a child of this one: only a parent hears its time."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def _end_late(since):
+    """Ends what a program started that still lives LEAVE_S after the program: (the names, "" for none; CPU
+    seconds of all that the program did not wait for)."""
+    until, left, spent = time.monotonic() + LEAVE_S, {}, 0.0
+    while (found := _started(since)) and time.monotonic() < until + LEAVE_S:  # another user's cannot be ended
+        for pid, (parent, name) in found.items():
+            done, _, usage = os.wait4(pid, os.WNOHANG) if parent == os.getpid() else (0, 0, None)
+            if done:
+                spent += usage.ru_utime + usage.ru_stime
+            elif time.monotonic() > until:
+                left[pid] = name
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
         time.sleep(LOOK_S)
-    for pid in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return ", ".join(sorted(set(found.values())))
+    return ", ".join(sorted(set(left.values()))), spent
 
 
-def _started(session, mark, since):
-    """{pid: name} of the processes that live in a session, or bear the mark: a daemon leaves the session.
+def _started(since):
+    """{pid: (parent, name)} of our descendants in other sessions: what a program started that has ended.
 
-    since: clock ticks after boot, as in proc(5), before which none was started. One that leaves the session
-    and clears its environment is not found.
+    since: clock ticks after boot, as in proc(5), before which none was started.
     """
-    found, sought = {}, f"{MARK}={mark}".encode()
+    found, us = {}, os.getpid()
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended, or its environment is another user's
+        with contextlib.suppress(OSError):  # its parent has just waited for it
             said, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(") ")
             fields = rest.split()
-            state, its_session, started = fields[0], int(fields[3]), int(fields[19])
-            if state in "ZX" or started < since:
-                continue
-            if its_session == session or sought in path.with_name("environ").read_bytes():
-                found[int(path.parent.name)] = said.partition(" (")[2]
-    return found
+            state, parent, session, started = fields[0], int(fields[1]), int(fields[3]), int(fields[19])
+            if started >= since and session != os.getsid(0) and (state not in "ZX" or parent == us):
+                found[int(path.parent.name)] = parent, said.partition(" (")[2]
+
+    def descends(pid):
+        return pid == us or (pid in found and descends(found[pid][0]))
+
+    return {pid: row for pid, row in found.items() if descends(pid)}
 
 
 @contextlib.contextmanager

@@ -531,7 +531,7 @@ def test_a_program_that_takes_too_long_ends_with_its_children():
     assert asleep(seconds, False)
 
 
-@pytest.mark.parametrize("daemon", ["", "setsid "])
+@pytest.mark.parametrize("daemon", ["", "setsid ", "env -i setsid "])
 def test_what_a_program_leaves_running_is_named_and_ended(daemon):
     """Its time is nobody's, and the next run would have it beside it; what only ends late is no fault."""
     seconds = f"61.3{os.getpid()}"
@@ -539,6 +539,13 @@ def test_what_a_program_leaves_running_is_named_and_ended(daemon):
     assert row["status"] == "error" and "left sleep running" in row["error"]
     assert asleep(seconds, False)
     assert preloaded.run(["sh", "-c", "sleep 0.2 & true"])["status"] == "ok"
+
+
+def test_a_daemon_that_ends_before_its_script_is_counted():
+    """As a server that a script starts, loads and stops: its parent has ended long before."""
+    busy = f"{sys.executable} -c 'import time\nwhile time.process_time() < 0.5: pass\nprint()'"
+    row = preloaded.run(["sh", "-c", '(setsid sh -c "$1; true" &) | read -r _', "sh", busy])
+    assert row["status"] == "ok" and row["cpu_ns"] > 0.5e9
 
 
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGHUP])
