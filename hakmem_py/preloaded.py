@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from itertools import chain
 from pathlib import Path
 
 from .stops import await_end, held_back
@@ -136,20 +137,27 @@ def _started(since):
     return {pid: row for pid, row in found.items() if descends(pid)}
 
 
+def _high_water(process):
+    """The most bytes that were resident; 0 where it has just ended. Its first thread may end before it."""
+    for status in chain([process / "status"], process.glob("task/*/status")):
+        with contextlib.suppress(OSError):
+            found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="utf-8", errors="replace"))
+            if found:
+                return 1024 * int(found[1])
+    return 0
+
+
 @contextlib.contextmanager
 def _peak_rss(pid):
     """The peak of a live process's resident bytes at each look, every few milliseconds: a list that grows.
 
     The kernel's own account (ru_maxrss of getrusage(2)) is no use: it starts from the parent's at the fork.
     """
-    seen, over, status = [], threading.Event(), Path(f"/proc/{pid}/status")
+    seen, over = [], threading.Event()
 
     def watch():
         while not over.wait(LOOK_S if seen else 0):
-            found = None
-            with contextlib.suppress(OSError):
-                found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="utf-8", errors="replace"))
-            seen.append(1024 * int(found[1]) if found else 0)  # 0: it has just ended
+            seen.append(_high_water(Path(f"/proc/{pid}")))
 
     look = threading.Thread(target=watch)
     try:

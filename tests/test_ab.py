@@ -514,6 +514,15 @@ def test_a_program_that_ends_at_once_has_no_peak():
     assert preloaded.run(["sleep", "0.5"])["peak_rss_bytes"] > 100_000
 
 
+def test_the_peak_of_a_program_whose_first_thread_ends_first_is_that_of_the_others():
+    code = (
+        "import ctypes, os, threading, time\n"
+        "def work(): time.sleep(0.3); held = b'x' * 200_000_000; time.sleep(0.3); os._exit(0)\n"
+        "threading.Thread(target=work).start(); time.sleep(0.1); ctypes.CDLL(None).pthread_exit(None)"
+    )
+    assert preloaded.run([sys.executable, "-c", code])["peak_rss_bytes"] > 200_000_000
+
+
 def asleep(seconds, wanted):
     """Waits until a process `sleep SECONDS` is there, or is not; whether that came."""
     until = time.monotonic() + 60
