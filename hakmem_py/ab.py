@@ -12,7 +12,7 @@ import pandas as pd
 from . import build, instructions, peers, provenance, runner
 from .blocks import gathered, judged, running
 from .progress import Progress
-from .sides import ARMS, SIDES, AbError, Side, learner, present, side  # noqa: F401
+from .sides import ARMS, SIDES, AbError, Side, different, learner, side  # noqa: F401
 from .slot import bench_slot
 from .standings import judge, refuse, show  # noqa: F401
 from .targets import (  # noqa: F401  re-exported, as are sides and standings
@@ -36,20 +36,20 @@ def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.
     """Samples, one row per run: the columns of `record`, and case, block, load1.
 
     sides: made by `side`, the baseline first. Each side first makes one trial run, which is not counted. One
-    whose trial fails is left out, and named on stderr. Raises AbError where the baseline's fails or nothing
-    would be left to compare with it, and, unless allow_few, where a learner decides fewer than 100 times.
+    whose trial fails, or that this machine lacks, is left out, and named on stderr and in attrs["left_out"]
+    ({side: why}). Raises AbError where it is the baseline or nothing would be left to compare with it, and,
+    unless allow_few, where a learner decides fewer than 100 times.
     """
-    rows, order = [], random.Random(seed)
+    rows, left_out, order = [], {}, random.Random(seed)
     with bench_slot(f"ab of {target.label}", wait_s):
-        left = list(sides)
         for one in sides:
-            row, _ = record(target, one, env)
-            if row["status"] != "ok" and one != sides[0] and len(left) > 2:
+            row = _trial(target, one, env)
+            if row["status"] != "ok" and one != sides[0] and len(sides) - len(left_out) > 2:
                 print(f"side {one.label} is left out: {row['error']}", file=sys.stderr)
-                left.remove(one)
+                left_out[one.label] = row["error"]
             else:
                 refuse(target, one, row, allow_few, env)
-        sides = left
+        sides = [one for one in sides if one.label not in left_out]
         progress = Progress(f"ab of {target.label}", blocks * len(sides))
         with running(rows, sides, progress):
             for block in range(blocks):
@@ -57,7 +57,16 @@ def compare(target, sides, blocks=10, seed=1, env=(), allow_few=False, wait_s=0.
                     row, _ = record(target, one, env)
                     rows.append(row | {"case": target.label, "block": block, "load1": provenance.load1()})
                     progress.step(block)
-    return gathered(rows, sides)
+    samples = gathered(rows, sides)
+    samples.attrs["left_out"] = left_out
+    return samples
+
+
+def _trial(target, one, env):
+    try:
+        return record(target, one, env)[0]
+    except AbError as error:  # a peer that is not here
+        return {"status": "missing", "error": str(error)}
 
 
 def overhead():
@@ -105,9 +114,7 @@ def _run(args):
     shape = [f"--{name}" for name in SHAPE if getattr(args, name) is not None]
     if args.program and shape:
         raise AbError(f"{shape[0]} is for workloads only: a program takes its own arguments, after its name")
-    sides = [side(name, args.arm) for name in dict.fromkeys(args.sides)]
-    if len(sides) < 2:
-        raise AbError("an A/B needs two or more different sides; hakmem against itself is --sides off hakmem")
+    sides = different(args.sides, args.arm)
     runner.refuse_few(args.blocks)
     target = (
         program(*args.program) if args.program else chosen_workload(args, runner.workloads(build.build()))

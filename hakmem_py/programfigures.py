@@ -42,11 +42,11 @@ def _bytes(size):
     return f"{size // KIB} KiB" if size >= KIB else f"{size} B"
 
 
-def trade(time, memory, baseline):
+def trade(time, memory, baseline, left_out=()):
     """CPU time across, peak memory up, both over the baseline's, with their intervals: one mark a side.
 
-    time, memory: `ab.judge` of the same runs. A side whose peak is not known lies on the line of the
-    baseline's, hollow. Raises ValueError where no side has a time.
+    time, memory: `ab.judge` of the same runs; left_out: theirs, {side: why}. A side whose peak is not known
+    lies on the line of the baseline's, hollow. Raises ValueError where no side has a time.
     """
     known = time.dropna(subset="ratio").set_index("allocator")
     if known.empty:
@@ -79,6 +79,8 @@ def trade(time, memory, baseline):
     alt = f"CPU time over that of {baseline}: {listed(known['ratio'], '{:.2f}')}. "
     alt += f"Peak memory over its: {listed(peaks['ratio'].drop(unseen), '{:.2f}') or 'unknown'}."
     alt += f" Too short for a peak: {', '.join(unseen)}." if len(unseen) else ""
+    missing = "; ".join(f"{name} ({why})" for name, why in dict(left_out).items())
+    alt += f" Left out: {missing}." if missing else ""
     across = ratio_axis(known[["ratio", "low", "high"]].to_numpy(float).ravel())
     up = ratio_axis(peaks.to_numpy().ravel())
     return finish(

@@ -3,7 +3,6 @@
 Also the measures by which they are compared, which runs and standings share.
 """
 
-import sys
 from dataclasses import dataclass, field
 
 from . import native, peers
@@ -59,22 +58,12 @@ def side(name, arm=None):
     return special.get(name) or Side(name, on | _policy("HAKMEM_ACE_POLICY", name), "fast")
 
 
-def present(names):
-    """The Sides of these names, each once, without the peers that this machine lacks; stderr names those.
-
-    Raises AbError where fewer than two are left.
-    """
-    lacking = {
-        name: peers.find(name).hint for name in names if name in peers.KNOWN and not peers.find(name).path
-    }
-    for name, hint in lacking.items():
-        print(f"{name} is {hint}", file=sys.stderr)
-    here = [side(name) for name in dict.fromkeys(names) if name not in lacking]
-    if len(here) < 2:
-        raise AbError(
-            f"a comparison needs two or more different sides; of {', '.join(names)} {len(here)} are here"
-        )
-    return here
+def different(names, arm=None):
+    """The Sides of these names, each once. Raises AbError where they are fewer than two."""
+    found = [side(name, arm) for name in dict.fromkeys(names)]
+    if len(found) < 2:
+        raise AbError("an A/B needs two or more different sides; hakmem against itself is --sides off hakmem")
+    return found
 
 
 def learner(name, reference=False):

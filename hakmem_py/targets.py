@@ -170,7 +170,7 @@ def _library(allocator):
         return str(built.library), built.library.resolve()
     peer = peers.find(allocator)
     if peer.path is None:
-        raise AbError(f"{allocator} is {peer.hint}")
+        raise AbError(peer.hint)
     return peer.preload, peer.path
 
 

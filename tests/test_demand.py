@@ -213,14 +213,21 @@ def test_the_share_of_the_calls_is_theirs_of_the_programs_time():
     assert (share["ns_per_call"], share["share"], share["program_ms"]) == (20, 0.25, 0.08)
 
 
-def test_a_peer_that_is_not_here_is_left_out_and_named(monkeypatch, capsys):
+def test_a_side_that_is_not_here_is_left_out_and_the_picture_says_so(monkeypatch, capsys):
+    found = ab.peers.find
     absent = ab.peers.Peer("jemalloc", None, hint="not installed, get it")
-    monkeypatch.setattr(ab.peers, "find", lambda name: absent)
-    here = ab.present(["system", "hakmem", "jemalloc", "hakmem"])
-    assert [one.label for one in here] == ["system", "hakmem"]
-    assert capsys.readouterr().err == "jemalloc is not installed, get it\n"
-    with pytest.raises(ab.AbError, match="two or more different sides; of system, jemalloc"):
-        ab.present(["system", "jemalloc"])
+    monkeypatch.setattr(ab.peers, "find", lambda name: absent if name == "jemalloc" else found(name))
+    sides = ab.different(["system", "off", "jemalloc", "MAGAZINE_BLOCKS=1", "off"])
+    runs = ab.compare(ab.program("sleep", "0.05"), sides, blocks=6)
+    assert capsys.readouterr().err.startswith("side jemalloc is left out: not installed, get it\n")
+    assert list(runs.attrs["left_out"]) == ["jemalloc", "MAGAZINE_BLOCKS=1"]
+    time, memory = ab.judge(runs), ab.judge(runs, "peak_rss_bytes")
+    picture = figures.trade(time, memory, "system", runs.attrs["left_out"])
+    assert " Left out: jemalloc (not installed, get it); MAGAZINE_BLOCKS=1 (" in picture.layout.meta["alt"]
+    with pytest.raises(ab.AbError, match="side jemalloc: not installed, get it"):
+        ab.compare(ab.program("true"), ab.different(["system", "jemalloc"]), blocks=6)
+    with pytest.raises(ab.AbError, match="two or more different sides"):
+        ab.different(["system", "system"])
 
 
 def test_huge_blocks_are_replayed_in_fewer_passes():
