@@ -175,6 +175,25 @@ def test_a_phone_scrolls_in_one_direction_only(opened, specimen, browser):
     assert front.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+def test_a_phone_shows_the_numbers_of_a_heat_map_where_they_can_be_read(opened):
+    open_page = opened(viewport={"width": 390, "height": 800})
+    open_page.drawn()
+    page = open_page.page
+    drawn = """async n => {
+        const row = Array(n).fill(1.23), x = row.map((_, i) => 'side ' + i), texttemplate = '%{text:.2f}';
+        const data = [{type: 'heatmap', x, y: ['case'], z: [row], text: [row], texttemplate}];
+        const figure = document.querySelector('figure.plot'), canvas = figure.querySelector('.canvas');
+        figure.spec = {data, layout: {height: 300}};
+        dispatchEvent(new Event('afterprint'));
+        while (canvas.data[0].x?.length !== n) await new Promise(requestAnimationFrame);
+        const numbers = [...canvas.querySelectorAll('.heatmap-label text')];
+        return numbers.map(text => parseFloat(getComputedStyle(text).fontSize));
+    }"""
+    sizes = page.evaluate(drawn, 6)
+    assert len(sizes) == 6 and min(sizes) >= 8, "too small to be read"
+    assert page.evaluate(drawn, 11) == []
+
+
 def test_paper_is_not_taken_for_a_phone(opened):
     page = opened(viewport={"width": 688, "height": 1000}).page
     badge_above = """line => line.querySelector('.badge').getBoundingClientRect().bottom

@@ -6,6 +6,7 @@ const NARROW = 560; // px
 const LONG = 24; // characters of a label, or of an axis's title, that a phone has room for
 const LONG_TITLE = 54; // characters of a figure's title
 const TITLE_LINE = 17; // px
+const CELLS = 6; // columns of a heat map whose numbers can be read on a phone; those of more are on hover only
 const LEANING = 110; // px for the title and slanted heads of columns
 const AXIS = 50; // px of an axis with its title
 const LEGEND_LINE = 24; // px; first there is room for one line per trace, and then no more than is used
@@ -48,7 +49,7 @@ function fitted({data, layout: wide}, width) {
   const phone = {...layout, title, margin, height, legend: below, font: {...layout.font, size: 11}};
   const panels = (layout.height ?? 450) - (layout.margin?.t ?? 48) - AXIS; // px that they shall have
   if (data[0]?.type === 'heatmap' && Array.isArray(data[0].x)) { // slant the heads of many columns
-    const heads = data.map(trace => ({...trace, x: trace.x.map(head => String(head).replaceAll('<br>', ' '))}));
+    const heads = data.map(trace => ({...trace, x: trace.x.map(head => String(head).replaceAll('<br>', ' ')), ...(trace.x.length > CELLS && {texttemplate: ''})}));
     return {data: heads, layout: {...phone, height: layout.height + LEANING / 2, margin: {...margin, t: LEANING}, xaxis: {...layout.xaxis, tickangle: -50}}};
   }
   if (layout.yaxis?.type !== 'category') return {data, layout: phone, panels};
