@@ -6,6 +6,7 @@ its own, so that a page can be light or dark.
 """
 
 import html
+import re
 from math import ceil
 from zlib import crc32
 
@@ -216,9 +217,9 @@ def listed(series, form):
 
 
 def joined(texts, names=None):
-    """Texts one after another, set apart where a name has a comma or begins by a number."""
+    """Texts one after another, set apart where a name has a comma or begins or ends by a number."""
     return (", " if _plain(texts if names is None else names) else "; ").join(map(str, texts))
 
 
 def _plain(names):
-    return all(str(name)[:1].isalpha() and "," not in str(name) for name in names)
+    return all(re.fullmatch(r"[^\W\d_](?!.*(,|\s\d)).*", str(name)) for name in names)

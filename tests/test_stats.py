@@ -9,7 +9,7 @@ import pytest
 from scipy import stats as sps
 from statsmodels.stats.weightstats import ttost_paired
 
-from hakmem_py import estimates, family, figures, stats
+from hakmem_py import estimates, family, figures, stats, style
 from hakmem_py.ranks import EXACT_PAIRS, sign_flip_law, signed_rank_cut, signed_rank_p
 
 RNG = np.random.default_rng
@@ -761,3 +761,15 @@ def test_times_that_take_turns_are_compared_with_their_neighbours():
     assert stats.alternated([1, 1.1, 2, 2.2, 3, 1], [0, 1] * 3) == pytest.approx((2, 2.2))
     with pytest.raises(ValueError, match="one chunk of every two"):
         stats.alternated(times, np.repeat([0, 1], 20))
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["ucb1", "system"], "ucb1 1.0, system 2.0"),
+        (["magazines of 16", "system"], "magazines of 16: 1.0; system: 2.0"),
+        (["16 B", "32 B"], "16 B: 1.0; 32 B: 2.0"),
+    ],
+)
+def test_a_name_that_ends_in_a_number_is_set_apart_from_its_value(names, said):
+    assert style.listed(pd.Series([1.0, 2.0], names), "{:.1f}") == said
