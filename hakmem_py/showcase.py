@@ -207,11 +207,11 @@ def knob_table():
     """The knobs of the build as Markdown, one row each."""
     from .native import knobs
 
-    table = knobs()
+    table, escaped = knobs(), r"\|"
     head = "| knob | unit | default | range | ACE | what it trades |\n|---|---|---:|---:|---|---|\n"
     return head + "".join(
         f"| `{name}` | {row.unit} | {row.preset} | {row.minimum} to {row.maximum} "
-        f"| {'yes' if row.learnable else ''} | {row.why} |\n"
+        f"| {'yes' if row.learnable else ''} | {row.why.replace('|', escaped)} |\n"
         for name, row in table.iterrows()
     )
 

@@ -49,6 +49,12 @@ def test_the_readme_has_the_table_of_knobs():
     assert text == showcase.with_table(text, showcase.knob_table()), "run: python -m hakmem_py readme"
 
 
+def test_a_bar_in_the_text_of_a_knob_does_not_end_its_cell(monkeypatch):
+    table = native.knobs().head(1)
+    monkeypatch.setattr(native, "knobs", lambda: table.assign(why="fast|small"))
+    assert showcase.knob_table().splitlines()[-1].endswith(r"| yes | fast\|small |")
+
+
 def test_a_wrong_knob_is_refused_with_what_is_allowed():
     with pytest.raises(native.NativeError, match="magazine_blocks"):
         native.set_knob("magazin_blocks", 64)
