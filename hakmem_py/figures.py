@@ -14,6 +14,7 @@ from .rawfigures import raw_samples, timeline, variation  # noqa: F401
 from .style import (
     CASES,
     INK,
+    absent,
     bars,
     finish,
     in_order,
@@ -32,13 +33,6 @@ MOST_COLUMNS = 2  # panels side by side: three are unreadable on a phone
 def measured(table):
     """Rows of a comparison that have a ratio."""
     return table[np.isfinite(table["ratio"].astype(float))]
-
-
-def absent(table):
-    """What was not measured and why, as a sentence; "" where all was."""
-    missing = table[table["status"] != "ok"].drop_duplicates("allocator")
-    said = [f"{row.allocator} ({row.error or row.status})" for row in missing.itertuples()]
-    return f" Measured in part or not at all: {'; '.join(said)}." if said else ""
 
 
 def succeeded(samples):

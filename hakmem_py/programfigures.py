@@ -3,7 +3,7 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from .style import bars, finish, in_order, listed, looks, marker, ratio_axis
+from .style import absent, bars, finish, in_order, listed, looks, marker, ratio_axis
 
 KIB, MIB = 1 << 10, 1 << 20
 _SHARES = {"block_share": "blocks", "byte_share": "bytes"}
@@ -80,7 +80,7 @@ def trade(time, memory, baseline, left_out=()):
     alt += f"Peak memory over its: {listed(peaks['ratio'].drop(unseen), '{:.2f}') or 'unknown'}."
     alt += f" Too short for a peak: {', '.join(unseen)}." if len(unseen) else ""
     missing = "; ".join(f"{name} ({why})" for name, why in dict(left_out).items())
-    alt += f" Left out: {missing}." if missing else ""
+    alt += (f" Left out: {missing}." if missing else "") + absent(time)
     across = ratio_axis(known[["ratio", "low", "high"]].to_numpy(float).ravel())
     up = ratio_axis(peaks.to_numpy().ravel())
     return finish(

@@ -173,6 +173,13 @@ def in_order(names):
     return [name for name in KNOWN if name in found] + [name for name in found if name not in KNOWN]
 
 
+def absent(table):
+    """What was not measured and why, as a sentence; "" where all was."""
+    missing = table[table["status"] != "ok"].drop_duplicates("allocator")
+    said = [f"{row.allocator} ({row.error or row.status})" for row in missing.itertuples()]
+    return f" Measured in part or not at all: {'; '.join(said)}." if said else ""
+
+
 def ratio_axis(values):
     """Settings of a logarithmic axis that holds the given ratios, with readable ticks."""
     known = np.asarray(values, float)

@@ -159,7 +159,8 @@ def test_stopping_the_page_stops_the_program_that_is_recorded_and_its_children()
 
 
 def judged(rows):
-    return pd.DataFrame(rows, columns=["allocator", "ratio", "low", "high", "verdict"])
+    table = pd.DataFrame(rows, columns=["allocator", "ratio", "low", "high", "verdict"])
+    return table.assign(status="ok", error="")
 
 
 TIME = judged([("hakmem", 0.9, 0.88, 0.92, "GO"), ("jemalloc", 1.1, 0.9, 1.3, "UNDECIDED")])
@@ -202,6 +203,12 @@ def test_the_picture_says_whose_peak_is_not_known():
     assert "Too short for a peak: jemalloc" in figure.layout.meta["alt"]
     with pytest.raises(ValueError, match="no run of another side succeeded"):
         figures.trade(TIME.assign(ratio=np.nan), MEMORY, "system")
+
+
+def test_the_picture_says_which_side_failed_now_and_then_and_why():
+    failed = TIME.assign(status=["1 of 8 error", "ok"], error=["it ended with status 1", ""])
+    said = figures.trade(failed, MEMORY, "system").layout.meta["alt"]
+    assert said.endswith(" Measured in part or not at all: hakmem (it ended with status 1).")
 
 
 def test_the_share_of_the_calls_is_theirs_of_the_programs_time():
