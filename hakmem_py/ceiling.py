@@ -90,6 +90,7 @@ def share_said(won):
 def placebos(rivals, sides):
     """(words, verdict) of one program's placebos: LEARNED where each takes longer than the learner.
 
+    Not where a run of either failed, for those that ended may be the fast ones.
     rivals: `stats.compare` with the learner as baseline; sides: labels of those that cannot have learned.
     """
     found = rivals[rivals["allocator"].isin(sides)]
@@ -97,8 +98,10 @@ def placebos(rivals, sides):
     times = [f"{row.allocator} {stats.bracketed(row.ratio, row.low, row.high)}" for row in rows]
     if found.empty:
         return "no placebo ran beside it, so learning is not shown", "NOT SHOWN"
-    beaten = len(found) == len(sides) and (found["low"] > 1).all()
-    end = "each takes longer" if beaten else "not all can be told from ACE, so learning is not shown"
+    failed = [f"{row.allocator}: {row.status}" for row in found.itertuples() if row.status != "ok"]
+    beaten = len(found) == len(sides) and (found["low"] > 1).all() and not failed
+    why = f"runs failed ({', '.join(failed)})" if failed else "not all can be told from ACE"
+    end = "each takes longer" if beaten else f"{why}, so learning is not shown"
     return f"the placebos' times over ACE's: {', '.join(times)}; {end}", "LEARNED" if beaten else "NOT SHOWN"
 
 

@@ -96,15 +96,17 @@ def side_of(lows, highs, right, left):
 
 
 def compared(row, baseline="hakmem", where=""):
-    """A row of a comparison (allocator, ratio, low, high) as a headline, seen from the baseline.
+    """A row of a comparison (allocator, ratio, low, high, status) as a headline, seen from the baseline.
 
     FASTER and SLOWER: the whole interval of this one comparison lies on that side of 1; UNDECIDED: it does
-    not. Verdicts of tables are corrected for the number of comparisons as well.
+    not, or runs failed, which the text then says. Verdicts of tables are corrected for the number of
+    comparisons as well.
     """
     # Not at the top: scipy takes a second to load, too long for those who only read notebooks.
     from .estimates import bracketed
 
-    verdict = side_of([row["low"]], [row["high"]], "FASTER", "SLOWER")
+    failed = "" if row.get("status", "ok") == "ok" else f"not judged: {row['status']}"
+    verdict = "UNDECIDED" if failed else side_of([row["low"]], [row["high"]], "FASTER", "SLOWER")
     interval = bracketed(row["ratio"], row["low"], row["high"])
     text = f"{baseline} does {interval} times the work of {row['allocator']} in the same time"
-    return {"text": f"{text}, {where}" if where else text, "verdict": verdict}
+    return {"text": ", ".join(filter(None, (text, where, failed))), "verdict": verdict}

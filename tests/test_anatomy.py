@@ -143,11 +143,13 @@ def test_no_share_follows_from_a_saving_that_may_be_none():
 
 def test_placebos_that_do_as_well_deny_that_anything_was_learned():
     rivals = pd.DataFrame({"allocator": ["random", "shuffled", "bonwick"], "ratio": [1.3, 1.0, 1.0]})
-    rivals = rivals.assign(low=rivals["ratio"] - 0.1, high=rivals["ratio"] + 0.1)
+    rivals = rivals.assign(low=rivals["ratio"] - 0.1, high=rivals["ratio"] + 0.1, status="ok")
     assert ceiling.placebos(rivals, ["random"])[1] == "LEARNED"
     assert ceiling.placebos(rivals, ["random", "shuffled"])[1] == "NOT SHOWN"
     for sides in (["fixed"], ["random", "fixed"]):  # of which one did not run
         assert ceiling.placebos(rivals, sides)[1] == "NOT SHOWN"
+    said, verdict = ceiling.placebos(rivals.assign(status="baseline 3 of 10 timeout"), ["random"])
+    assert verdict == "NOT SHOWN" and "runs failed (random: baseline 3 of 10 timeout)" in said
 
 
 def test_when_a_peak_has_gone_back():

@@ -508,3 +508,5 @@ def test_a_headline_is_seen_from_the_baseline():
     told = report.compared(row)
     assert told["verdict"] == "FASTER" and "hakmem does 2.00 [1.90, 2.10] times the work" in told["text"]
     assert report.compared(row | {"low": 0.4, "high": 0.6, "ratio": 0.5})["verdict"] == "SLOWER"
+    torn = report.compared(row | {"status": "3 of 30 timeout"})  # those that ended may be the fast ones
+    assert torn["verdict"] == "UNDECIDED" and torn["text"].endswith(", not judged: 3 of 30 timeout")
