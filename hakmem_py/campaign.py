@@ -50,7 +50,7 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
     with _cluster(scheduler) as client:
         hosts = _contenders(client, experiment)
         missing, run_ids = _missing(experiment, quick, hosts, folder)
-        failures, known = [], set(runner.counting(folder, experiment.timeout_s)["run_id"])
+        failures, known = [], _known(folder)
         for block, result in _measured(client, experiment, quick, missing):
             if isinstance(result, CampaignError):  # that machine would fail every other block, too
                 raise result
@@ -58,7 +58,7 @@ def campaign(name, scheduler=None, quick=True, *, folder=None, **choice):
                 where = "".join(f" on {host}" for host in getattr(result, "__notes__", ()))
                 failures.append(f"block {block + 1}{where}: {result}")
             else:
-                run_ids |= _keep(folder, known, experiment.timeout_s, *result)
+                run_ids |= _keep(folder, known, *result)
     with contextlib.suppress(SlotError), bench_slot(experiment.name):
         store.compact(folder)
     if failures:
@@ -260,16 +260,22 @@ def _result(task):
         return None
 
 
-def _keep(folder, known, timeout_s, rows, facts):
+def _known(folder):
+    """What tells samples apart, for those of a folder; a run that was measured anew has several."""
+    there = store.load(folder, ["run_id", "started_at"])
+    return set(zip(there["run_id"], there["started_at"], strict=True))
+
+
+def _keep(folder, known, rows, facts):
     """Adds the rows that are not there yet, with the facts of their measurement; returns all run_ids."""
     for identity, fact in facts.items():
         store.save_json(folder, f"provenance-{identity}.json", fact)
     if any(row["host"] == provenance.host() for row in rows):  # a worker here may write the same folder
-        known |= set(runner.counting(folder, timeout_s)["run_id"])
-    new = [row for row in rows if row["run_id"] not in known]
+        known |= _known(folder)
+    new = {key: row for row in rows if (key := (row["run_id"], row["started_at"])) not in known}
     if new:
-        store.append(folder, new)
-    known |= {row["run_id"] for row in new}
+        store.append(folder, list(new.values()))
+    known |= new.keys()
     return {row["run_id"] for row in rows}
 
 

@@ -1,13 +1,14 @@
-"""Runs experiments: measures what is missing, in randomised blocks, one process per sample, kept at once.
+"""Runs experiments: measures what is missing, in randomised blocks, one process per sample.
 
 A run is identified by a hash of all that defines it: the bits that ran (build or library), those of its
 rivals in the same case, and case, block, seed, knobs, scale, host. So a killed campaign goes on where it
-stopped, a changed build or peer is measured anew together with its rivals, and the two runs of a pair always
-come from the same sitting.
+stopped, and a changed build or peer is measured anew. Whatever is measured anew is so together with its
+rivals of the block: the two runs of a pair always come from the same sitting.
 """
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -190,7 +191,8 @@ _FINDERS = {"hakmem": _hakmem, "direct": _direct, "system": _system, "floor": _f
 
 @dataclass(frozen=True)
 class Plan:
-    """missing: block -> its Runs that this machine has still to make; run_ids: all samples that count."""
+    """missing: block -> its Runs that this machine has still to make, of whole cases, each with its run_id;
+    run_ids: all samples that count."""
 
     missing: dict
     run_ids: set
@@ -207,7 +209,9 @@ def plan(experiment, quick, contenders, folder, blocks=None):
         wanted = {host: identify(runs, contenders, host) for host in hosts}
         done = next((host for host in hosts if known.issuperset(wanted[host])), hosts[0])
         chosen.update(wanted[done])
-        missing[block] = [run for run, key in zip(runs, wanted[done], strict=True) if key not in known]
+        keys = dict(zip(runs, wanted[done], strict=True))
+        torn = {run.case for run, key in keys.items() if key not in known}  # no pair spans two sittings
+        missing[block] = {run: key for run, key in keys.items() if run.case in torn}
     return Plan(missing, chosen)
 
 
@@ -241,8 +245,9 @@ def _digest(*parts):
 
 
 def measure(experiment, quick, contenders, folder, blocks=None):
-    """Makes and keeps the runs that are missing; returns the Plan of what is there now.
+    """Makes the runs that are missing; returns the Plan of what is there now.
 
+    The runs of a case in a block are kept together, once all were made, or a stop would tear pairs apart.
     Only for the holder of the bench slot, because nobody else can then make the same runs.
     """
     found = plan(experiment, quick, contenders, folder, blocks)
@@ -253,9 +258,13 @@ def measure(experiment, quick, contenders, folder, blocks=None):
     clock = provenance.watch_clock()
     try:
         for block, runs in found.missing.items():
-            for row in run_block(experiment, quick, block, contenders, runs):
-                store.append(folder, [row | {"provenance": facts}])
-                progress.step(block)
+            for _, rivals in itertools.groupby(runs.items(), lambda item: item[0].case):
+                rows = []
+                for run, key in rivals:
+                    told = {"run_id": key, "experiment": experiment.name, "provenance": facts}
+                    rows.append(told | _sample(run, contenders, experiment))
+                    progress.step(block)
+                store.append(folder, rows)
             clock = provenance.watch_clock(clock)
     finally:
         progress.end()
@@ -291,15 +300,6 @@ def describe(experiment, quick, contenders):
         allocators=sides,
         command=provenance.command(),
     )
-
-
-def run_block(experiment, quick, block, contenders, runs):
-    """Makes these runs of one block in their order, and yields the row of each as soon as it is known."""
-    everyone = schedule(experiment, block, quick)
-    keys = dict(zip(everyone, identify(everyone, contenders, provenance.host()), strict=True))
-    for run in runs:
-        row = _sample(run, contenders, experiment)
-        yield {"run_id": keys[run], "experiment": experiment.name} | row
 
 
 def _sample(run, contenders, experiment):

@@ -102,8 +102,8 @@ def load(folder, columns=None):
     columns: only these are read; 10^7 samples are judged from a few. A file that cannot be read is moved
     aside as NAME.damaged, which is said on stderr: its runs count as not measured, the others are unharmed.
     A file of the reference is not moved, as its runs are not measured again: StoreError tells how to restore
-    it. Where a run timed out, or met a mishap, and was measured anew, only its last sample is given (if all
-    columns are read).
+    it. Where a run timed out, or met a mishap, and was measured anew with its rivals, only their last samples
+    are given (if all columns are read).
     """
     names = SCHEMA.names if columns is None else list(columns)
     samples = _of_all_files(Path(folder), lambda files: _frame(files, names))
@@ -148,7 +148,8 @@ def rows(folder, run_ids):
     """These runs as dicts by column, as `append` takes them: how samples travel between machines."""
     table = _of_all_files(Path(folder), lambda files: _table(files, SCHEMA.names))
     found = table.filter(pc.is_in(table["run_id"], pa.array(sorted(run_ids))))
-    old = set(_superseded(found.select(["run_id", "status", "error", "started_at"]).to_pandas()))
+    told = found.select(["run_id", "case", "block", "status", "error", "started_at"])
+    old = set(_superseded(told.to_pandas()))
     kept = [row for i, row in enumerate(found.to_pylist()) if i not in old]
     kept.sort(key=lambda row: (row["started_at"] is not None, row["started_at"]))
     return list({row["run_id"]: row for row in kept}.values())
@@ -168,13 +169,14 @@ def mishaps(samples):
 
 
 def _superseded(samples):
-    """Index of the samples of runs that timed out, or met a mishap, and were measured anew.
+    """Index of the samples that were measured anew: of runs that timed out or met a mishap, and their rivals.
 
     The last sample of a run stays, but none in place of a better one: the clock may have been set back.
     """
-    told = samples[["run_id", "started_at"]]
+    told = samples[["run_id", "case", "block", "started_at"]]
     told = told.assign(lasting=~mishaps(samples), ended=samples["status"] != "timeout")
-    again = told[told["run_id"].isin(told.loc[~(told["lasting"] & told["ended"]), "run_id"])]
+    bad = told[~(told["lasting"] & told["ended"])]
+    again = told[told["case"].isin(bad["case"]) & told["block"].isin(bad["block"])]
     again = again.sort_values(["lasting", "ended", "started_at"])
     return again.index[again.duplicated("run_id", keep="last")]
 

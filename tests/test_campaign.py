@@ -235,6 +235,7 @@ def test_runs_that_had_too_little_time_are_measured_anew_with_more(cluster, tiny
     more = tiny("quick_scale = 0.001", "quick_scale = 3")
     ended = campaign.campaign(more, cluster.address(), folder=tmp_path / "kept", blocks=1, sizes=[16])
     assert list(ended["run_id"]) == list(short["run_id"]) and set(ended["status"]) == {"ok"}
+    assert short["started_at"].max() < ended["started_at"].min()  # their rivals were measured again as well
 
 
 def test_a_block_that_fails_names_its_machine(cluster, tiny, tmp_path):

@@ -71,9 +71,27 @@ def test_a_killed_campaign_goes_on_where_it_stopped(tiny, tmp_path):
     # the run that it had begun has the bench slot until it ends, soon and by itself
     whole = runner.ensure(spec, folder=tmp_path / "samples", quick=False, wait_s=60)
     everything = store.load(tmp_path / "samples")
+    pairs = kept.groupby(["case", "block"])["allocator"]
+    assert pairs.nunique().eq(2).all()  # none of which the other half would be of another sitting
     assert len(whole) == len(everything) == 40 * 4
     assert everything["run_id"].is_unique
     assert set(kept["started_at"]) <= set(whole["started_at"])
+
+
+def test_a_stop_leaves_no_half_of_a_pair(tiny, tmp_path, monkeypatch):
+    """Its other half would be made by a later sitting."""
+    runs = iter([{"status": "ok", "error": "", "cpu_ns_per_op": 1.0}] * 3)
+
+    def run(*_):
+        if row := next(runs, None):
+            return row
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        runner.ensure(tiny(), folder=tmp_path / "s", blocks=1)
+    kept = store.load(tmp_path / "s")
+    assert sorted(kept["allocator"]) == ["floor", "system"] and kept["case"].nunique() == 1
 
 
 def test_a_changed_rival_is_measured_together_with_the_others(tiny, tmp_path):
@@ -166,11 +184,12 @@ def test_a_run_that_was_killed_from_outside_is_measured_anew(tiny, tmp_path, mon
     killed = worker.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
     assert killed["status"] == "crashed" and "measures it again" in killed["error"]
     well = {"status": "ok", "error": "", "cpu_ns_per_op": 1.0}
-    said = iter([killed, well, well])
+    said = iter([killed, well, well, well])
     monkeypatch.setattr(worker, "run", lambda *_: next(said))
     again = [runner.ensure(tiny(), folder=tmp_path / "s", blocks=1, sizes=[16]) for _ in range(2)]
     assert [sorted(samples["status"]) for samples in again] == [["crashed", "ok"], ["ok", "ok"]]
-    assert next(said, None) is None
+    assert next(said, None) is None  # its rival was, too, or the pair would span two sittings
+    assert again[0]["started_at"].max() <= again[1]["started_at"].min()
 
 
 def test_variants_that_are_for_tests_are_refused(tiny):
@@ -197,7 +216,7 @@ def test_a_run_that_takes_too_long_is_a_row(tiny, tmp_path):
     assert set(samples["error"].str.partition(":")[0]) == {"no result within 0.1 s"}
 
 
-def test_a_run_that_had_too_little_time_is_measured_anew_with_more_and_no_other(tiny, tmp_path, monkeypatch):
+def test_a_run_that_had_too_little_time_is_measured_anew_with_its_rivals(tiny, tmp_path, monkeypatch):
     def given(timeout_s, slow=()):
         """The samples by allocator, of which the slow ones end only when they are given 3 s."""
 
@@ -222,7 +241,7 @@ def test_a_run_that_had_too_little_time_is_measured_anew_with_more_and_no_other(
     assert still.loc["floor", "error"].startswith("no result within 2 s")
     ended = given(3, ["floor"])
     assert ended["status"].to_dict() == {"system": "ok", "floor": "ok"}
-    assert ended.loc["system", "started_at"] == late.loc["system", "started_at"]
+    assert ended["started_at"].min() > still["started_at"].max()
     assert given(4)["started_at"].equals(ended["started_at"])
 
 
