@@ -25,6 +25,7 @@ WORKLOADS = {  # the published tests by the names of our workloads
     "test4_interleaved": "interleaved",
     "test6_long_short_lived": "longlived",
 }
+FIGURE = ["report", "experiment", "subject", "metric", "value", "unit"]  # that each row must have
 NO_SAMPLES = "no samples yet"
 
 
@@ -44,8 +45,18 @@ class Claim:
 
 
 def figures():
-    """All published figures: report, experiment, subject, metric, value, unit, stdev, note."""
-    return pd.read_csv(PUBLISHED / "published.csv")
+    """All published figures: report, experiment, subject, metric, value, unit, stdev, note. Raises ValueError
+    where a row is not whole."""
+    path = PUBLISHED / "published.csv"
+    try:
+        rows = pd.read_csv(path, dtype={"value": float, "stdev": float})
+        torn = rows[FIGURE].isna().any(axis=1)
+        if not torn.any():
+            return rows
+        why = f"row {torn.idxmax() + 1} is not whole"
+    except (ValueError, KeyError) as error:  # of an empty file, of bytes that are no text; a column
+        why = error
+    raise ValueError(f"{path} cannot be read ({why}): restore it by git checkout -- {path}")
 
 
 def published(report, experiment, metric):
@@ -77,6 +88,12 @@ def claims():
         raise ValueError(f"{path} cannot be read: {error}") from None
     rows = figures()
     found = [claim for _, row in rows.iterrows() for group in groups if (claim := _claim(row, group, rows))]
+    for group in groups:
+        if not any(claim.group is group for claim in found):
+            which = f"{group['report']}, {group.get('experiment', 'any experiment')}"
+            raise ValueError(
+                f"{PUBLISHED / 'published.csv'} has no figure of {which}, which {path.name} judges"
+            )
     several = {name for name, n in Counter(claim.id for claim in found).items() if n > 1}
     return tuple(
         replace(claim, id=f"{claim.id} / {claim.group['against']}") if claim.id in several else claim

@@ -46,6 +46,30 @@ def test_a_list_of_claims_that_cannot_be_read_is_named(tmp_path, monkeypatch):
         claims.claims.__wrapped__()
 
 
+@pytest.mark.parametrize(
+    "damage, said",
+    [
+        (lambda text: "", r"published\.csv cannot be read \(No columns"),
+        (
+            lambda text: text[: text.index("\nP2") + 25],
+            r"cannot be read \(row \d+ is not whole\)",
+        ),
+        (
+            lambda text: text[: text.index("\nP2") + 1],
+            r"has no figure of P2, .* claims\.toml judges",
+        ),
+        (lambda text: text.replace("value", "worth", 1), r"published\.csv cannot be read \(.*value"),
+        (lambda text: text.replace(",2.29,", ",fast,", 1), r"published\.csv cannot be read \(.*fast"),
+    ],
+)
+def test_published_figures_that_are_cut_or_changed_are_named(tmp_path, monkeypatch, damage, said):
+    for name, change in (("published.csv", damage), ("claims.toml", str)):
+        (tmp_path / name).write_text(change((claims.PUBLISHED / name).read_text()))
+    monkeypatch.setattr(claims, "PUBLISHED", tmp_path)
+    with pytest.raises(ValueError, match=said):
+        claims.claims.__wrapped__()
+
+
 def test_each_claim_is_made_once():
     made = [(claim.id, claim.group.get("against")) for claim in claims.claims()]
     assert len(made) == len(set(made))
