@@ -129,7 +129,7 @@ static NOINLINE void region_collapse(uint32_t runs)
 static NOINLINE void superslabs_grow(struct superslab *superslab)
 {
     static size_t at;
-    if (!superslab->huge && superslabs_are_much(HUGE_SOON) && superslab_collapse(superslab)) return;
+    if (!superslab->huge && superslabs_are_much(HUGE_EARLY) && superslab_collapse(superslab)) return;
     bool grown = superslab->arena == &arenas[0] && superslabs_are_much(HUGE_FIRST);
     size_t below = grown ? (superslab_address(superslab) - arenas[0].base) / SUPERSLAB_LARGE : 0, left = below;
     for (uint32_t looks = 0; looks < GROWTH_LOOKS; looks++) {

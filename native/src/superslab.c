@@ -133,9 +133,8 @@ static bool superslab_is_huge(size_t bytes, size_t total)
 {
     if (bytes != SUPERSLAB_LARGE || !superslabs_are_much(HUGE_EARLY)) return false;
     size_t carved = atomic_load_explicit(&carved_bytes, memory_order_relaxed);
-    bool much = superslabs_are_much(1), touched = 2 * carved >= total - bytes;
-    if (touched && (much || blocks_live() >= carved - carved / HUGE_IDLE)) return true;
-    return much && looks_due < looks_filled && ++looks_due != 0;
+    if (!superslabs_are_much(1) && blocks_live() < carved - carved / HUGE_IDLE) return false;
+    return 2 * carved >= total - bytes || (looks_due < looks_filled && ++looks_due != 0);
 }
 
 static uint32_t forks; /* that lie between the first process and this one */
@@ -159,9 +158,10 @@ static struct superslab *superslab_halved(const struct span *slab)
     return superslab;
 }
 
-/* Once superslabs are much (HUGE_SOON), one is moved into a huge page when half of it is taken, if most of that
- * half was touched: then hardly more than the other half is resident without need. The caller has a slab in it, so it
- * stays a superslab; but where others gave pages of it back meanwhile, nothing is done. Result: was it moved? */
+/* Looks at a superslab when half of it is taken. Once superslabs are much (HUGE_SOON), it is moved into a huge page, if
+ * most of that half was touched: then hardly more than the other half is resident without need. The caller has a slab
+ * in it, so it stays a superslab; but where others gave pages of it back meanwhile, nothing is done. Result: was it
+ * moved? */
 static bool superslab_collapse(struct superslab *superslab)
 {
     void *region = (void *)superslab_address(superslab);
@@ -171,7 +171,7 @@ static bool superslab_collapse(struct superslab *superslab)
     looks_filled = filled || late ? (uint32_t)size_min(looks_filled + 1, HUGE_LOOKS) : 0;
     looks_due = 0;
     looks_early = filled ? NULL : region;
-    bool whole = filled && superslab_fits(superslab);
+    bool whole = filled && superslabs_are_much(HUGE_SOON) && superslab_fits(superslab);
     superslab->huge |= whole;
     if (whole) os_huge(region, SUPERSLAB_LARGE, true);
     lock_drop(&arena_lock);
