@@ -52,7 +52,7 @@ BENCH = (
     "-std=gnu11", "-O2", "-fno-builtin", "-pthread", "-DHAK_BENCH_DIRECT", "-Wall", "-Wextra",
 )  # fmt: skip
 # symbolic: a second copy in the process calls its own functions; the first copy's do not know its blocks.
-# initfirst: our fork hooks are registered before other libraries', and so take the locks last (alloc.c).
+# initfirst: our fork hooks are registered before other libraries', and so take the locks last (fork.c).
 HARDEN = (
     "-Wl,-z,relro,-z,now", "-Wl,-z,initfirst", "-Wl,-z,noexecstack", "-Wl,-z,nodelete",
     "-Wl,-Bsymbolic-functions",

@@ -13,9 +13,7 @@ extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 
-/* Runs once, before anything is handed out. Its fork handlers are registered first of all, so at a fork they take the
- * locks here last: a thread that holds another library's lock still gets memory while that library's handler waits for
- * it. */
+/* Runs once, before anything is handed out. */
 static COLD void start(void)
 {
     lock_take(&start_lock);
@@ -43,7 +41,7 @@ static COLD void start(void)
         atomic_store_explicit(&started, true, memory_order_release);
     }
     lock_drop(&start_lock);
-    if (begins) pthread_atfork(fork_prepare, fork_parent, fork_child);
+    if (begins) fork_begin();
 }
 
 static NOINLINE struct heap *heap_make(void)

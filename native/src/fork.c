@@ -108,3 +108,11 @@ static void fork_child(void)
     atomic_store(&main_has_left, false);
     ace_child();
 }
+
+/* What pthread_atfork calls in glibc. */
+extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *library);
+
+/* The handlers are registered first of all, so at a fork they take the locks here last: a thread that holds another
+ * library's lock still gets memory while that library's handler waits for it. They belong to no library, or libc would
+ * forget them when the program ends: a thread that forks just then would hold our locks for ever. */
+static void fork_begin(void) { __register_atfork(fork_prepare, fork_parent, fork_child, NULL); }

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 
 enum { DEADLOCK_S = 40, WORKERS = 4 };
@@ -335,6 +336,41 @@ PROMISE(fork_is_safe_from_any_thread_at_any_time) {
     start(churn_forever, (void *)78);
     start_all(threads, fork_often);
     join_all(threads);
+}
+
+static void *fork_forever(void *forks) {
+    for (;;) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(DEADLOCK_S / 2);
+            _exit(churn((void *)3) != NULL);
+        }
+        atomic_fetch_add((atomic_int *)forks, 1);
+        wait_for(child);
+    }
+    return NULL;
+}
+
+/* The last act of a program is to forget the handlers of fork, while a thread may be between two of them. Pages make
+ * the forks long. */
+PROMISE(a_process_may_exit_while_its_threads_fork) {
+    size_t bytes = 64 << 20;
+    char *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    HOLDS(pages != MAP_FAILED);
+    madvise(pages, bytes, MADV_NOHUGEPAGE);
+    memset(pages, 1, bytes);
+    for (int i = 0; i < 20; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            static atomic_int forks;
+            alarm(DEADLOCK_S / 2);
+            for (size_t j = 0; j < WORKERS; j++) start(fork_forever, &forks);
+            while (atomic_load(&forks) < i) sched_yield();
+            usleep(500);
+            exit(0);
+        }
+        wait_for(child);
+    }
 }
 
 PROMISE(grandchildren_are_full_processes_too) {
