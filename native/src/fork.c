@@ -11,7 +11,8 @@ static uint32_t fork_parts; /* parts whose locks the fork holds; under these loc
  * guard is whole in the child, which has one thread. */
 static void each_lock(void (*verb)(struct lock *))
 {
-    uint32_t parts = fork_parts;
+    bool takes = verb == lock_take_out_of_line;
+    uint32_t parts = takes ? 0 : fork_parts; /* who takes them may not read it yet */
     ace_each_lock(verb);
     verb(&pools.lock);
     verb(&round_lock);
@@ -19,7 +20,7 @@ static void each_lock(void (*verb)(struct lock *))
     verb(&collect_lock);
     verb(&start_lock);
     verb(&heap_lock);
-    if (verb == lock_take_out_of_line) parts = fork_parts = parts_count(); /* heap_lock is held, so no part is added */
+    if (takes) parts = fork_parts = parts_count(); /* heap_lock is held, so no part is added */
     verb(&guard_lock);
     verb(&trim_lock);
     for (unsigned part = 0; part < parts; part++) {

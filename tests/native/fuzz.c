@@ -3,7 +3,8 @@
  * The model is a bitmap over the address space, one bit a granule of 8 bytes: set while a live block covers it. A bit
  * found set by an allocation is an overlap, whoever the two owners are. Contents are a function of the block's number,
  * written at fixed offsets and checked at every realloc and free. Blocks wander between threads through mailboxes, and
- * workers are replaced by fresh threads all the time. Ends with one line of figures, or with the first violation.
+ * workers are replaced by fresh threads, and fork, all the time. Ends with one line of figures, or with the first
+ * violation.
  * REFUSED: of so many of 100 the kernel refuses the library's calls for memory, and blocks may be refused.
  * With HAK_DIRECT the calls are hak_ ones of a hakmem linked in (sanitizer builds), whose knobs are turned all the while
  * where FUZZ_TURNS is set in the environment. */
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #ifdef HAK_DIRECT
 #include "hakmem.h"
@@ -47,6 +49,7 @@ enum {
     MAILBOXES = 256,
     THREADS_MAX = 64,
     LIFE = 5000,                                  /* calls until a worker is replaced by a fresh thread */
+    FORKS = 20,                                   /* in a row when a worker begins: those of several meet */
     SIZE_BITS = FUZZ_SIZE_BITS,                   /* sizes up to 8 MiB, log-uniform */
 };
 static const size_t live_max = (size_t)512 << 20;  /* of all threads together */
@@ -272,6 +275,13 @@ static void rise_and_fall(struct worker *worker) {
     usleep(5000); /* for the helper's next round */
 }
 
+static void fork_once(void) {
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    int status = 0;
+    if (child > 0 && (waitpid(child, &status, 0) != child || status != 0)) VIOLATION("a child ended with %d", status);
+}
+
 /* Now and then a worker empties its hands, so that slabs and regions become free as a whole. */
 static void *live_a_life(void *argument) {
     struct worker *worker = argument;
@@ -282,11 +292,13 @@ static void *live_a_life(void *argument) {
     }
     for (int i = 0; next_random(worker) % 4 == 0 && i < SLOTS; i++)
         if (worker->blocks[i].start) fuzz_free(&worker->blocks[i]);
+    if (next_random(worker) % 4 == 0) fork_once();
     return NULL;
 }
 
 static void *replace_forever(void *argument) {
     struct worker *worker = argument;
+    for (int i = 0; i < FORKS; i++) fork_once();
     while (!stop) {
         pthread_t thread;
         int failed = pthread_create(&thread, NULL, live_a_life, worker);
