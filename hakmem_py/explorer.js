@@ -365,10 +365,11 @@ function recorded(rows) {
   return run;
 }
 
-/* Mean of the rewards around each decision, `reach` to either side; [decisions + 1] like a regret. */
+/* Mean of the rewards around each decision, `reach` to either side; [decisions + 1] like a regret: the decision is
+ * t - 1. The last reward is not known, so its neighbours' stand for it. */
 function smoothed(rewards, reach) {
   return Array.from({ length: rewards.length + 1 }, (_, t) => {
-    const near = rewards.slice(Math.max(0, t - reach), t + reach + 1).filter((r) => r !== null);
+    const near = rewards.slice(Math.max(0, t - 1 - reach), t + reach).filter((r) => r !== null);
     return near.reduce((a, r) => a + r, 0) / near.length;
   });
 }

@@ -237,3 +237,4 @@ def test_a_recorded_run_is_stepped_through_in_the_same_way(shown):
     assert "Window 3 of 4: capacity 32 is in force" in words
     assert "Phase 0" in words
     assert page.locator(".knobs").count() == 0
+    assert "Rewards over time, from 0.300 to 0.600" in page.locator("svg#curve").get_attribute("aria-label")
