@@ -86,7 +86,10 @@ def cv_interval(x):
     """(cv, low, high) at 95 %: the wider of the chi-square law's interval and that of a bootstrap (BCa).
 
     The former is exact for a normal law but far too narrow where runs stall; the latter is too narrow for few
-    values. Of 60 values, 5 % of them twice as slow, they hold the truth in 62 and 91 % instead of 95 %.
+    values. Of 60 values, 5 % of them twice as slow, they hold the truth in 62 and 91 % instead of 95 %. Both
+    are too narrow where the law is skewed or heavy in its tails: in simulations of 5 to 40 values, the wider
+    one holds the truth of lognormal values in 80 to 98 %, of Student's law (3 degrees) in 69 to 86 %, and
+    where it misses, it mostly lies below.
     """
     x = np.asarray(x, float)
     free, seen = len(x) - 1, cv(x)

@@ -140,6 +140,16 @@ def test_the_interval_of_a_spread_is_the_wider_of_two():
     assert high > 1.02 * law[1]  # where runs stall, the normal law alone is too sure
 
 
+def test_the_interval_of_a_spread_covers_as_little_as_it_says():
+    rng, truth = RNG(4), np.sqrt(np.expm1(0.5**2))  # of a lognormal law
+    held = [
+        low <= truth <= high
+        for _, low, high in (stats.cv_interval(rng.lognormal(0, 0.5, 20)) for _ in range(100))
+    ]
+    assert 0.8 <= np.mean(held) <= 0.98
+    assert "80 to 98 %" in stats.cv_interval.__doc__
+
+
 def test_descriptive_numbers():
     assert stats.cliffs_delta([2, 3], [1, 2]) == pytest.approx(0.75)  # three couples above, one tied
     assert stats.cv([9, 10, 11]) == pytest.approx(0.1)
