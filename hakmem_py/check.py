@@ -41,8 +41,9 @@ def check(base="HEAD", blocks=60, workloads=tuple(GATE), folder=None):
     instructions (per operation), more (relative), ratio (tree time / base time) with low and high, builds, n,
     verdict (GO: the tree is faster), needs_builds, status.
 
-    blocks: randomised blocks, divided among the layouts. Samples are kept in `folder`, so that a second
-    call measures only what is missing. No rows where native/ is the same. Raises CheckError, BuildError.
+    blocks: randomised blocks, divided among the layouts; to be chosen beforehand, because a check that is
+    made longer until it decides errs more often. Samples are kept in `folder`, so that a second call measures
+    only what is missing. No rows where native/ is the same. Raises CheckError, BuildError.
     """
     folder = Path(folder or store.SAMPLES / "check")
     with bench_slot("check"), tempfile.TemporaryDirectory(prefix="hakmem-base-") as scratch:

@@ -96,12 +96,15 @@ def test_memory_after_a_peak():
     assert list(ceiling.after_peak(samples)["seconds"]) == [0, 0.5]
 
 
-def test_one_block_has_a_share_and_no_interval():
+def test_few_blocks_have_a_share_and_no_interval():
     samples = pd.DataFrame({"block": [0] * 3, "allocator": ["old", "on", "free"], "status": "ok"})
     samples = samples.assign(cpu_ns_per_op=[10.0, 6.0, 5.0])
     samples.attrs = {"baseline": "old"}
     won = ceiling.share_won(samples, "on", "free")
     assert won["share"] == pytest.approx(0.8) and np.isnan([won["low"], won["high"]]).all()
+    blocks = pd.concat([samples.assign(block=block) for block in range(6)])  # concat keeps the attrs
+    assert np.isnan(ceiling.share_won(blocks[blocks["block"] < 5], "on", "free")["low"])
+    assert ceiling.share_won(blocks, "on", "free")["low"] == pytest.approx(0.8)
     table = pd.DataFrame(
         {"x": [1, 10], "y": [3.0, 300.0], "of": "a", "low": float("nan"), "high": float("nan")}
     )
