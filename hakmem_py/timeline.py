@@ -91,9 +91,10 @@ def change_points(history, noise=None, cases=1):
     pure noise are split in 5 % at most; cases: that many of them together. A change stands at the first label
     of the new level. noise: relative standard deviation of one value, 0 for what is counted; by default from
     columns low and high (95 %) where there are such, else from the differences of neighbours. Fewer than four
-    values are then never split; four say so little that one in three histories of pure noise is, ten that one
-    in seven is. Noise is never taken below RESOLUTION / 2, so that a counted history does not split at its
-    last digit.
+    values are then never split; four say so little that two in five histories of pure noise are, ten that one
+    in six is; where noise is skewed or has heavy tails, one in four to one in two is, whatever the length,
+    for a wild value is a level of its own. Noise is never taken below RESOLUTION / 2, so that a counted
+    history does not split at its last digit.
     """
     values = np.log(history["value"].to_numpy(float))
     n, unknown = len(values), noise is None and "low" not in history

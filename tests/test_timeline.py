@@ -155,3 +155,13 @@ def test_among_many_cases_a_change_must_be_larger():
 def test_three_values_tell_no_noise_of_their_own():
     values = pd.DataFrame({"label": list("abc"), "value": [1.0, 1.0, 1.3]})
     assert timeline.change_points(values).empty and len(timeline.change_points(values, noise=0.02)) == 1
+
+
+@pytest.mark.parametrize("values, least, most", [(4, 0.28, 0.52), (10, 0.07, 0.28)])
+def test_few_values_are_split_by_pure_noise_as_often_as_it_says(values, least, most):
+    rng = np.random.default_rng(3)
+    pure = [
+        pd.DataFrame({"label": range(values), "value": rng.lognormal(0, 0.05, values)}) for _ in range(150)
+    ]
+    assert least < np.mean([len(timeline.change_points(part)) > 0 for part in pure]) < most
+    assert "two in five" in timeline.change_points.__doc__
