@@ -171,19 +171,20 @@ def _contenders(client, experiment):
     """host -> what the experiment compares there. Raises CampaignError where a machine cannot measure it, or
     has other sources: asked first, because other Python code may not even understand the experiment."""
     _, here = _sources()
-    for host, sources in _answers(client, _sources):
+    there = _answers(client, None, _sources)
+    for host, sources in there.values():
         _expect_same(host, sources, here)
-    return dict(_answers(client, _hello, experiment))
+    return dict(_answers(client, list(there), _hello, experiment).values())  # not of one that came meanwhile
 
 
-def _answers(client, function, *arguments):
-    """What a function gives on each worker."""
-    answers = client.run(function, *arguments, on_error="return")
+def _answers(client, workers, function, *arguments):
+    """address -> what a function gives on that worker; workers: None for all."""
+    answers = client.run(function, *arguments, workers=workers, on_error="return")
     for address, error in answers.items():
         if isinstance(error, Exception):
             cure = "mend that, or stop this worker, and run the same command again"
             raise CampaignError(f"worker {address}: {error}; {cure}")
-    return answers.values()
+    return answers
 
 
 def _missing(experiment, quick, hosts, folder):

@@ -163,12 +163,25 @@ def test_a_cluster_that_is_not_there_is_named(tiny, monkeypatch):
 
 @pytest.mark.parametrize("kind", [ModuleNotFoundError, CommClosedError])
 def test_a_worker_that_cannot_measure_is_named_with_its_error(kind):
-    def run(function, *_, on_error):
+    def run(function, *_, workers=None, on_error):
         assert on_error == "return"
         return {"tcp://one:1": campaign._sources(), "tcp://two:2": kind("it broke")}
 
     with pytest.raises(CampaignError, match="worker tcp://two:2: it broke; mend that, or stop this worker"):
         campaign._contenders(SimpleNamespace(run=run), None)
+
+
+def test_a_worker_that_comes_while_the_others_are_asked_is_not_asked(monkeypatch):
+    """Nobody knows its sources yet, and by other ones it may answer what nobody here understands."""
+    monkeypatch.setattr(campaign, "_hello", lambda experiment: ("one", {}))
+    there = {"tcp://one:1": lambda function, *more: function(*more)}
+
+    def run(function, *more, workers=None, on_error):
+        answers = {address: there[address](function, *more) for address in workers or there}
+        there["tcp://late:2"] = lambda *_: ("late", "it", "is other")
+        return answers
+
+    assert campaign._contenders(SimpleNamespace(run=run), None) == {"one": {}}
 
 
 @pytest.mark.parametrize(("status", "said"), [("running", "gave it up .*torn"), ("connecting", "has gone")])
