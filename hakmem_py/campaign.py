@@ -9,6 +9,7 @@ a block.
 import contextlib
 import functools
 import hashlib
+import logging
 import sys
 import time
 from concurrent.futures import CancelledError
@@ -133,8 +134,9 @@ def _cluster(scheduler):
         try:
             if scheduler is None:
                 one = {"n_workers": 1, "threads_per_worker": 1, "resources": {"bench": 1}}
+                quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}  # errors are told below
                 with held_back():  # dask cannot close a cluster that is just starting
-                    scheduler = stack.enter_context(LocalCluster(dashboard_address=None, **one))
+                    scheduler = stack.enter_context(LocalCluster(**quiet, **one))
             else:
                 get_address_host(scheduler)  # a client that is given no address may wait for ever
             client = stack.enter_context(Client(scheduler, timeout=JOIN_S))

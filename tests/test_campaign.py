@@ -320,3 +320,14 @@ def test_a_stop_while_the_cluster_of_this_machine_starts_closes_it(tiny, tmp_pat
     with cli.stopped_as_by_the_user(), pytest.raises(KeyboardInterrupt):
         campaign.campaign(tiny(), folder=tmp_path / "kept")
     assert len(closed) == 1
+
+
+def test_a_block_that_fails_on_the_worker_of_this_machine_is_told_once():
+    """By the campaign, in one line: dask would add a traceback for each block and attempt."""
+    code = (
+        "from hakmem_py import campaign\n"
+        "if __name__ == '__main__':\n"
+        " with campaign._cluster(None) as client: print(client.submit(int, 'no number').exception())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "no number" in done.stdout and "no number" not in done.stderr
