@@ -71,6 +71,9 @@ def ensure(name, quick=True, *, reference=False, folder=None, wait_s=0.0, **choi
 def samples_of(experiment, folder, run_ids):
     """These runs of a folder, in the order of the spec and with its attrs."""
     samples = store.load(folder)
+    if lost := run_ids - set(samples["run_id"]):  # planning had read a few columns of them, which were sound
+        cure = "the same command measures them anew"
+        raise store.StoreError(f"samples of {len(lost)} runs in {folder} are damaged: {cure}")
     return _annotated(samples[samples["run_id"].isin(run_ids)], experiment, folder)
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from hakmem_py import cli, peers, runner, slot, store, trace, worker
@@ -56,6 +57,21 @@ def test_only_what_is_missing_is_measured(tiny, tmp_path):
     again = runner.ensure(tiny(), folder=tmp_path / "s")
     assert sorted((tmp_path / "s").iterdir()) == files
     assert list(again["started_at"]) == list(second["started_at"])
+
+
+def test_runs_whose_file_proves_damaged_as_it_is_read_whole_are_not_left_out(tiny, tmp_path):
+    """The plan reads a few columns, and these may be sound."""
+    runner.ensure(tiny(), folder=tmp_path, blocks=1)
+    [sound] = tmp_path.glob("samples-*")
+    runner.ensure(tiny(), folder=tmp_path)
+    [bad] = set(tmp_path.glob("samples-*")) - {sound}
+    table = pq.read_table(bad)
+    pq.write_table(table.drop_columns("seed").append_column("seed", [["none"] * len(table)]), bad)
+    with pytest.raises(
+        store.StoreError, match=r"samples of \d runs .* are damaged: the same command measures"
+    ):
+        runner.ensure(tiny(), folder=tmp_path)
+    assert len(runner.ensure(tiny(), folder=tmp_path)) == 8
 
 
 def test_a_killed_campaign_goes_on_where_it_stopped(tiny, tmp_path):
