@@ -88,6 +88,17 @@ def test_a_pool_beside_a_peer_that_is_not_there_is_told_without_it(capsys):
     assert "nan" not in said and ".0 objects" not in said and " objects, " in said
 
 
+def test_a_mean_over_patterns_is_told_of_peers_that_are_there(capsys):
+    sources = map(source, read(ROOT / "notebooks" / "04_patterns.ipynb")["cells"])
+    [cell] = [text for text in sources if text.startswith("means =")]
+    samples = hp.ensure("04_patterns", reference=True, sizes=[16])
+    gone = samples["allocator"] == "mimalloc"
+    samples["status"] = samples["status"].mask(gone, "missing")
+    exec(cell, {"hp": hp, "peers": hp.compare(samples, baseline="hakmem"), "forest": None})
+    said = capsys.readouterr().out
+    assert "nan" not in said and "mimalloc" not in said and "jemalloc" in said
+
+
 def test_the_same_samples_give_the_same_tables_byte_for_byte(executed, tmp_path):
     first, second = tables(executed(SCORECARD)), tables(run(SCORECARD, tmp_path))
     assert len(first) > 1 and first == second
