@@ -115,7 +115,7 @@ def _colours(trace, count):
 
 def _points(xs, ys, trace):
     colours = _colours(trace, len(xs))
-    if "lines" in trace.get("mode", "lines") and len(xs):
+    if "lines" in trace.get("mode", "lines") and len(xs) > 1:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
         return f'<polyline points="{path}" fill="none" stroke="{colours[0]}" stroke-width="1.6"/>'
     places = zip(xs, ys, colours, strict=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from hakmem_py import ROOT, pages
+from hakmem_py import ROOT, pages, thumbnail
 
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
 MARKS = "querySelectorAll('.trace, .hm')"  # what plotly draws for each kind of trace
@@ -125,6 +125,12 @@ def test_a_figure_has_its_text_for_those_who_cannot_see_it(opened):
     page = opened().page
     label = page.get_attribute("figure.plot [role=img]", "aria-label")
     assert "At the end: ucb1 9" in label and label == page.inner_text("figcaption")
+
+
+def test_a_small_picture_shows_lines_of_one_point():
+    """As those of patterns are, where one size was asked for."""
+    line = {"type": "scatter", "mode": "lines+markers", "x": [128], "y": [7]}
+    assert "<circle" in thumbnail.svg({"data": [line], "layout": {}})
 
 
 def test_a_figure_without_text_is_refused():
