@@ -103,6 +103,7 @@ def history(since, workloads=tuple(GATE), folder=None):
     """
     file = Path(folder or store.SAMPLES / "check", "history.json")
     kept = store.read_json(file) if file.exists() else {}
+    kept = {key: count for key, count in kept.items() if isinstance(count, float)}  # others are counted anew
     later = _git("log", "--reverse", "--format=%h", f"{since}..HEAD", "--", "native").decode().split()
     place = provenance.libc_sha256(), provenance.machine()  # what else decides counts
     tree, rows, progress = build.build(), [], Progress("history", len(later) + 2, "commits")

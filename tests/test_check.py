@@ -73,6 +73,9 @@ def test_a_history_that_was_stopped_goes_on_from_there(monkeypatch, tmp_path):
             table = check.history("one", workloads, tmp_path)
     assert counted == ["lifo", "frag", "frag", "json_var"]
     assert list(table["case"]) == ["lifo", "json_var"] * 2
+    file = tmp_path / "history.json"
+    file.write_text(file.read_text().replace("1.0", '"x"'))
+    assert list(check.history("one", ("lifo",), tmp_path)["value"]) == [1.0, 1.0]
 
 
 def test_both_sides_run_in_one_bench_and_every_layout(longer, tmp_path):
