@@ -280,7 +280,8 @@ static size_t windows_trim(bool all)
 }
 
 /* Gives free windows that are idle since `horizon` back to the arena, without their pages; long ones stay, and lose
- * only their pages. Result: bytes. */
+ * only their pages. But one whose pages the kernel refuses goes to the arena with them, all of it writable again: there
+ * they are asked for in parts, and what is refused counts. Result: bytes. */
 static size_t windows_purge(uint64_t horizon)
 {
     size_t bytes = 0;
@@ -295,13 +296,15 @@ static size_t windows_purge(uint64_t horizon)
         window_count(window->touched, 0);
         lock_drop(&arena_lock);
         bytes += window_purge(window, 0);
+        bool is_long = window_is_long(window),
+             stays = is_long && (window->touched == 0 || !window_open(window, window->units));
         lock_take(&arena_lock);
-        if (window_is_long(window)) {
+        if (stays) {
             window->idle_ns = horizon + 1; /* not again in this round */
             window_list(window);
         } else {
             windows_reserved -= span_bytes(window);
-            POKE(windows_usual, windows_usual - 1);
+            POKE(windows_usual, windows_usual - !is_long);
             arena_give(window, window->touched, horizon);
         }
         at = &windows;

@@ -140,6 +140,18 @@ PROMISE(a_window_goes_back_that_was_locked_for_a_while) {
     expect_at_most(before + MOST / 10);
 }
 
+/* One page of a long block that grew: the others go back. */
+PROMISE(a_long_block_that_grew_goes_back_around_a_locked_page) {
+    enum { MOST = 100 * MIB };
+    long before = resident_bytes();
+    size_t size = 100 * KIB;
+    char *block = malloc(size);
+    for (; size < MOST; memset(block, 1, size)) block = realloc(block, size = size * 3 / 2);
+    if (mlock(block + size / 2, 4 * KIB) != 0) UNTRIED("no memory may be locked here");
+    free(block);
+    expect_at_most(before + MOST / 10);
+}
+
 /* In each 2 MiB a block that stays and a free one that is locked: the rest goes back. */
 PROMISE(small_blocks_go_back_beside_locked_ones) {
     enum { SIZE = 8000, COUNT = 25600, REGION = 2 * MIB, REGIONS = 1024 };
