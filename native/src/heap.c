@@ -64,7 +64,14 @@ static struct heap *heap_map(void)
     return heap;
 }
 
-static int64_t moved_by_ended[CLASSES]; /* by class: the sum of `moved` over threads that ended; under heap_lock */
+/* By class: the sum of `moved` over threads that ended, and blocks that threads without a heap took, less those that
+ * they freed. */
+static _Atomic int64_t moved_otherwise[CLASSES];
+
+static void count_moved(unsigned class, int64_t blocks)
+{
+    atomic_fetch_add_explicit(&moved_otherwise[class], blocks, memory_order_relaxed);
+}
 
 /* The heap waits for the next thread. Result: was it the last one with a thread? Under heap_lock. */
 static bool heap_retire(struct heap *heap)
@@ -76,7 +83,8 @@ static bool heap_retire(struct heap *heap)
     heaps_free = heap;
     heap->run_held = heap->run_given = heap->kept.taken = 0;
     for (unsigned class = 1; class < CLASSES; class ++) {
-        POKE(moved_by_ended[class], moved_by_ended[class] + heap->moved[class]);
+        if (heap->moved[class] == 0) continue;
+        count_moved(class, heap->moved[class]);
         POKE(heap->moved[class], 0);
     }
     POKE(heap->front, NULL);
@@ -91,7 +99,7 @@ static size_t heaps_live(void)
     int64_t bytes = 0, most = (int64_t)os_page;
     if (!threads_are_few()) return 0;
     for (unsigned class = 1; class < CLASSES; class ++) {
-        int64_t blocks = PEEK(moved_by_ended[class]), size = classes[class].size;
+        int64_t blocks = atomic_load(&moved_otherwise[class]), size = classes[class].size;
         for (const struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
             if (atomic_load_explicit(&heap->state, memory_order_relaxed) == HEAP_LIVE)
                 blocks += PEEK(heap->moved[class]) - loaded_blocks(heap, class);
@@ -253,6 +261,7 @@ static uintptr_t orphan_allocate(unsigned class)
     if (block == 0) return 0;
     block_words(block)[0] = 0;
     atomic_fetch_add_explicit(&orphan_stats[STAT_refilled_blocks], 1, memory_order_relaxed);
+    count_moved(class, 1);
     return block;
 }
 
@@ -260,6 +269,7 @@ static void orphan_free(unsigned class, uintptr_t block)
 {
     uintptr_t slot;
     atomic_fetch_add_explicit(&orphan_stats[STAT_spilled_blocks], 1, memory_order_relaxed);
+    count_moved(class, -1);
     slot_fill(&slot, block);
     slabs_return(class, &slot, 1, os_tick_ns());
 }

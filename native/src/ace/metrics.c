@@ -48,7 +48,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
     int64_t held = 0, votes = 0;
     bool used = false;
     lock_take(&heap_lock); /* while it is held no heap changes hands */
-    int64_t out = moved_by_ended[class];
+    int64_t out = atomic_load(&moved_otherwise[class]);
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         uint32_t capacity = PEEK(heap->capacity_of_few[class]);
         if (capacity == 0) continue; /* this heap never used the class */

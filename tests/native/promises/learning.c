@@ -1,4 +1,5 @@
-/* What ACE does meanwhile, a thread that is cancelled and a history that nobody reads stop no fork. */
+/* What ACE does meanwhile, a thread that is cancelled and a history that nobody reads stop no fork; and blocks whose
+ * threads only free are missed by nobody. */
 #include "../library.h"
 #include "../serve.h"
 #include <pthread.h>
@@ -69,4 +70,29 @@ PROMISE(a_history_that_nobody_reads_stops_no_fork) {
     usleep(200000); /* it writes, and waits */
     fork_within_ten_seconds();
     unlink(history);
+}
+
+enum { TASKS = 100, TASK_BLOCKS = 50, SIZE = 1000 };
+
+static void *end_a_task(void *blocks) {
+    for (int i = 0; i < TASK_BLOCKS; i++) free(((void **)blocks)[i]);
+    return NULL;
+}
+
+/* What is freed by threads that do nothing else is no longer live. */
+PROMISE(what_short_lived_threads_free_does_not_count_as_live) {
+    int (*learner_of)(uint32_t) = (int (*)(uint32_t))library("hak_ace_learner_of");
+    int (*observe)(int, uint64_t, hak_window_t *, double *) =
+        (int (*)(int, uint64_t, hak_window_t *, double *))library("hak_ace_observe");
+    for (int task = 0; task < TASKS; task++) {
+        void *blocks[TASK_BLOCKS];
+        pthread_t thread;
+        for (int i = 0; i < TASK_BLOCKS; i++) blocks[i] = malloc(SIZE);
+        HOLDS(pthread_create(&thread, NULL, end_a_task, blocks) == 0);
+        HOLDS(pthread_join(thread, NULL) == 0);
+    }
+    hak_window_t window;
+    double reward;
+    HOLDS(observe(learner_of(SIZE), WINDOW_NS, &window, &reward) == 0);
+    HOLDS(window.live_bytes < TASK_BLOCKS * SIZE);
 }
