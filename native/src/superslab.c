@@ -367,6 +367,7 @@ static size_t superslab_purge(uint64_t horizon, size_t most)
         lock_drop(&arena_lock);
         unit_mask refused = superslab_purge_row(superslab, at, units, shortest);
         lock_take(&arena_lock);
+        superslab_sparse(superslab, true); /* it is not full, though somebody may have taken all the rest */
         uint32_t stay = mask_units(refused);
         bytes += (size_t)(units - stay) << UNIT_SHIFT;
         kept |= refused;

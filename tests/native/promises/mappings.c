@@ -1,7 +1,9 @@
 /* Where the kernel maps, and what of it the kernel refuses, is its own affair: blocks are as good as ever. */
+#include "../library.h"
 #include "../serve.h"
 #include "../kernel.h"
 #include <linux/futex.h>
+#include <stdbool.h>
 #include <sys/personality.h>
 
 extern char **environ;
@@ -10,6 +12,9 @@ static _Atomic int refusing, refused, refusing_advice, refusing_access, refusing
 enum { COLLAPSE = 25 /* MADV_COLLAPSE */ };
 static _Atomic int moves, failing_moves, slow_moves, moved_by_two, moved_late;
 static _Atomic uintptr_t failed_at;
+static void (*while_purging)(uintptr_t place); /* called once, when memory is next given back */
+static uintptr_t purged_at;
+static bool filled_again; /* may the kernel fill what was given back then? */
 
 /* A kernel that moves memory into huge pages (it says so, and does nothing): `failing_moves` times not, as for a page
  * that is in another thread's hands; where moves are slow, it is seen whether others have to do with the same memory. */
@@ -36,6 +41,13 @@ static long move(uintptr_t place) {
  * was reserved; while `refusing_sleep`, to sleep and to wake. */
 static long before_kernel(long number, long a, long b, long c, long d, long e, long f) {
     if (number == SYS_madvise && c == COLLAPSE && !refusing_advice) return move((uintptr_t)a);
+    if (number == SYS_madvise && c == MADV_DONTNEED && while_purging != NULL) {
+        void (*meanwhile)(uintptr_t) = while_purging;
+        while_purging = NULL;
+        meanwhile(purged_at = (uintptr_t)a);
+    }
+    bool wants = c == MADV_HUGEPAGE, about = purged_at - (uintptr_t)a < (uintptr_t)b;
+    if (number == SYS_madvise && about && (wants || c == MADV_NOHUGEPAGE)) filled_again = wants;
     if (number == SYS_futex && refusing_sleep) {
         wakes_refused += b == FUTEX_WAKE_PRIVATE;
         return kernel_says(EPERM);
@@ -257,4 +269,29 @@ PROMISE(threads_that_grow_do_not_move_the_same_memory) {
     for (int i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, fill, (void *)(6l * MIB)) == 0);
     for (int i = 0; i < THREADS; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
     HOLDS(!moved_by_two);
+}
+
+enum { UNIT = 64 * KIB, REGION = 2 * MIB, UNIT_SIZE = 8 * KIB };
+
+/* Takes blocks until one lies ten units further. */
+static void take_what_else_is_free(uintptr_t place) {
+    for (char *block = NULL; (uintptr_t)block / UNIT != place / UNIT + 10;) memset(block = malloc(UNIT_SIZE), 1, UNIT_SIZE);
+}
+
+/* Somebody takes the rest of a region's free memory while a part of it goes back: it is not full all the same. */
+PROMISE(what_goes_back_while_its_region_fills_is_not_filled_by_the_kernel) {
+    enum { COUNT = 8 * REGION / UNIT_SIZE };
+    static char *blocks[COUNT];
+    set_knob("background", 0);
+    set_knob("huge_after_bytes", 0);
+    for (int i = 0; i < COUNT; i++) memset(blocks[i] = malloc(UNIT_SIZE), 1, UNIT_SIZE);
+    uintptr_t region = (uintptr_t)blocks[COUNT * 3 / 4] / REGION * REGION;
+    for (int i = 0; i < COUNT; i++) {
+        uintptr_t unit = ((uintptr_t)blocks[i] - region) / UNIT;
+        if (unit == 4 || unit == 14) free(blocks[i]);
+    }
+    while_purging = take_what_else_is_free;
+    malloc_trim(0);
+    HOLDS(purged_at / REGION * REGION == region);
+    HOLDS(!filled_again);
 }
