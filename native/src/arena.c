@@ -131,9 +131,9 @@ static void free_join(struct span *neighbour, uint32_t units, struct age *age)
 }
 
 /* Makes the span free as of `now` and joins it with free neighbours of its kind. `older`: the span in the list by age
- * behind which one of that age belongs. */
-static void free_insert(struct arena *arena, struct span *span, uint32_t units, bool zeroed, uint64_t now,
-                        struct span *older)
+ * behind which one of that age belongs. Result: what it is a part of now. */
+static struct span *free_insert(struct arena *arena, struct span *span, uint32_t units, bool zeroed, uint64_t now,
+                                struct span *older)
 {
     size_t at = (size_t)(span - arena->spans);
     MUST(at + units <= arena->born, span->address);
@@ -160,6 +160,7 @@ static void free_insert(struct arena *arena, struct span *span, uint32_t units, 
     span->zeroed = zeroed;
     span->freed_ns = age.mean_ns & ~UINT64_C(1);
     free_link(span, age.older);
+    return span;
 }
 
 /* So many free units are used again. Those that the kernel refused may be among them, so as many fewer count as
@@ -486,14 +487,18 @@ static struct span *span_find(int state, uint32_t units, uint32_t alignment)
     return span_cut(best, units, alignment);
 }
 
-/* Asks for no huge pages any more in the 2 MiB regions from which pages went back, or the kernel would fill a region
- * again for one small block that stayed. Only in whole regions: the kernel keeps an account of each stretch that
- * differs from its neighbours, and not of many. */
-static void regions_retire(const struct arena *arena, uintptr_t begin, uintptr_t end)
+/* Pages went back between these addresses, which are in a clean free span. Asks for no huge pages any more in the 2 MiB
+ * regions where they were, or the kernel would fill a region again for one small block that stayed. Only in whole
+ * regions: the kernel keeps an account of each stretch that differs from its neighbours, and not of many. And what huge
+ * pages held beyond both ends, in what was clean before, goes too: nobody would ask for it later. Under arena_lock. */
+static void regions_retire(const struct arena *arena, const struct span *clean, uintptr_t begin, uintptr_t end)
 {
-    begin = align_down(begin, SUPERSLAB_LARGE);
-    end = size_min(align_up(end, SUPERSLAB_LARGE), arena->base + arena->writable);
-    if (knob(KNOB_huge_pages)) os_huge((void *)begin, end - begin, false);
+    uintptr_t first = align_down(begin, SUPERSLAB_LARGE), last = align_up(end, SUPERSLAB_LARGE);
+    uintptr_t before = size_max(first, clean->address), behind = size_min(last, clean->address + span_bytes(clean));
+    if (!knob(KNOB_huge_pages)) return;
+    os_huge((void *)first, size_min(last, arena->base + arena->writable) - first, false);
+    if (before < begin && os_is_resident((void *)(begin - os_page))) os_purge((void *)before, begin - before);
+    if (end < behind && os_is_resident((void *)end)) os_purge((void *)end, behind - end);
 }
 
 /* Gives a span back; its first `touched` units may hold pages, the rest reads zero. The caller holds arena_lock. */
@@ -507,8 +512,7 @@ static void arena_give(struct span *span, uint32_t touched, uint64_t now)
         struct span *rest = span + touched;
         span_shape(arena, rest, SPAN_RUN, units - touched);
         uintptr_t begin = rest->address, end = begin + span_bytes(rest);
-        free_insert(arena, rest, units - touched, true, now, NULL);
-        regions_retire(arena, begin, end);
+        regions_retire(arena, free_insert(arena, rest, units - touched, true, now, NULL), begin, end);
     }
     if (touched != 0) free_insert(arena, span, touched, false, now, dirty_newest);
 }

@@ -29,12 +29,12 @@ static size_t span_purge(struct arena *arena, struct span *span, uint64_t now)
         size_t bytes = span_purge(arena, span, now);
         return bytes + span_purge(arena, span + half, now);
     }
-    free_insert(arena, span, units, gone, now, dirty_newest);
+    span = free_insert(arena, span, units, gone, now, dirty_newest);
     if (!gone) {
         atomic_fetch_add_explicit(&refused_units, units, memory_order_relaxed);
         return 0;
     }
-    regions_retire(arena, begin, end);
+    regions_retire(arena, span, begin, end);
     return end - begin;
 }
 

@@ -791,6 +791,19 @@ PROMISE(blocks_that_shrink_to_less_than_half_leave_nothing) {
     expect_at_most(before + 4 * MIB);
 }
 
+/* Holes hold pages beyond the blocks that were in them, as huge pages fill whole regions. */
+PROMISE(a_peak_in_holes_goes_back_with_the_rest_of_its_huge_pages) {
+    enum { HOLE = 4000 * KIB, STAYS = 600 * KIB, SIZE = 2300 * KIB, COUNT = PEAK / SIZE };
+    long before = resident_bytes();
+    for (size_t i = 0; i < COUNT; i++) blocks[i] = malloc(HOLE), memset(malloc(STAYS), 1, 1);
+    for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
+    malloc_trim(0);
+    for (int peaks = 0; peaks < 2; peaks++) {
+        peak_of(SIZE);
+        expect_given_back(before);
+    }
+}
+
 static void *use_runs_and_rest(void *unused) {
     char *runs[100];
     size_t bytes = 0, count = 0;
