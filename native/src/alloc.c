@@ -60,7 +60,7 @@ static COLD void scrape(struct heap *heap)
     uint64_t now = os_now_ns();
     if (heap != NULL) heap_flush(heap, now);
     give_all_back(now);
-    arenas_trim();
+    arenas_trim(true);
 }
 
 static COLD void *refuse(void)

@@ -366,15 +366,16 @@ static struct span *frontier_span(const struct arena *arena)
     return last->kind == SPAN_FREE && ends ? last : NULL;
 }
 
-/* Unmaps what is free at the end of each arena, before memory is refused: what is asked for may be longer than any
- * arena, and under a limit on address space there is no room for another one. They keep their tables, and grow anew. */
-static COLD void arenas_trim(void)
+/* Unmaps what is clean and free at the end of each arena or, if `all`, what is free there. Under a limit on address
+ * space that leaves room for another arena, for what is longer than any, and for what others map, such as the stacks of
+ * threads. Arenas keep their tables, and grow anew. */
+static COLD void arenas_trim(bool all)
 {
     lock_take(&arena_lock);
     for (uint32_t i = 0; i < atomic_load_explicit(&arena_count, memory_order_relaxed); i++) {
         struct arena *arena = &arenas[i];
         if (arena->reserved) continue;
-        for (struct span *last; (last = frontier_span(arena)) != NULL;) {
+        for (struct span *last; (last = frontier_span(arena)) != NULL && (all || last->zeroed);) {
             free_unlink(last);
             if (!last->zeroed) refused_reuse(last->units);
             arena->born = (uint32_t)(last - arena->spans);

@@ -383,6 +383,7 @@ static size_t purge_aged(uint64_t horizon, bool all, size_t slabs)
     bytes += superslab_purge(horizon, SIZE_MAX) + windows_purge(horizon) + windows_trim(all);
     spent |= refusals_renew();
     bytes += arena_purge(horizon, 0);
+    if (os_address_space() != SIZE_MAX) arenas_trim(false);
     spent |= refusals_renew();
     if (spent && bytes == 0 && !idle_is_young(horizon)) refused_set(idle_units());
     if (bytes != 0 || atomic_load(&refused_units) == 0) POKE(rounds_vain, 0);

@@ -26,6 +26,18 @@ PROMISE(every_peak_of_20_mib_blocks_goes_back) {
     give_back_after(20 * MIB); /* by now the allocator knows that they are filled */
 }
 
+/* Under a limit on address space the addresses, too: others, such as the stacks of threads, find room there. */
+PROMISE(under_a_limit_the_addresses_of_a_peak_go_back) {
+    enum { LIMIT = 400 * MIB };
+    void *others = MAP_FAILED;
+    memset(blocks, 0, sizeof blocks);
+    HOLDS(setrlimit(RLIMIT_AS, &(struct rlimit){LIMIT, LIMIT}) == 0);
+    peak_of(12 * KIB);
+    for (int waited = 0; waited < WAIT_MS && others == MAP_FAILED; waited += 50, usleep(50000))
+        others = mmap(NULL, PEAK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    HOLDS(others != MAP_FAILED);
+}
+
 /* What kept account of small blocks goes too: the slots of 300 MiB of them take 20 MiB. */
 PROMISE(what_held_a_peak_of_32_byte_blocks_goes_back) {
     long before = resident_bytes();
