@@ -35,7 +35,8 @@ int hak_posix_memalign(void **block, size_t alignment, size_t size);
 size_t hak_usable_size(void *block); /* bytes that belong to the caller, stable while the block lives; NULL: 0 */
 
 /* Returns to the operating system what can be returned now: this thread's cache, the depot, idle slabs and runs.
- * Other threads keep their magazines. Result: bytes that the kernel was told to take, resident or not. */
+ * Other threads keep short runs and a block of each class, and all they have where no helper runs. Result: bytes that
+ * the kernel was told to take, resident or not. */
 size_t hak_purge(void);
 
 /* For a thread that is about to rest: what it caches goes where other threads can get it. */

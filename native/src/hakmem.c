@@ -44,6 +44,7 @@
 #include "short.c"      /* up to 512 KiB: between hand, lists and threads */
 #include "large.c"      /* 1 MiB and more, and blocks that grow */
 
+#include "rest.c"       /* what resting threads have in their magazines */
 #include "heap.c"       /* a thread's everything */
 #include "helper.c"     /* the background thread */
 #include "guard.c"      /* the hardened way of serving */

@@ -64,15 +64,6 @@ static struct heap *heap_map(void)
     return heap;
 }
 
-/* By class: the sum of `moved` over threads that ended, and blocks that threads without a heap took, less those that
- * they freed. */
-static _Atomic int64_t moved_otherwise[CLASSES];
-
-static void count_moved(unsigned class, int64_t blocks)
-{
-    atomic_fetch_add_explicit(&moved_otherwise[class], blocks, memory_order_relaxed);
-}
-
 /* The heap waits for the next thread. Result: was it the last one with a thread? Under heap_lock. */
 static bool heap_retire(struct heap *heap)
 {
@@ -201,7 +192,7 @@ static size_t heap_much(const struct heap *heap)
 }
 
 /* A thread that gave much, and took nothing, keeps few blocks of any class from now on: each may hold back a page, and
- * while the thread rests nobody takes them from it. */
+ * where no helper runs nobody takes them from it while it rests. */
 static NOINLINE void heap_give_all(struct heap *heap)
 {
     for (unsigned class = 1; class < CLASSES; class ++) {
@@ -247,7 +238,6 @@ static void heaps_init(void)
 
 /* Single blocks straight from the slabs, for which slabs are carved under this heap. It is under orphan_lock. */
 static struct heap orphan_heap;
-static _Atomic uint64_t orphan_stats[HEAP_STAT_COUNT];
 static struct lock orphan_lock;
 
 /* One block; 0 where memory ends. */
@@ -399,6 +389,7 @@ static size_t give_all_back(uint64_t now)
     orphan_flush(now);
     depots_trim(now, true);
     runs_collect(now, true);
+    hands_collect(now, true);
     size_t bytes = purge_aged(now + 1, true, SIZE_MAX);
     lock_drop(&round_lock);
     return bytes;
@@ -424,6 +415,7 @@ static uint64_t tidy(uint64_t now, bool again, size_t slabs)
         if (!again) {
             depots_trim(now, false);
             runs_collect(now, false);
+            if (hands_collect(now, false) != 0) POKE(slabs_due, true);
             POKE(runs_relieved, atomic_load_explicit(&run_units_out, memory_order_relaxed));
         }
         size_t bytes = purge_aged(now > delay ? now - delay : 0, false, slabs);

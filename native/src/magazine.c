@@ -10,6 +10,16 @@
  *
  * A block freed by any thread goes into that thread's magazine; it does not matter who allocated it. */
 
+/* What no heap counts. By class: the sum of `moved` over threads that ended, and blocks that threads without a heap
+ * took, less those that they freed, or that were collected. */
+static _Atomic uint64_t orphan_stats[HEAP_STAT_COUNT];
+static _Atomic int64_t moved_otherwise[CLASSES];
+
+static void count_moved(unsigned class, int64_t blocks)
+{
+    atomic_fetch_add_explicit(&moved_otherwise[class], blocks, memory_order_relaxed);
+}
+
 /* What ACE gives a magazine, divided where there are many threads: as other magazines are, but each gets twice the
  * part, for ACE has learnt that it pays. */
 static uint32_t capacity_part(unsigned class, uint32_t blocks)
@@ -88,7 +98,8 @@ static uint32_t bin_length(const struct heap *heap, unsigned class)
 {
     const struct bin *bin = &heap->bins.small[class];
     uintptr_t *top = PEEK(bin->top), *slots = PEEK(heap->loaded[class].slots); /* NULL: none yet */
-    return PEEK(bin->limit) != NO_SLOT && top > slots + 1 ? (uint32_t)(top - slots - 1) : 0;
+    uint32_t filled = PEEK(bin->limit) != NO_SLOT && top > slots + 1 ? (uint32_t)(top - slots - 1) : 0;
+    return filled - (uint32_t)size_min(PEEK(heap->holes[class]), filled);
 }
 
 /* The same, for an observer. */
@@ -97,6 +108,39 @@ static uint32_t loaded_blocks(const struct heap *heap, unsigned class)
     uint32_t blocks = bin_length(heap, class);
     return blocks <= MAGAZINE_MAX ? blocks : 0;
 }
+
+/* Moves what lies above holes down to where they begin. */
+static COLD void hand_mend(struct heap *heap)
+{
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        uint32_t holes = heap->holes[class], blocks = bin_length(heap, class);
+        uintptr_t *slots = heap->loaded[class].slots;
+        if (holes == 0) continue;
+        for (uint32_t i = 1; i <= blocks; i++) {
+            slot_expect_right(&slots[holes + i]);
+            slot_fill(&slots[i], slots[holes + i]);
+        }
+        POKE(heap->bins.small[class].top, slots + 1 + blocks);
+        POKE(heap->holes[class], 0);
+    }
+    heap->hand.holed = false;
+}
+
+/* Marks the thread busy at its magazines, which are whole from now on. The collector pays for the order (kept_try). */
+static ALWAYS_INLINE void hand_enter(struct heap *heap)
+{
+    for (;;) {
+        POKE(heap->hand.busy, true);
+        atomic_signal_fence(memory_order_seq_cst);
+        if (LIKELY(!__atomic_load_n(&heap->hand.asked, __ATOMIC_ACQUIRE))) break;
+        __atomic_store_n(&heap->hand.busy, false, __ATOMIC_RELEASE);
+        lock_take(&heap->hand.lock);
+        lock_drop(&heap->hand.lock);
+    }
+    if (UNLIKELY(heap->hand.holed)) hand_mend(heap);
+}
+
+static ALWAYS_INLINE void hand_leave(struct heap *heap) { __atomic_store_n(&heap->hand.busy, false, __ATOMIC_RELEASE); }
 
 /* Points the bin at the loaded magazine and its blocks, with room up to `limit`. The capacity is in force from now
  * on. */
@@ -298,8 +342,13 @@ static void magazine_give(struct heap *heap, unsigned class, struct magazine *fu
  * Takes the spare magazine, or fetches blocks. False: no memory. */
 static NOINLINE bool magazine_refill(struct heap *heap, unsigned class)
 {
-    uintptr_t uppermost = heap->bins.small[class].top[-1];
-    if (UNLIKELY(uppermost != LIST_END)) fatal("free block overwritten, or freed twice,", uppermost);
+    hand_enter(heap);
+    const uintptr_t *uppermost = heap->bins.small[class].top - 1;
+    if (UNLIKELY(*uppermost != LIST_END)) {
+        slot_expect_right(uppermost); /* it was asked for meanwhile, in vain */
+        hand_leave(heap);
+        return true;
+    }
     struct magazine *loaded = &heap->loaded[class];
     loaded->blocks = 0;
     bool served = true;
@@ -311,11 +360,13 @@ static NOINLINE bool magazine_refill(struct heap *heap, unsigned class)
     }
     uint32_t limit = heap->apart[class].frees == 0 ? heap_capacity(heap, class) : 0;
     bin_load(heap, class, limit); /* its slots may be new */
-    if (UNLIKELY(!served)) return false;
-    stat_add(heap, STAT_refills, 1);
-    stat_add(heap, STAT_refilled_blocks, loaded->blocks);
-    POKE(heap->moved[class], heap->moved[class] + loaded->blocks);
-    return true;
+    if (LIKELY(served)) {
+        stat_add(heap, STAT_refills, 1);
+        stat_add(heap, STAT_refilled_blocks, loaded->blocks);
+        POKE(heap->moved[class], heap->moved[class] + loaded->blocks);
+    }
+    hand_leave(heap);
+    return served;
 }
 
 /* --- what is freed is kept apart from what is taken --------------------------------------------------------------- */
@@ -397,6 +448,7 @@ static void magazine_judge(struct heap *heap, unsigned class)
  * leave the thread. */
 static NOINLINE void magazine_spill(struct heap *heap, unsigned class)
 {
+    hand_enter(heap);
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     loaded->blocks = bin_length(heap, class);
     uint32_t limit = magazine_limit(heap, class);
@@ -431,6 +483,7 @@ static NOINLINE void magazine_spill(struct heap *heap, unsigned class)
     }
     bin_load(heap, class, parts ? 0 : limit);
     if (UNLIKELY(parts)) magazine_look(heap, class, true);
+    hand_leave(heap);
 }
 
 /* Puts a freed block into the spare magazine, if its class is kept apart and there is room; else false, and nothing is
@@ -438,29 +491,37 @@ static NOINLINE void magazine_spill(struct heap *heap, unsigned class)
 static bool magazine_keep_apart(struct heap *heap, unsigned class, uintptr_t block)
 {
     struct magazine *spare = &heap->spare[class];
-    if (heap->apart[class].frees == 0 || spare->blocks >= size_min(spare->room, heap->capacity[class])) return false;
-    slot_fill(&spare->slots[spare->blocks + 1], block);
-    POKE(spare->blocks, spare->blocks + 1);
-    POKE(heap->moved[class], heap->moved[class] - 1);
-    stat_add(heap, STAT_spilled_blocks, 1);
-    if (++heap->apart[class].frees > APART_LOOK) magazine_judge(heap, class);
-    return true;
+    if (heap->apart[class].frees == 0) return false;
+    hand_enter(heap);
+    bool fits = spare->blocks < size_min(spare->room, heap->capacity[class]);
+    if (fits) {
+        slot_fill(&spare->slots[spare->blocks + 1], block);
+        POKE(spare->blocks, spare->blocks + 1);
+        POKE(heap->moved[class], heap->moved[class] - 1);
+        stat_add(heap, STAT_spilled_blocks, 1);
+        if (++heap->apart[class].frees > APART_LOOK) magazine_judge(heap, class);
+    }
+    hand_leave(heap);
+    return fits;
 }
 
 /* What was kept apart goes home. */
 static void magazine_empty_spare(struct heap *heap, unsigned class)
 {
     struct magazine *spare = &heap->spare[class];
+    hand_enter(heap);
     stat_add(heap, STAT_spills, 1);
     POKE(heap->spills[class], heap->spills[class] + 1);
     if (spare->blocks != 0) magazine_return(heap, class, spare, true);
     magazine_widen(heap, class, spare, heap->capacity[class]);
+    hand_leave(heap);
 }
 
 /* Gives away all blocks of one class. `leaves`: the thread ends, rests or purges, and so does not come back; then all
  * go to the depot. */
 static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
 {
+    hand_enter(heap);
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     if (heap->apart[class].frees != 0) magazine_join(heap, class, leaves ? 0 : APART_WAIT);
     loaded->blocks = bin_length(heap, class);
@@ -472,6 +533,7 @@ static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
     }
     if (spare->blocks != 0) magazine_give(heap, class, spare, leaves);
     if (leaves) POKE(depot_own(heap, class)->given, DEPOT_LEFT);
+    hand_leave(heap);
 }
 
 /* --- a block asked about ------------------------------------------------------------------------------------------ */

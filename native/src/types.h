@@ -421,6 +421,16 @@ struct kept {
     struct heap *due; /* the next one that is collected from */
 };
 
+/* A thread's magazines, which others may take from while it rests (rest.c). */
+struct hand {
+    bool busy;        /* the thread is at them, beyond the hits */
+    bool asked;       /* a collector asks for them */
+    bool holed;       /* some have holes */
+    bool rested;      /* they were asked for since they changed; this and the look are the collector's */
+    struct lock lock; /* held while somebody collects */
+    uint64_t look;    /* what they looked like */
+};
+
 /* A class whose freed blocks a thread keeps apart from those it takes (magazine.c). */
 struct apart {
     uint32_t frees; /* since the last look, plus one; 0: they are not kept apart */
@@ -444,8 +454,10 @@ struct heap {
     uint8_t given[CLASSES];             /* units since the last refill, up to GIVEN_MANY; or GIVEN_ALL */
     uint32_t given_pops[CLASSES];       /* pops of its part of the depot when it began to give, plus its own since */
     struct apart apart[CLASSES];
-    struct span *current[CLASSES];                            /* the slab being carved */
-    struct kept kept;                                         /* runs */
+    struct hand hand;
+    uint16_t holes[CLASSES];       /* lowest slots of the loaded magazine, whose blocks were collected */
+    struct span *current[CLASSES]; /* the slab being carved */
+    struct kept kept;              /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
     uint32_t run_round;       /* runs that left the hand, or were longer, since they last aged; or RUN_ENDED */
     size_t run_allowed;       /* bytes of runs that it may keep */

@@ -324,6 +324,41 @@ PROMISE(a_peak_of_about_1000_bytes_goes_back_from_threads_that_stay) { give_back
 PROMISE(a_peak_of_about_32_kib_goes_back_from_threads_that_stay) { give_back_beside_threads(32 * KIB); }
 PROMISE(a_peak_of_about_300_kib_goes_back_from_threads_that_stay) { give_back_beside_threads(300 * KIB); }
 
+enum { RESTING = 3, KINDS = 30, EACH = 16 };
+
+static void *fill_magazines_and_rest(void *own) {
+    char *(*of)[EACH] = own;
+    for (int turn = 0; turn < 2; turn++) { /* the second one with what is left */
+        for (size_t kind = 0; kind < KINDS; kind++)
+            for (size_t i = 0; i < EACH; i++)
+                memset(of[kind][i] = malloc((kind + 1) * KIB), (int)(kind + i), (kind + 1) * KIB);
+        for (int wait = 0; turn == 0 && wait < 2; wait++) pthread_barrier_wait(&stage);
+        for (size_t kind = 0; kind < KINDS; kind++)
+            for (size_t i = 0; i < EACH; i++) {
+                HOLDS(of[kind][i][0] == (char)(kind + i) && of[kind][i][(kind + 1) * KIB - 1] == (char)(kind + i));
+                free(of[kind][i]);
+            }
+        for (int wait = 0; turn == 0 && wait < 2; wait++) pthread_barrier_wait(&stage);
+    }
+    return NULL;
+}
+
+/* Of a small peak, all may lie in the threads' magazines. */
+PROMISE(what_threads_have_in_their_magazines_goes_back_while_they_rest) {
+    static char *own[RESTING][KINDS][EACH];
+    pthread_t threads[RESTING];
+    pthread_barrier_init(&stage, NULL, RESTING + 1);
+    long before = resident_bytes();
+    for (int i = 0; i < RESTING; i++) pthread_create(&threads[i], NULL, fill_magazines_and_rest, own[i]);
+    pthread_barrier_wait(&stage);
+    long peak = resident_bytes();
+    HOLDS(peak - before > RESTING * EACH * KINDS * KINDS / 2 * KIB);
+    for (int i = 0; i < 2; i++) pthread_barrier_wait(&stage);
+    expect_at_most(before + (peak - before) / 4); /* one block of each kind stays with each thread */
+    pthread_barrier_wait(&stage);
+    for (int i = 0; i < RESTING; i++) pthread_join(threads[i], NULL);
+}
+
 /* So little lies free as a whole that nothing but the slabs themselves says that there is something to give back. */
 PROMISE(what_is_scattered_over_all_slabs_goes_back) {
     enum { SIZE = 64, COUNT = 64 * MIB / SIZE, STAY = COUNT / 2000 };
