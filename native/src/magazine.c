@@ -122,6 +122,8 @@ static COLD void hand_mend(struct heap *heap)
         }
         POKE(heap->bins.small[class].top, slots + 1 + blocks);
         POKE(heap->holes[class], 0);
+        POKE(heap->moved[class], heap->moved[class] - holes); /* the heap counts them itself from now on */
+        count_moved(class, holes);
     }
     heap->hand.holed = false;
 }
