@@ -10,9 +10,10 @@
  *
  * A block freed by any thread goes into that thread's magazine; it does not matter who allocated it. */
 
-/* What no heap counts. By class: the sum of `moved` over threads that ended, and blocks that threads without a heap
- * took, less those that they freed, or that were collected. */
-static _Atomic uint64_t orphan_stats[HEAP_STAT_COUNT];
+static _Atomic uint64_t orphan_stats[HEAP_STAT_COUNT]; /* what no thread with a heap counts */
+
+/* By class: the sum of `moved` over threads that ended, and blocks that threads without a heap took, less those that
+ * they freed; less the holes of magazines, which their threads do not know of yet. */
 static _Atomic int64_t moved_otherwise[CLASSES];
 
 static void count_moved(unsigned class, int64_t blocks)

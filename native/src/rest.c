@@ -98,7 +98,7 @@ static size_t hand_collect(struct heap *heap, uint64_t now)
     return bytes;
 }
 
-/* Is the thread at rest, and was not asked since it came to rest? */
+/* Did the thread come to rest? True once for each rest. */
 static bool hand_rests(struct heap *heap)
 {
     uint64_t look = hand_look(heap);

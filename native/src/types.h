@@ -426,9 +426,9 @@ struct hand {
     bool busy;        /* the thread is at them, beyond the hits */
     bool asked;       /* a collector asks for them */
     bool holed;       /* some have holes */
-    bool rested;      /* they were asked for since they changed; this and the look are the collector's */
-    struct lock lock; /* held while somebody collects */
-    uint64_t look;    /* what they looked like */
+    struct lock lock; /* held while somebody collects; the rest is the collector's: */
+    uint64_t look;    /* what they looked like at the last round, ... */
+    bool rested;      /* ... and had looked like at the one before */
 };
 
 /* A class whose freed blocks a thread keeps apart from those it takes (magazine.c). */
