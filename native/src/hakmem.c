@@ -34,6 +34,7 @@
 #include "rack.c"       /* slots that go to the depot with their magazine */
 #include "chain.c"      /* a magazine stored in its own blocks */
 #include "depot.c"      /* magazines between threads */
+#include "hand.c"       /* what a thread has in hand, and others may ask for */
 #include "magazine.c"   /* thread caches */
 
 #include "site.c"       /* call-site rules */

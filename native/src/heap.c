@@ -93,7 +93,7 @@ static size_t heaps_live(void)
         int64_t blocks = atomic_load(&moved_otherwise[class]), size = classes[class].size;
         for (const struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
             if (atomic_load_explicit(&heap->state, memory_order_relaxed) == HEAP_LIVE)
-                blocks += PEEK(heap->moved[class]) - loaded_blocks(heap, class);
+                blocks += PEEK(heap->moved[class]) - hand_blocks(heap, class);
         bytes += blocks * (size < most ? size : most);
     }
     return bytes > 0 ? (size_t)bytes : 0;

@@ -12,15 +12,6 @@
 
 static _Atomic uint64_t orphan_stats[HEAP_STAT_COUNT]; /* what no thread with a heap counts */
 
-/* By class: the sum of `moved` over threads that ended, and blocks that threads without a heap took, less those that
- * they freed; less the holes of magazines, which their threads do not know of yet. */
-static _Atomic int64_t moved_otherwise[CLASSES];
-
-static void count_moved(unsigned class, int64_t blocks)
-{
-    atomic_fetch_add_explicit(&moved_otherwise[class], blocks, memory_order_relaxed);
-}
-
 /* What ACE gives a magazine, divided where there are many threads: as other magazines are, but each gets twice the
  * part, for ACE has learnt that it pays. */
 static uint32_t capacity_part(unsigned class, uint32_t blocks)
@@ -59,10 +50,6 @@ static uint32_t heap_capacity(const struct heap *heap, unsigned class)
 
 /* --- how much a magazine holds, whence it comes and where it goes ------------------------------------------------- */
 
-/* Top and limit of a bin whose class was not used yet: empty and full at once. */
-static const uintptr_t no_slots[1] = {LIST_END};
-#define NO_SLOT ((uintptr_t *)no_slots + 1)
-
 /* Blocks that a magazine should hold. A thread that gives away one magazine after the other keeps few blocks in the
  * end, since each may hold back a page: a quarter of those that its callers have, or as many as hold back a unit
  * together, if that is more. A thread that frees what others allocated does not know how many there are, and keeps
@@ -93,57 +80,6 @@ static void heap_gives(struct heap *heap, unsigned class)
 {
     heap->given_pops[class] = (uint32_t)PEEK(depot_own(heap, class)->pops);
 }
-
-/* Blocks in a bin; to an observer, who may see one half of a swap, any number. */
-static uint32_t bin_length(const struct heap *heap, unsigned class)
-{
-    const struct bin *bin = &heap->bins.small[class];
-    uintptr_t *top = PEEK(bin->top), *slots = PEEK(heap->loaded[class].slots); /* NULL: none yet */
-    uint32_t filled = PEEK(bin->limit) != NO_SLOT && top > slots + 1 ? (uint32_t)(top - slots - 1) : 0;
-    return filled - (uint32_t)size_min(PEEK(heap->holes[class]), filled);
-}
-
-/* The same, for an observer. */
-static uint32_t loaded_blocks(const struct heap *heap, unsigned class)
-{
-    uint32_t blocks = bin_length(heap, class);
-    return blocks <= MAGAZINE_MAX ? blocks : 0;
-}
-
-/* Moves what lies above holes down to where they begin. */
-static COLD void hand_mend(struct heap *heap)
-{
-    for (unsigned class = 1; class < CLASSES; class ++) {
-        uint32_t holes = heap->holes[class], blocks = bin_length(heap, class);
-        uintptr_t *slots = heap->loaded[class].slots;
-        if (holes == 0) continue;
-        for (uint32_t i = 1; i <= blocks; i++) {
-            slot_expect_right(&slots[holes + i]);
-            slot_fill(&slots[i], slots[holes + i]);
-        }
-        POKE(heap->bins.small[class].top, slots + 1 + blocks);
-        POKE(heap->holes[class], 0);
-        POKE(heap->moved[class], heap->moved[class] - holes); /* the heap counts them itself from now on */
-        count_moved(class, holes);
-    }
-    heap->hand.holed = false;
-}
-
-/* Marks the thread busy at its magazines, which are whole from now on. The collector pays for the order (kept_try). */
-static ALWAYS_INLINE void hand_enter(struct heap *heap)
-{
-    for (;;) {
-        POKE(heap->hand.busy, true);
-        atomic_signal_fence(memory_order_seq_cst);
-        if (LIKELY(!__atomic_load_n(&heap->hand.asked, __ATOMIC_ACQUIRE))) break;
-        __atomic_store_n(&heap->hand.busy, false, __ATOMIC_RELEASE);
-        lock_take(&heap->hand.lock);
-        lock_drop(&heap->hand.lock);
-    }
-    if (UNLIKELY(heap->hand.holed)) hand_mend(heap);
-}
-
-static ALWAYS_INLINE void hand_leave(struct heap *heap) { __atomic_store_n(&heap->hand.busy, false, __ATOMIC_RELEASE); }
 
 /* Points the bin at the loaded magazine and its blocks, with room up to `limit`. The capacity is in force from now
  * on. */

@@ -86,11 +86,10 @@ static void run_level(struct span *run, size_t size)
 static size_t shorts_most(size_t length) { return run_length(length) == length ? RUN_SHORT_MOST / length : 0; }
 static uintptr_t *shorts_slots(struct heap *heap, size_t length) { return heap->short_slots[length] + 1; }
 
-/* Runs of the length in hand; to an observer, any number up to the most there can be. */
+/* Runs of the length in hand. */
 static size_t shorts_count(const struct heap *heap, size_t length)
 {
-    size_t runs = (size_t)(PEEK(heap->bins.shorts[length].top) - (heap->short_slots[length] + 1));
-    return runs <= RUN_SHORT_MOST ? runs : 0;
+    return hand_blocks(heap, CLASSES + (unsigned)length);
 }
 
 /* Nothing was taken from the bin. Ends the program where that was not because it is empty. */
@@ -118,11 +117,12 @@ static size_t shorts_bytes(void)
     return size_min(RUN_SHORT_BYTES, (size_t)knob(KNOB_run_cache_bytes) / 4 * 3) / threads_share();
 }
 
+/* None of a length that is longer: the run that was freed last cannot be collected from the hand (rest.c), but from the
+ * lists. */
 static void shorts_limit(struct heap *heap, size_t bytes)
 {
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
-        size_t run = length * UNIT_BYTES;
-        size_t runs = 8 * bytes >= run ? (bytes + run - 1) / run : 0; /* far less: none, for others can be collected */
+        size_t runs = bytes / (length * UNIT_BYTES);
         heap->bins.shorts[length].limit = shorts_slots(heap, length) + size_min(runs, shorts_most(length));
     }
     heap->short_bytes = bytes;
@@ -149,6 +149,17 @@ static struct span *short_run(struct heap *heap, size_t length)
     return span_of(block);
 }
 
+/* The nearest longer one in hand for so many units; NULL where none is near. */
+static struct span *short_run_near(struct heap *heap, size_t units)
+{
+    struct span *run = NULL;
+    hand_enter(heap);
+    for (size_t length = units; run == NULL && length <= RUN_SHORT && run_is_near(length, units); length++)
+        run = short_run(heap, length);
+    hand_leave(heap);
+    return run;
+}
+
 /* Serves a block by the cached run whose length is nearest and not shorter; NULL where none is near. Its pages are not
  * zero. Of the requests that a longer short run could serve, one in NEAR_MANY is refused, or a length that is served so
  * again and again would never get runs of its own: it gets one from the arena, to which the longer one goes. The caller
@@ -157,8 +168,7 @@ static NOINLINE struct span *mid_allocate_near(struct heap *heap, size_t size)
 {
     size_t units = run_units(size);
     struct span *run = NULL;
-    for (size_t length = units; run == NULL && length <= RUN_SHORT && run_is_near(length, units); length++)
-        run = short_run(heap, length);
+    if (units <= RUN_SHORT) run = short_run_near(heap, units);
     unsigned bin = run_bin_ceil(units);
     uint64_t bits = run == NULL && bin < RUN_BINS ? heap->kept.bits >> bin : 0;
     if (bits != 0 && run_is_near(run_bin_units(bin + lowest_bit(bits)), units))
@@ -339,24 +349,34 @@ static void shorts_bound(struct heap *heap, size_t bytes)
 {
     if (heap->short_bytes == bytes) return;
     uint64_t now = os_tick_ns();
+    hand_enter(heap);
     shorts_limit(heap, bytes);
     for (unsigned length = 1; length <= RUN_SHORT; length++)
         while (heap->bins.shorts[length].top > heap->bins.shorts[length].limit)
             short_spill(heap, short_run(heap, length), now);
+    hand_leave(heap);
+}
+
+static void shorts_flush(struct heap *heap, uint64_t now)
+{
+    hand_enter(heap);
+    for (unsigned length = 1; length <= RUN_SHORT; length++)
+        for (struct span *run; (run = short_run(heap, length)) != NULL;) short_spill(heap, run, now);
+    hand_leave(heap);
 }
 
 /* Spills cached runs, longest first, until `keep` bytes are left; with 0, those in hand as well. */
 static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
 {
-    for (unsigned length = 1; keep == 0 && length <= RUN_SHORT; length++)
-        for (struct span *run; (run = short_run(heap, length)) != NULL;) short_spill(heap, run, now);
+    if (keep == 0) shorts_flush(heap, now);
     for (struct span *run; (run = kept_longest(heap, keep)) != NULL;) mid_spill(heap, run, heap->kept.life, now);
     kept_enter(&heap->kept);
     kept_leave_told(&heap->kept); /* so that nobody collects here what has gone */
 }
 
-/* While a thread rests, runs can be collected from its lists, but not from its hand. So one that moves runs from hand
- * to lists again and again, and takes none, holds less in hand in the end (shorts_fall): it tears down what it had. */
+/* While a thread rests, runs can be collected from its lists, but not the uppermost ones in hand. So one that moves
+ * runs from hand to lists again and again, and takes none, holds less in hand in the end (shorts_fall): it tears down
+ * what it had. */
 static bool shorts_fell(const struct heap *heap)
 {
     return heap->shorts_kept == SHORTS_KEPT_MANY << heap->shorts_bursts;

@@ -53,7 +53,7 @@ static void level_heaps(struct levels *levels)
         if (!heap_is_owned(heap)) continue;
         value[STAT_heaps]++;
         for (unsigned class = 1; class < CLASSES; class ++) {
-            uint64_t loaded = loaded_blocks(heap, class);
+            uint64_t loaded = hand_blocks(heap, class);
             value[STAT_cached_bytes] += (loaded + spare_blocks(heap, class)) * classes[class].size;
             value[STAT_live_blocks] -= loaded;
         }
@@ -159,7 +159,7 @@ size_t hak_magazine_walk(hak_magazine_t *magazines, size_t capacity)
     for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next) {
         if (!heap_is_owned(heap)) continue;
         for (unsigned class = 1; class < CLASSES; class ++) {
-            uint32_t loaded = loaded_blocks(heap, class), spare = spare_blocks(heap, class);
+            uint32_t loaded = hand_blocks(heap, class), spare = spare_blocks(heap, class);
             uint32_t in_force = PEEK(heap->capacity[class]);
             if (in_force == 0 || seen++ >= capacity) continue;
             magazines[seen - 1] = (hak_magazine_t){

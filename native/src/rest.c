@@ -1,11 +1,11 @@
-/* rest.c: what threads have in their magazines goes home while they rest.
+/* rest.c: what threads have in hand goes home while they rest: the blocks in their magazines, and short runs.
  *
- * The hits of malloc and free are a few loads and stores at the upper end of a magazine, and nothing tells whether a
- * thread is in the middle of one, where it may have been stopped for long. But all that it can do there is take the
- * uppermost block or put one above it. Everything else is a call that a collector can keep it from (hand_enter). So a
- * collector puts the end of the magazine into the slot below the uppermost block, and has the kernel pass a fence
- * through every thread. If a block or more still lies above then, and the end is where it was put, what lay below is
- * the collector's: the thread had not come so far down, and does not get past the end. */
+ * The hits of malloc and free are a few loads and stores at the upper end of a bin, and nothing tells whether a thread
+ * is in the middle of one, where it may have been stopped for long. But all that it can do there is take the uppermost
+ * block or put one above it. Everything else is a call that a collector can keep it from (hand_enter). So a collector
+ * puts the end of the bin into the slot below the uppermost block, and has the kernel pass a fence through every
+ * thread. If a block or more still lies above then, and the end is where it was put, what lay below is the collector's:
+ * the thread had not come so far down, and does not get past the end. */
 
 /* A detector of races knows nothing of that fence. */
 #ifdef __SANITIZE_THREAD__
@@ -16,27 +16,27 @@
 
 static struct {
     uintptr_t *slot, block; /* where the end was put, and what was there; NULL: nowhere */
-} ends[CLASSES];            /* of the heap that is collected from. Under collect_lock */
+} ends[ROWS];               /* of the heap that is collected from. Under collect_lock */
 
-/* What the magazines look like. A thread that frees what it takes may seem to rest, which does no harm. */
+/* What the bins look like. A thread that frees what it takes may seem to rest, which does no harm. */
 static uint64_t hand_look(const struct heap *heap)
 {
     uint64_t look = 1;
-    for (unsigned class = 1; class < CLASSES; class ++) look = look * 31 + (uintptr_t)PEEK(heap->bins.small[class].top);
+    for (unsigned row = 1; row < ROWS; row++) look = look * 31 + (uintptr_t)PEEK(hand_bin(heap, row)->top);
     return look;
 }
 
 /* Puts ends below the uppermost blocks, where the thread has not put another block meanwhile. */
 static void ends_put(struct heap *heap)
 {
-    for (unsigned class = 1; class < CLASSES; class ++) {
-        uint32_t blocks = heap->holes[class] == 0 ? loaded_blocks(heap, class) : 0;
-        ends[class].slot = NULL;
+    for (unsigned row = 1; row < ROWS; row++) {
+        uint32_t blocks = heap->holes[row] == 0 ? hand_blocks(heap, row) : 0;
+        ends[row].slot = NULL;
         if (blocks < 2) continue;
-        uintptr_t *slot = heap->loaded[class].slots + blocks - 1, block = PEEK(*slot);
+        uintptr_t *slot = hand_slots(heap, row) + blocks - 1, block = PEEK(*slot);
         if (!__atomic_compare_exchange_n(slot, &block, LIST_END, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
-        ends[class].slot = slot;
-        ends[class].block = block;
+        ends[row].slot = slot;
+        ends[row].block = block;
     }
 }
 
@@ -45,36 +45,54 @@ static void ends_put(struct heap *heap)
  * block over: it had been further down. */
 static void ends_check(const struct heap *heap, bool passed, bool later)
 {
-    for (unsigned class = 1; class < CLASSES; class ++) {
-        uintptr_t *slot = ends[class].slot, end = LIST_END;
+    for (unsigned row = 1; row < ROWS; row++) {
+        uintptr_t *slot = ends[row].slot, end = LIST_END;
         if (slot == NULL) continue;
-        bool holds = later ? PEEK(*slot) == LIST_END : PEEK(heap->bins.small[class].top) >= slot + 2;
+        bool holds = later ? PEEK(*slot) == LIST_END : PEEK(hand_bin(heap, row)->top) >= slot + 2;
         if (passed && holds) continue;
-        __atomic_compare_exchange_n(slot, &end, ends[class].block, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-        ends[class].slot = NULL;
+        __atomic_compare_exchange_n(slot, &end, ends[row].block, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        ends[row].slot = NULL;
     }
 }
 
-/* Sends home what lay below the ends, and the spare magazines. Result: bytes. */
-static size_t hand_take(struct heap *heap, uint64_t now)
+/* Sends home so many blocks of a row, which were collected. Result: bytes. */
+static size_t hand_send(unsigned row, uintptr_t *slots, uint32_t blocks, uint64_t now)
 {
+    if (row < CLASSES) return slabs_return(row, slots, blocks, now);
     size_t bytes = 0;
-    for (unsigned class = 1; class < CLASSES; class ++) {
-        struct magazine *spare = &heap->spare[class];
-        if (spare->blocks != 0) bytes += slabs_return(class, spare->slots + 1, spare->blocks, now);
-        POKE(spare->blocks, 0);
-        if (ends[class].slot == NULL) continue;
-        uintptr_t *slots = heap->loaded[class].slots, last = ends[class].block;
-        uint32_t holes = (uint32_t)(ends[class].slot - slots);
-        if (UNLIKELY(block_slot(last) != (uintptr_t)ends[class].slot))
-            fatal("free block overwritten, or freed twice,", last);
-        slot_fill(&last, last);
-        bytes += slabs_return(class, slots + 1, holes - 1, now) + slabs_return(class, &last, 1, now);
-        count_moved(class, -(int64_t)holes);
-        atomic_fetch_add_explicit(&orphan_stats[STAT_spilled_blocks], holes, memory_order_relaxed);
-        POKE(heap->holes[class], (uint16_t)holes);
-        heap->hand.holed = true;
+    for (uint32_t i = 0; i < blocks; i++) {
+        struct span *run = span_of(slots[i]);
+        slot_expect_right(&slots[i]);
+        block_words(slots[i])[0] = 0; /* it names a slot that may still hold it */
+        bytes += run_touched_bytes(run);
+        run_give(run, run_mark(slots[i]), now);
     }
+    return bytes;
+}
+
+/* Sends home what lay below the end in a row, where there is one. Result: bytes. */
+static size_t hand_take(struct heap *heap, unsigned row, uint64_t now)
+{
+    if (ends[row].slot == NULL) return 0;
+    uintptr_t *slots = hand_slots(heap, row), last = ends[row].block;
+    uint32_t holes = (uint32_t)(ends[row].slot - slots);
+    if (UNLIKELY(block_slot(last) != (uintptr_t)ends[row].slot)) fatal("free block overwritten, or freed twice,", last);
+    slot_fill(&last, last);
+    size_t bytes = hand_send(row, slots + 1, holes - 1, now) + hand_send(row, &last, 1, now);
+    if (row < CLASSES) {
+        count_moved(row, -(int64_t)holes);
+        atomic_fetch_add_explicit(&orphan_stats[STAT_spilled_blocks], holes, memory_order_relaxed);
+    }
+    POKE(heap->holes[row], (uint16_t)holes);
+    heap->hand.holed = true;
+    return bytes;
+}
+
+static size_t hand_take_spare(struct heap *heap, unsigned class, uint64_t now)
+{
+    struct magazine *spare = &heap->spare[class];
+    size_t bytes = spare->blocks != 0 ? slabs_return(class, spare->slots + 1, spare->blocks, now) : 0;
+    POKE(spare->blocks, 0);
     return bytes;
 }
 
@@ -90,7 +108,8 @@ static size_t hand_collect(struct heap *heap, uint64_t now)
         bool passed = os_fence_all();
         ends_check(heap, passed, false);
         ends_check(heap, passed && os_fence_all(), true);
-        bytes = hand_take(heap, now);
+        for (unsigned row = 1; row < CLASSES; row++) bytes += hand_take_spare(heap, row, now);
+        for (unsigned row = 1; row < ROWS; row++) bytes += hand_take(heap, row, now);
     }
     __atomic_store_n(&heap->hand.asked, false, __ATOMIC_RELEASE);
     lock_drop(&heap->hand.lock);
@@ -108,7 +127,7 @@ static bool hand_rests(struct heap *heap)
     return anew;
 }
 
-/* Sends home what threads have in their magazines that rested since the last round, or (`all`) any. Under round_lock.
+/* Sends home what threads have in hand that rested since the last round, or (`all`) any. Under round_lock.
  * Result: bytes. */
 static size_t hands_collect(uint64_t now, bool all)
 {

@@ -27,9 +27,8 @@ static void shorts_fall(struct heap *heap)
 }
 
 /* Makes room in hand for short runs of this length: those freed last are kept with accounts, as many as may be. Their
- * first words name their descriptors meanwhile (kept_expect), and free would still take them. False where none may
- * be. */
-static NOINLINE bool shorts_keep(struct heap *heap, size_t length)
+ * first words name their descriptors meanwhile (kept_expect), and free would still take them. Result: how many. */
+static NOINLINE uint32_t shorts_keep(struct heap *heap, size_t length)
 {
     struct kept *kept = &heap->kept;
     size_t longest = (length + 1) << UNIT_SHIFT;
@@ -43,9 +42,8 @@ static NOINLINE bool shorts_keep(struct heap *heap, size_t length)
         kept_put(kept, run, run_touched_bytes(run));
     }
     kept_leave_fuller(kept);
-    runs_count(heap, runs);
     if (runs != 0 && !shorts_fell(heap)) shorts_fall(heap);
-    return runs != 0;
+    return runs;
 }
 
 /* Takes short runs that are kept with accounts, at most half of what may be in hand, which holds none. The one that was
@@ -75,20 +73,19 @@ static NOINLINE uintptr_t shorts_unkeep(struct heap *heap, size_t length)
  * touched. */
 static struct depot *shorts_depot(size_t length) { return &depots[0][CLASSES + length]; }
 
-/* Makes room in hand by passing short runs on. False where nobody wants them. */
-static NOINLINE bool shorts_pass(struct heap *heap, size_t length)
+/* Makes room in hand by passing short runs on. Result: how many; 0 where nobody wants them. */
+static NOINLINE uint32_t shorts_pass(struct heap *heap, size_t length)
 {
     struct depot *depot = shorts_depot(length);
     struct bin *bin = &heap->bins.shorts[length];
     uint32_t runs = shorts_leaving(heap, length);
     bool wanted = PEEK(depot->given) < 0 && PEEK(depot->magazines) < SHORTS_PASSED;
-    if (!wanted || runs == 0 || depots_hold((size_t)knob(KNOB_depot_bytes))) return false;
+    if (!wanted || runs == 0 || depots_hold((size_t)knob(KNOB_depot_bytes))) return 0;
     struct chain chain = chain_pack(CLASSES + (unsigned)length, bin->top - runs, runs);
     POKE(bin->top, bin->top - runs);
     depot_push(depot, CLASSES + (unsigned)length, chain);
     heap->run_held -= size_min(heap->run_held, runs * length << UNIT_SHIFT);
-    runs_count(heap, runs);
-    return true;
+    return runs;
 }
 
 /* Takes what was passed on into the hand, which holds none. Result: the block of one; 0 where there is none. */
@@ -100,25 +97,28 @@ static NOINLINE uintptr_t shorts_receive(struct heap *heap, size_t length)
     if (chain.blocks == 0) return 0;
     if (UNLIKELY(chain.blocks > shorts_most(length))) fatal("free block overwritten, or freed twice,", chain.head);
     runs_taken(heap);
+    hand_enter(heap);
     uintptr_t *slots = shorts_slots(heap, length);
     chain_unpack(CLASSES + (unsigned)length, chain, slots);
     POKE(heap->bins.shorts[length].top, slots + chain.blocks);
+    hand_leave(heap);
     heap->run_held += chain.blocks * length << UNIT_SHIFT;
     return short_pop(heap, length);
 }
 
-/* Where no short run of the length for the size is in hand: one that is kept with accounts, else one of the next length
- * in hand, if that is near enough and it is not the turn of mid_allocate_near to refuse it, else one that was passed
- * on. Result: its block; 0 where there is none. */
+/* Where no short run of the length for the size was found in hand, which may just have been asked for in vain: one that
+ * is kept with accounts, else one of the next length in hand, if that is near enough and it is not the turn of
+ * mid_allocate_near to refuse it, else one that was passed on. Result: its block; 0 where there is none. */
 static uintptr_t short_take_more(struct heap *heap, size_t size)
 {
     size_t units = run_units(size), length = run_length(units), next = run_length(length + 1);
     uint8_t *lent = &heap->short_lent[length];
     bool near = next <= RUN_SHORT && run_is_near(next, units) && *lent < NEAR_MANY - 1;
-    uintptr_t block = 0;
-    shorts_expect_none(heap, length);
-    if (PEEK(heap->kept.runs[length - 1]) != NULL) block = shorts_unkeep(heap, length);
-    else if (near && (block = short_pop(heap, next)) != 0) *lent += 1;
+    hand_enter(heap);
+    uintptr_t block = short_pop(heap, length);
+    if (block == 0 && PEEK(heap->kept.runs[length - 1]) != NULL) block = shorts_unkeep(heap, length);
+    else if (block == 0 && near && (block = short_pop(heap, next)) != 0) *lent += 1;
+    hand_leave(heap);
     return block != 0 ? block : shorts_receive(heap, length);
 }
 
@@ -137,9 +137,8 @@ static bool short_is_free(struct heap *heap, const struct span *span)
 {
     unsigned row = span->kind == SPAN_RUN ? run_row(span) : 0;
     if (row == 0) return false;
-    uintptr_t *slots = shorts_slots(heap, row - CLASSES), block = run_block(span);
-    size_t at = (block_slot(block) - (uintptr_t)slots) / sizeof *slots;
-    if (at < shorts_count(heap, row - CLASSES) && slots[at] == block) return true;
+    uintptr_t block = run_block(span);
+    if (slots_hold(shorts_slots(heap, row - CLASSES), heap->bins.shorts[row - CLASSES].top, block)) return true;
     bool leads = (intptr_t)block_words(block)[0] >= (intptr_t)CHAIN_LEAST && short_leads_on(row, block);
     return leads && depot_holds(shorts_depot(row - CLASSES), row, block);
 }
@@ -160,8 +159,13 @@ static bool short_put(struct heap *heap, struct span *run)
     uintptr_t block = run_block(run);
     if (row == 0) return false;
     if (UNLIKELY(short_is_free(heap, run))) fatal("block freed twice", block);
-    if (!shorts_keep(heap, row - CLASSES) && !shorts_pass(heap, row - CLASSES)) return false;
-    return bin_push(&heap->bins.shorts[row - CLASSES], block);
+    hand_enter(heap);
+    uint32_t left = shorts_keep(heap, row - CLASSES);
+    if (left == 0) left = shorts_pass(heap, row - CLASSES);
+    bool put = left != 0 && bin_push(&heap->bins.shorts[row - CLASSES], block);
+    hand_leave(heap);
+    runs_count(heap, left);
+    return put;
 }
 
 /* The same, where no room can be made. The run takes the place of the one freed before it, which is the result: where
@@ -170,12 +174,16 @@ static bool short_put(struct heap *heap, struct span *run)
 static struct span *short_trade(struct heap *heap, struct span *run)
 {
     unsigned row = run_row(run);
-    uintptr_t last = row != 0 ? short_pop(heap, row - CLASSES) : 0;
-    if (last == 0) return run;
+    if (row == 0) return run;
+    hand_enter(heap);
+    uintptr_t last = short_pop(heap, row - CLASSES);
     struct bin *bin = &heap->bins.shorts[row - CLASSES];
-    slot_fill(bin->top, run_block(run)); /* whatever the limit is by now */
-    POKE(bin->top, bin->top + 1);
-    return span_of(last);
+    if (last != 0) {
+        slot_fill(bin->top, run_block(run)); /* whatever the limit is by now */
+        POKE(bin->top, bin->top + 1);
+    }
+    hand_leave(heap);
+    return last != 0 ? span_of(last) : run;
 }
 
 /* Keeps a freed run, or one that makes room for it. False where neither can be: then the caller has to give `run`

@@ -421,13 +421,13 @@ struct kept {
     struct heap *due; /* the next one that is collected from */
 };
 
-/* A thread's magazines, which others may take from while it rests (rest.c). */
+/* What a thread has in hand, from which others may take while it rests (hand.c, rest.c). */
 struct hand {
-    bool busy;        /* the thread is at them, beyond the hits */
-    bool asked;       /* a collector asks for them */
-    bool holed;       /* some have holes */
+    bool busy;        /* the thread is at it, beyond the hits */
+    bool asked;       /* a collector asks for it */
+    bool holed;       /* some bins have holes */
     struct lock lock; /* held while somebody collects; the rest is the collector's: */
-    uint64_t look;    /* what they looked like at the last round, ... */
+    uint64_t look;    /* what it looked like at the last round, ... */
     bool rested;      /* ... and had looked like at the one before */
 };
 
@@ -455,7 +455,7 @@ struct heap {
     uint32_t given_pops[CLASSES];       /* pops of its part of the depot when it began to give, plus its own since */
     struct apart apart[CLASSES];
     struct hand hand;
-    uint16_t holes[CLASSES];       /* lowest slots of the loaded magazine, whose blocks were collected */
+    uint16_t holes[ROWS];          /* lowest slots of each row of bins, whose blocks were collected */
     struct span *current[CLASSES]; /* the slab being carved */
     struct kept kept;              /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */

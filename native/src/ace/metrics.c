@@ -66,7 +66,7 @@ static struct class_counts class_read(unsigned class, uint64_t now)
         else if (weight <= votes) votes -= weight;
         else c.capacity = capacity, votes = weight - votes;
         if (!owned) continue;
-        int64_t loaded = loaded_blocks(heap, class);
+        int64_t loaded = hand_blocks(heap, class);
         out -= loaded;
         held += loaded + spare_blocks(heap, class);
         c.state = (c.state * 31 + (uintptr_t)loaded) * 31 + PEEK(PEEK(heap->bins.small[class].top)[-1]);

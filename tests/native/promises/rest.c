@@ -51,17 +51,18 @@ PROMISE(a_peak_of_about_32_kib_goes_back_from_threads_that_stay) { give_back_bes
 PROMISE(a_peak_of_about_300_kib_goes_back_from_threads_that_stay) { give_back_beside_threads(300 * KIB); }
 
 enum { RESTING = 3, KINDS = 30, EACH = 16 };
+static size_t kinds, step; /* bytes from one kind to the next */
 
-static void *fill_magazines_and_rest(void *own) {
+static void *fill_hand_and_rest(void *own) {
     char *(*of)[EACH] = own;
     for (int turn = 0; turn < 2; turn++) { /* the second one with what is left */
-        for (size_t kind = 0; kind < KINDS; kind++)
+        for (size_t kind = 0; kind < kinds; kind++)
             for (size_t i = 0; i < EACH; i++)
-                memset(of[kind][i] = malloc((kind + 1) * KIB), (int)(kind + i), (kind + 1) * KIB);
+                memset(of[kind][i] = malloc((kind + 1) * step), (int)(kind + i), (kind + 1) * step);
         for (int wait = 0; turn == 0 && wait < 2; wait++) pthread_barrier_wait(&stage);
-        for (size_t kind = 0; kind < KINDS; kind++)
+        for (size_t kind = 0; kind < kinds; kind++)
             for (size_t i = 0; i < EACH; i++) {
-                HOLDS(of[kind][i][0] == (char)(kind + i) && of[kind][i][(kind + 1) * KIB - 1] == (char)(kind + i));
+                HOLDS(of[kind][i][0] == (char)(kind + i) && of[kind][i][(kind + 1) * step - 1] == (char)(kind + i));
                 free(of[kind][i]);
             }
         for (int wait = 0; turn == 0 && wait < 2; wait++) pthread_barrier_wait(&stage);
@@ -69,23 +70,33 @@ static void *fill_magazines_and_rest(void *own) {
     return NULL;
 }
 
-/* Of a small peak, all may lie in the threads' magazines. It goes with what else goes back: here, what the first thread
+/* Of a small peak, all may lie in the threads' hands. It goes with what else goes back: here, what the first thread
  * frees after the others. */
-PROMISE(what_threads_have_in_their_magazines_goes_back_while_they_rest) {
+static void expect_hands_to_empty(void) {
     static char *own[RESTING][KINDS][EACH];
     pthread_t threads[RESTING];
     pthread_barrier_init(&stage, NULL, RESTING + 1);
     long before = resident_bytes();
-    for (int i = 0; i < RESTING; i++) pthread_create(&threads[i], NULL, fill_magazines_and_rest, own[i]);
+    for (int i = 0; i < RESTING; i++) pthread_create(&threads[i], NULL, fill_hand_and_rest, own[i]);
     pthread_barrier_wait(&stage);
     long peak = resident_bytes();
-    HOLDS(peak - before > RESTING * EACH * KINDS * KINDS / 2 * KIB);
+    HOLDS(peak - before > (long)(RESTING * EACH * kinds * kinds / 2 * step));
     char *other = memset(malloc(20 * MIB), 1, 20 * MIB);
     for (int i = 0; i < 2; i++) pthread_barrier_wait(&stage);
     free(other);
     expect_at_most(before + (peak - before) / 4); /* one block of each kind stays with each thread */
     pthread_barrier_wait(&stage);
     for (int i = 0; i < RESTING; i++) pthread_join(threads[i], NULL);
+}
+
+PROMISE(what_threads_have_in_their_magazines_goes_back_while_they_rest) {
+    kinds = KINDS, step = KIB;
+    expect_hands_to_empty();
+}
+
+PROMISE(what_threads_have_in_hand_of_about_100_kib_goes_back_while_they_rest) {
+    kinds = 1, step = 100 * KIB;
+    expect_hands_to_empty();
 }
 
 static pthread_barrier_t all_have_it, all_may_rest;
