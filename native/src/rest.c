@@ -117,7 +117,7 @@ static size_t hand_collect(struct heap *heap, uint64_t now)
     return bytes;
 }
 
-/* Did the thread come to rest? True once for each rest. */
+/* Did the thread come to rest since it was last looked at? True once for each rest. */
 static bool hand_rests(struct heap *heap)
 {
     uint64_t look = hand_look(heap);
@@ -127,14 +127,18 @@ static bool hand_rests(struct heap *heap)
     return anew;
 }
 
-/* Sends home what threads have in hand that rested since the last round, or (`all`) any. Under round_lock.
- * Result: bytes. */
+static struct heap *hand_next; /* the heap at which the next round begins; NULL: the first. Under round_lock */
+
+/* Sends home what threads have in hand that rested since they were looked at, HANDS_LOOKED of them in a round, or of
+ * `all`. Under round_lock. Result: bytes. */
 static size_t hands_collect(uint64_t now, bool all)
 {
     size_t bytes = 0;
     if (!runs_can_be_collected() || !FENCE_COUNTS) return 0;
-    for (struct heap *heap = atomic_load(&heaps); heap != NULL; heap = heap->next)
+    struct heap *heap = all || hand_next == NULL ? atomic_load(&heaps) : hand_next;
+    for (unsigned looks = 0; heap != NULL && (all || looks < HANDS_LOOKED); heap = heap->next, looks++)
         if (atomic_load(&heap->state) == HEAP_LIVE && PEEK(heap->front) != NULL && (hand_rests(heap) || all))
             bytes += hand_collect(heap, now);
+    if (!all) hand_next = heap;
     return bytes;
 }
