@@ -108,8 +108,9 @@ static size_t hand_collect(struct heap *heap, uint64_t now)
         bool passed = os_fence_all();
         ends_check(heap, passed, false);
         ends_check(heap, passed && os_fence_all(), true);
-        for (unsigned row = 1; row < CLASSES; row++) bytes += hand_take_spare(heap, row, now);
+        for (unsigned class = 1; class < CLASSES; class ++) bytes += hand_take_spare(heap, class, now);
         for (unsigned row = 1; row < ROWS; row++) bytes += hand_take(heap, row, now);
+        for (unsigned class = 1; class < CLASSES; class ++) heap_abandon(heap, class, now);
     }
     __atomic_store_n(&heap->hand.asked, false, __ATOMIC_RELEASE);
     lock_drop(&heap->hand.lock);

@@ -2,12 +2,10 @@
  * with a caller or in a magazine. A slab is looked into when none of its blocks has come or gone for some rounds. What
  * those who take and give blocks do with a bare part, one without pages, is told in slab.c. */
 
-/* The parts in which all blocks are free, if they are at least half of the parts; else none. Only parts that are carved
- * to their end count: slab_dress takes each carved block that begins in a bare part for a free one. */
+/* The parts in which all blocks are free, or not carved yet, if they are at least half of the parts; else none. */
 static uint32_t slab_idle_parts(const struct span *slab, const uint64_t *free)
 {
-    bool whole = slab->carved == classes[slab->class].slab_blocks;
-    unsigned parts = slab_part(slab, whole ? slab->address + span_bytes(slab) : slab_block(slab, slab->carved));
+    unsigned parts = slab_part(slab, slab->address + span_bytes(slab));
     uint32_t busy = 0;
     for (size_t i = 0; i < slab->carved; i++)
         if (!bit_of(free, i) && !slab_is_bare(slab, slab_block(slab, i))) busy |= slab_parts(slab, slab_block(slab, i));
@@ -90,9 +88,9 @@ static size_t slab_strip(struct class_slabs *slabs, struct span *slab)
     return bytes;
 }
 
-/* The same for slabs of a list, if at least half of their blocks are free: those of which no block came or went for
- * SLAB_QUIET rounds, or `all`. Slabs that were looked at before stand last and end the walk. `most`: slabs that may be
- * stripped; it falls by those that were. Result: bytes. */
+/* The same for slabs of a list, if at least half of their blocks are free or not carved: those of which no block came
+ * or went for SLAB_QUIET rounds, or `all`. Slabs that were looked at before stand last and end the walk. `most`: slabs
+ * that may be stripped; it falls by those that were. Result: bytes. */
 static size_t slabs_strip_list(struct class_slabs *slabs, bool all, size_t *most)
 {
     size_t bytes = 0;
@@ -101,7 +99,9 @@ static size_t slabs_strip_list(struct class_slabs *slabs, bool all, size_t *most
     slabs->cursor = slabs->partial;
     for (struct span *slab; (slab = slabs->cursor) != NULL && slab->quiet < SLAB_STRIPPED && refusals_left > 0;) {
         slabs->cursor = slab->next;
-        bool ripe = all || slab->quiet == SLAB_QUIET, half = 2 * slab->returned >= slab->carved;
+        bool ripe = all || slab->quiet == SLAB_QUIET;
+        uint32_t blocks = classes[slab->class].slab_blocks;
+        bool half = 2 * (slab->returned + blocks - slab->carved) >= blocks;
         if (ripe && half && *most > 0) {
             bytes += slab_strip(slabs, slab);
             *most -= 1;

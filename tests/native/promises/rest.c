@@ -99,6 +99,34 @@ PROMISE(what_threads_have_in_hand_of_about_100_kib_goes_back_while_they_rest) {
     expect_hands_to_empty();
 }
 
+enum { SMALL = 25000 };
+
+static void *fill_small_and_rest(void *own) {
+    char **of = own;
+    for (size_t i = 0; i < SMALL; i++) memset(of[i] = malloc(16 + i * 7919 % 497), 1, 16);
+    for (int wait = 0; wait < 2; wait++) pthread_barrier_wait(&stage);
+    for (size_t i = 0; i < SMALL; i++) free(of[i]);
+    for (int wait = 0; wait < 2; wait++) pthread_barrier_wait(&stage);
+    return NULL;
+}
+
+/* Each thread is at a slab of each class, most of it not handed out yet. Of each of those a page stays at most. */
+PROMISE(the_slabs_that_threads_have_begun_go_back_while_they_rest) {
+    enum { THREADS = 8 };
+    static char *own[THREADS][SMALL];
+    memset(own, 1, sizeof own); /* so that it counts before */
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&stage, NULL, THREADS + 1);
+    long before = resident_bytes();
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, fill_small_and_rest, own[i]);
+    pthread_barrier_wait(&stage);
+    long peak = resident_bytes();
+    for (int i = 0; i < 2; i++) pthread_barrier_wait(&stage);
+    expect_at_most(before + (peak - before) / 8);
+    pthread_barrier_wait(&stage);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+}
+
 static pthread_barrier_t all_have_it, all_may_rest;
 
 /* A little of every length and class: what a thread keeps in hand. `rest`: then it says that it is idle, else it ends. */
@@ -108,7 +136,7 @@ static void *use_every_length(void *rest) {
     for (size_t i = 0; i < COUNT; i++) memset(mine[i] = malloc((1 + i / 4) * 60 * KIB), 1, (1 + i / 4) * 60 * KIB);
     for (size_t i = 0; i < COUNT; i++) free(mine[i]);
     for (size_t size = 100; size <= 32 * KIB; size += size / 8) free(memset(malloc(size), 1, size));
-    pthread_barrier_wait(&all_have_it);
+    for (int wait = 0; wait < 2; wait++) pthread_barrier_wait(&all_have_it);
     void (*idle)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "hak_thread_idle");
     if (rest && idle) idle();
     if (rest) pthread_barrier_wait(&all_may_rest);
@@ -126,10 +154,11 @@ static void threads_give_back(bool rest) {
     long before = resident_bytes();
     for (int i = 0; i < THREADS; i++)
         HOLDS(pthread_create(&threads[i], &small, use_every_length, rest ? &rest : NULL) == 0);
-    sleep(2); /* the helper has done what there is to do */
-    long kept = resident_bytes() - before;
     pthread_barrier_wait(&all_have_it);
-    expect_at_most(before + kept / 10);
+    long kept = resident_bytes() - before;
+    sleep(2); /* the helper has done what there is to do */
+    pthread_barrier_wait(&all_have_it);
+    expect_at_most(before + kept / 15);
 }
 
 PROMISE(what_threads_had_in_hand_goes_back_when_they_end) { threads_give_back(false); }
