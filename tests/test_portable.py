@@ -160,3 +160,23 @@ def test_what_the_header_inlines_works_in_every_compiler(tmp_path, compiler, lev
     linked = [f"-I{SOURCES / 'include'}", source, "-xnone", made.library, f"-Wl,-rpath,{made.folder}"]
     compile_or_skip([*compiler.split(), level, *WARNINGS, *linked, "-o", program])
     assert subprocess.run([program], timeout=20).returncode == 0
+
+
+NEIGHBOURS = r"""
+#include "hakmem.h"
+void take(void **blocks)
+{
+    void *first = hak_malloc_inline(16), *second = hak_malloc_inline(16);
+    blocks[0] = first;
+    blocks[1] = second;
+}
+"""
+
+
+# What compilers do in a build that is guided by a profile. The second slot would be found from the first top.
+def test_no_inlined_call_reads_a_slot_before_the_last_one_has_stored_the_top(tmp_path):
+    source, made = tmp_path / "source.c", tmp_path / "made.s"
+    source.write_text(NEIGHBOURS)
+    include, eager = f"-I{SOURCES / 'include'}", ("-O2", "-ftracer", "-fsched2-use-superblocks")
+    compile_or_skip(["gcc", include, *eager, *WARNINGS, "-S", source, "-o", made])
+    assert not re.search(r"[\t ]-16\(%r|, #?-16\]", made.read_text())

@@ -437,7 +437,8 @@ int hak_event_write(const char *path); /* appends what is new as CSV; number of 
 
 /* For programs that link hakmem: malloc and free whose hit needs no call into the library and makes the same checks;
  * everything else still makes the call. Not part of the stable interface: compile against the header that the library
- * came with. */
+ * came with. Tops and slots are atomics without order, which compilers leave where they stand: who collects from a
+ * thread at rest goes by the top, so none may be stored after the slots of the next call were read. */
 
 #ifndef HAK_SLAB_SHIFT
 #define HAK_SLAB_SHIFT 16 /* of the library linked: 14 for the variant slab16 */
@@ -477,10 +478,10 @@ static inline void *hak_malloc_inline(size_t size)
 {
     if (__builtin_expect(size > HAK_INLINE_MAX, 0)) return hak_malloc(size);
     struct hak_bin_t *bin = (struct hak_bin_t *)((char *)hak_front.bins + ((size + 15) & ~(size_t)15));
-    uintptr_t *top = bin->top, *block = (uintptr_t *)top[-1];
+    uintptr_t *top = __atomic_load_n(&bin->top, __ATOMIC_RELAXED), *block = (uintptr_t *)top[-1];
     if (__builtin_expect(*block != (uintptr_t)top, 0)) return hak_malloc(size); /* the check that malloc makes */
     __asm__("" : "+r"(top)); /* or the block's equal word is taken for it, and the next call waits for that load */
-    bin->top = top - 1;
+    __atomic_store_n(&bin->top, top - 1, __ATOMIC_RELAXED);
     return block;
 }
 
@@ -488,11 +489,11 @@ static inline void *hak_malloc_inline(size_t size)
 static inline int hak_bin_put(struct hak_bin_t *bin, void *block, const struct hak_layout_t *layout, uint32_t bound)
 {
     uint32_t product = ((uint32_t)(uintptr_t)block & layout->within) * layout->start;
-    uintptr_t *top = bin->top;
+    uintptr_t *top = __atomic_load_n(&bin->top, __ATOMIC_RELAXED);
     if (__builtin_expect(product >= bound, 0) || __builtin_expect(top >= bin->limit, 0)) return 0;
-    *top = (uintptr_t)block;
+    __atomic_store_n(top, (uintptr_t)block, __ATOMIC_RELAXED);
     *(uintptr_t *)block = (uintptr_t)(top + 1);
-    bin->top = top + 1;
+    __atomic_store_n(&bin->top, top + 1, __ATOMIC_RELAXED);
     return 1;
 }
 
