@@ -139,13 +139,16 @@ def _rows(path):
                 for row in reader
                 if any(map(str.strip, row))
             ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError:
+        raise DataError("is no UTF-8 text: save it as UTF-8, with commas between the fields") from None
+    except (OSError, csv.Error) as error:
         raise DataError(f"cannot be read as CSV: {getattr(error, 'strerror', None) or error}") from None
     if len(lines) < 2:
         raise DataError("holds no data; needs a line of column names, then one of numbers each")
     header = lines[0][1]
-    if len(header) == 1 and ";" in header[0]:
-        raise DataError("separates by semicolons: write commas instead, and points in numbers")
+    for mark, name in ((";", "semicolons"), ("\t", "tabs")):
+        if len(header) == 1 and mark in header[0]:
+            raise DataError(f"separates by {name}: write commas instead, and points in numbers")
     twice = [name for name in header if name and header.count(name) > 1]
     if twice:
         raise DataError(f"the column {twice[0]} occurs twice; give each a name of its own")

@@ -127,6 +127,7 @@ GOOD = [(5, 4), (5, 4.1), (5, 4.2), (5, 4), (5, 4), (5, 4), (5, 4)]
         ("a,b,a\n1,2,3\n", "the column a occurs twice"),
         ("a;b\n1,5;2\n1;2\n", "write commas"),
         ("a;b\n1;2\n1;2\n", "write commas"),
+        ("a\tb\n1\t2\n", "separates by tabs: write commas"),
         (wide_text(GOOD).replace("4.1", "4_1"), "line 3: b is '4_1'"),
         (wide_text(GOOD).replace("4.1", "fast"), "line 3: b is 'fast'"),
         (wide_text(GOOD).replace("4.1", ""), "line 3: b is ''"),
@@ -147,6 +148,14 @@ def test_bad_files_get_one_clear_line(ask, text, complaint):
     status, out, err = ask(text)
     assert status == 2 and out == ""
     assert complaint in err and err.count("\n") == 1 and "mine.csv" in err
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_another_encoding_is_told_with_its_cure(tmp_path, capsys, encoding):
+    path = tmp_path / "mine.csv"
+    path.write_text(long_text(GOOD).replace("new", "größer"), encoding=encoding)
+    assert cli.main(["compare", str(path)]) == 2
+    assert "mine.csv: is no UTF-8 text: save it as UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("scale", [1e300, 1e-305])
