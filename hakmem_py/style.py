@@ -78,6 +78,7 @@ TICKS = {  # ratios to mark, by the largest over the smallest ratio, up to which
 }
 
 NEAR = 3  # largest over smallest, up to which plotly's own ticks of a logarithmic axis are readable
+TEN = 10  # up to which 1, 2 and 5 would leave a single tick, as of 11 to 40
 WIDE = 1000  # from which on only powers of 10 are marked
 LINE = 80  # characters of a legend that fit on a line of a page; a symbol counts as 7
 BESIDE = 9  # px between an axis and its labels, so that a marker on the one does not hide the other
@@ -192,14 +193,16 @@ def ratio_axis(values):
 
 
 def log_axis(*columns):
-    """Settings of a logarithmic axis for the given columns of numbers: ticks at 1, 2, 5, or powers of 10."""
+    """Settings of a logarithmic axis for the given columns of numbers: ticks at 1, 2, 5, at more where the
+    numbers are near each other, at powers of 10 where they are far apart."""
     known = np.concatenate([np.asarray(column, float) for column in columns])
     known = known[np.isfinite(known) & (known > 0)]
     span = known.max() / known.min() if known.size else 1.0
     if span < NEAR:
         return {"type": "log"}
     powers = range(int(np.floor(np.log10(known.min()))), int(np.ceil(np.log10(known.max()))) + 1)
-    ticks = [step * 10.0**power for power in powers for step in ((1, 2, 5) if span < WIDE else (1,))]
+    steps = (1, 1.5, 2, 3, 5, 7) if span < TEN else (1, 2, 5) if span < WIDE else (1,)
+    ticks = [step * 10.0**power for power in powers for step in steps]
     return {"type": "log", "tickvals": ticks, "ticktext": [_short(tick) for tick in ticks]}
 
 

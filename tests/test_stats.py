@@ -783,3 +783,9 @@ def test_times_that_take_turns_are_compared_with_their_neighbours():
 )
 def test_a_name_that_ends_in_a_number_is_set_apart_from_its_value(names, said):
     assert style.listed(pd.Series([1.0, 2.0], names), "{:.1f}") == said
+
+
+@pytest.mark.parametrize("low, high", [(11.5, 35), (2.1, 9), (1, 4), (11, 90), (3, 2900), (5, 9e6)])
+def test_a_logarithmic_axis_shows_two_ticks_or_more(low, high):
+    ticks = style.log_axis([low, high])["tickvals"]
+    assert sum(low <= tick <= high for tick in ticks) >= 2
