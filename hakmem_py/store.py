@@ -232,15 +232,24 @@ def _bytes(path):
 
 def _joined_names(path):
     try:
-        return json.loads((pq.read_schema(path).metadata or {}).get(JOINED, b"[]"))
-    except (pa.ArrowException, OSError):
+        return _told(pq.read_schema(path))
+    except (pa.ArrowException, OSError, ValueError):
         return []  # damaged; reading it will say so
+
+
+def _told(schema):
+    """The names in a joined file's metadata. Raises ValueError if they are damaged: no sum covers them."""
+    names = json.loads((schema.metadata or {}).get(JOINED, b"[]"))
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ValueError("the names of the files that it holds are no list of names")
+    return names
 
 
 def _read(path, wanted):
     """The file's table in this schema. A damaged file is moved aside: FileNotFoundError, now and later."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            _told(file.schema_arrow)
             there = set(file.schema_arrow.names)
             large = file.metadata.num_rows > 10_000  # threads cost a small file more than they save
             table = file.read([name for name in wanted.names if name in there], use_threads=large)
@@ -249,7 +258,7 @@ def _read(path, wanted):
         return pa.Table.from_arrays([_column(table, field) for field in wanted], schema=wanted)
     except (FileNotFoundError, PermissionError, MemoryError):  # for which the file is not to blame
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         _move_aside(path, str(error).splitlines()[0])
         raise FileNotFoundError(path) from None
 

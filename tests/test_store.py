@@ -239,6 +239,19 @@ def test_a_damaged_file_is_moved_aside_and_named(tmp_path, capfd, damage):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("names", [b"", b"\xff", b"null", b"5", b"[[1]]"])
+def test_a_file_whose_names_of_others_are_damaged_is_moved_aside(tmp_path, capfd, names):
+    fill(tmp_path, 2)
+    store.compact(tmp_path)
+    (joined,) = tmp_path.glob("samples-*")
+    pq.write_table(pq.read_table(joined).replace_schema_metadata({store.JOINED: names}), joined)
+    store.append(tmp_path, [row(2)])
+    assert list(store.load(tmp_path)["block"]) == [2]
+    assert f"{joined.name} is damaged" in capfd.readouterr().err
+    store.compact(tmp_path)
+    assert joined.with_name(joined.name + ".damaged").exists()
+
+
 @pytest.mark.parametrize(
     ("why", "becomes", "said"),
     [
