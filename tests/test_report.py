@@ -18,7 +18,7 @@ import nbformat
 import processes
 import pytest
 
-from hakmem_py import ROOT, notebook, pages, parameters, report, slot, store
+from hakmem_py import ROOT, calibration, notebook, pages, parameters, report, slot, store
 from hakmem_py import batch as runs
 from hakmem_py.batch import execute
 from hakmem_py.spec import load_spec
@@ -510,3 +510,9 @@ def test_a_headline_is_seen_from_the_baseline():
     assert report.compared(row | {"low": 0.4, "high": 0.6, "ratio": 0.5})["verdict"] == "SLOWER"
     torn = report.compared(row | {"status": "3 of 30 timeout"})  # those that ended may be the fast ones
     assert torn["verdict"] == "UNDECIDED" and torn["text"].endswith(", not judged: 3 of 30 timeout")
+
+
+def test_too_few_blocks_for_a_calibration_are_found_before_anything_starts():
+    with pytest.raises(report.ReportError, match="blocks = 200 is not allowed"):
+        report.plan(["01_ruler"], [f"blocks={calibration.LEAST_BLOCKS}"])
+    assert report.plan(["01_ruler"], [f"blocks={calibration.LEAST_BLOCKS + 1}"])
