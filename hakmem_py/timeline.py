@@ -71,7 +71,8 @@ def drift(minutes, subject, reference=None, segment=None, confidence=CONFIDENCE)
     if reference is not None:
         y = y - np.log(np.asarray(reference, float))
     points = pd.DataFrame({"x": np.asarray(minutes, float) / 60, "y": 100 * y})
-    parts = [_levelled(part) for _, part in points.groupby(np.zeros(len(y)) if segment is None else segment)]
+    segment = np.zeros(len(y)) if segment is None else np.asarray(segment)  # a Series would go by its index
+    parts = [_levelled(part) for _, part in points.groupby(segment)]
     told = [part for part in parts if len(part) > 1]  # a point alone has no slope
     return trend(*pd.concat(told or [points.iloc[:0]])[["x", "y"]].to_numpy().T, confidence)
 

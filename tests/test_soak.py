@@ -218,6 +218,15 @@ def test_a_drift_is_told_over_all_segments():
     assert two["rss_bytes", "hakmem"] == pytest.approx(one["rss_bytes", "hakmem"], rel=0.05)
 
 
+def test_a_leak_in_a_short_soak_that_was_interrupted_is_seen():
+    """Rows in the order of `windows`: segment by segment, so those of the subject do not lie together."""
+    whole = lives(0.01)
+    cut = whole[whole["minutes"] < 12].assign(segment=lambda t: (t["minutes"] // 6).astype(str))
+    cut = cut.sort_values(["segment", "label", "minutes"], ignore_index=True)
+    cut.attrs = whole.attrs
+    assert soak.grows(cut)
+
+
 def test_what_steady_means_stands_below_the_table(monkeypatch, capsys):
     monkeypatch.setattr(soak, "soak", lambda *_: lives(0.0))
     assert cli.main(["soak", "--minutes", "1"]) == 0
