@@ -139,11 +139,12 @@ def _started(since):
 
 def _high_water(process):
     """The most bytes that were resident; 0 where it has just ended. Its first thread may end before it."""
-    for status in chain([process / "status"], process.glob("task/*/status")):
-        with contextlib.suppress(OSError):
-            found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="utf-8", errors="replace"))
-            if found:
-                return 1024 * int(found[1])
+    with contextlib.suppress(OSError):  # it may end while its threads are listed, too
+        for status in chain([process / "status"], process.glob("task/*/status")):
+            with contextlib.suppress(OSError):
+                found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="utf-8", errors="replace"))
+                if found:
+                    return 1024 * int(found[1])
     return 0
 
 

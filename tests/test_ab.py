@@ -632,6 +632,15 @@ def test_a_program_holds_the_bench_slot_should_who_measures_it_be_killed():
     assert row["status"] == "ok"
 
 
+def test_a_program_that_ends_while_its_threads_are_listed_has_no_high_water(monkeypatch, tmp_path):
+    def gone(*_):
+        raise FileNotFoundError(2, "No such file or directory")
+        yield
+
+    monkeypatch.setattr(Path, "glob", gone)
+    assert preloaded._high_water(tmp_path) == 0
+
+
 def test_stopping_as_the_watch_of_memory_begins_ends_the_watch(monkeypatch):
     start = threading.Thread.start
 
