@@ -123,7 +123,7 @@ static void shorts_limit(struct heap *heap, size_t bytes)
 {
     for (unsigned length = 1; length <= RUN_SHORT; length++) {
         size_t runs = bytes / (length * UNIT_BYTES);
-        heap->bins.shorts[length].limit = shorts_slots(heap, length) + size_min(runs, shorts_most(length));
+        POKE(heap->bins.shorts[length].limit, shorts_slots(heap, length) + size_min(runs, shorts_most(length)));
     }
     heap->short_bytes = bytes;
 }
