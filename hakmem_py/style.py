@@ -78,7 +78,7 @@ TICKS = {  # ratios to mark, by the largest over the smallest ratio, up to which
 }
 
 NEAR = 3  # largest over smallest, up to which plotly's own ticks of a logarithmic axis are readable
-TEN = 10  # up to which 1, 2 and 5 would leave a single tick, as of 11 to 40
+CLOSE = 10  # up to which 1, 2 and 5 would leave a single tick, as of 11 to 40
 WIDE = 1000  # from which on only powers of 10 are marked
 LINE = 80  # characters of a legend that fit on a line of a page; a symbol counts as 7
 BESIDE = 9  # px between an axis and its labels, so that a marker on the one does not hide the other
@@ -201,7 +201,7 @@ def log_axis(*columns):
     if span < NEAR:
         return {"type": "log"}
     powers = range(int(np.floor(np.log10(known.min()))), int(np.ceil(np.log10(known.max()))) + 1)
-    steps = (1, 1.5, 2, 3, 5, 7) if span < TEN else (1, 2, 5) if span < WIDE else (1,)
+    steps = (1, 1.5, 2, 3, 5, 7) if span < CLOSE else (1, 2, 5) if span < WIDE else (1,)
     ticks = [step * 10.0**power for power in powers for step in steps]
     return {"type": "log", "tickvals": ticks, "ticktext": [_short(tick) for tick in ticks]}
 

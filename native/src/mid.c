@@ -117,8 +117,8 @@ static size_t shorts_bytes(void)
     return size_min(RUN_SHORT_BYTES, (size_t)knob(KNOB_run_cache_bytes) / 4 * 3) / threads_share();
 }
 
-/* None of a length that is longer: the run that was freed last cannot be collected from the hand (rest.c), but from the
- * lists. */
+/* As many as fit into the bytes; none where one is longer, for the last one freed can be collected from the lists, but
+ * not from the hand (rest.c). */
 static void shorts_limit(struct heap *heap, size_t bytes)
 {
     for (unsigned length = 1; length <= RUN_SHORT; length++) {

@@ -1,4 +1,5 @@
-/* rest.c: what threads have in hand goes home while they rest: the blocks in their magazines, and short runs.
+/* rest.c: what threads have in hand goes home while they rest: the blocks in their magazines, short runs, and the slabs
+ * that they carve.
  *
  * The hits of malloc and free are a few loads and stores at the upper end of a bin, and nothing tells whether a thread
  * is in the middle of one, where it may have been stopped for long. But all that it can do there is take the uppermost
@@ -108,9 +109,11 @@ static size_t hand_collect(struct heap *heap, uint64_t now)
         bool passed = os_fence_all();
         ends_check(heap, passed, false);
         ends_check(heap, passed && os_fence_all(), true);
-        for (unsigned class = 1; class < CLASSES; class ++) bytes += hand_take_spare(heap, class, now);
         for (unsigned row = 1; row < ROWS; row++) bytes += hand_take(heap, row, now);
-        for (unsigned class = 1; class < CLASSES; class ++) heap_abandon(heap, class, now);
+        for (unsigned class = 1; class < CLASSES; class ++) {
+            bytes += hand_take_spare(heap, class, now);
+            heap_abandon(heap, class, now);
+        }
     }
     __atomic_store_n(&heap->hand.asked, false, __ATOMIC_RELEASE);
     lock_drop(&heap->hand.lock);

@@ -395,8 +395,8 @@ static uint32_t slab_take(struct span *slab, uint32_t wanted, uintptr_t *slots)
     POKE(slab->returned, slab->returned - n);
     POKE(slabs_of(slab)->returned, slabs_of(slab)->returned - n);
     atomic_fetch_sub_explicit(&returned_bytes, (size_t)n * classes[slab->class].size, memory_order_relaxed);
-    while (UNLIKELY(n < wanted && slab->bare != 0))
-        slab_dress(slab, lowest_bit(slab->bare)); /* no block is there yet */
+    while (UNLIKELY(n < wanted && slab->bare != 0)) /* no block is there, but what is carved now may be */
+        slab_dress(slab, lowest_bit(slab->bare));
     return n + slab_carve(slab, wanted - n, slots + n);
 }
 
