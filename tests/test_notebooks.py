@@ -74,6 +74,9 @@ def test_the_false_alarms_of_rules_that_restart_are_told(executed):
     assert "ucb-restart in 15% [9%, 23%], ucb-recall in 3% [1%, 8%] of the runs" in said
     key = next(cell.source for cell in book.cells if "Calm: the rules that measure" in cell.source)
     assert "hardly" not in key.partition("Restless")[0]
+    contest = next(table for table in tables(book) if "sw-ucb" in table)
+    ranks = [contest.index(f">{name}") for name in ("ucb-recall", "sw-ucb", "doubling")]
+    assert ranks == sorted(ranks) and "*sw-ucb* is second" in key
 
 
 @pytest.mark.parametrize("name", ["04_patterns", "05_scorecard"])
