@@ -251,6 +251,7 @@ def _read(path, wanted):
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             _told(file.schema_arrow)
             there = set(file.schema_arrow.names)
+            _refuse_renamed(there)
             large = file.metadata.num_rows > 10_000  # threads cost a small file more than they save
             table = file.read([name for name in wanted.names if name in there], use_threads=large)
         if table.schema.equals(wanted):
@@ -261,6 +262,16 @@ def _read(path, wanted):
     except (pa.ArrowException, OSError, ValueError) as error:
         _move_aside(path, str(error).splitlines()[0])
         raise FileNotFoundError(path) from None
+
+
+def _refuse_renamed(there):
+    """Raises ValueError where the name of a column is damaged: no sum covers names either.
+
+    Else its values would be taken for nulls, as those of a column that an older version did not have.
+    """
+    unknown = there - set(SCHEMA.names)
+    if unknown and set(SCHEMA.names) - there:
+        raise ValueError(f"no sample has a column {min(unknown)!r}")
 
 
 def _column(table, field):

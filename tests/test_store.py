@@ -224,6 +224,7 @@ def test_a_kill_costs_at_most_the_row_in_flight(tmp_path, join):
         lambda data: b"x" * 500,
         lambda data: pd.DataFrame({"block": ["many"]}).to_parquet(),  # no number, as a block must be
         lambda data: data.replace(b"lifo", b"fifo", 1),  # another case, in a file that can be read
+        lambda data: data.replace(b"run_id", b"run_ie"),  # the name of a column
     ],
 )
 def test_a_damaged_file_is_moved_aside_and_named(tmp_path, capfd, damage):
