@@ -318,12 +318,20 @@ def _mend(path):
 def read_table(path, columns=None):
     """What `save_table` wrote. Raises FileNotFoundError, and StoreError where it is damaged."""
     try:
+        _refuse_other_names(pq.read_schema(path))
         return pd.read_parquet(path, columns=columns, page_checksum_verification=True)
     except (FileNotFoundError, PermissionError):  # for which the file is not to blame
         raise
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:  # pandas reads its JSON
         reason = str(error).splitlines()[0]
         raise StoreError(f"{path} is damaged ({reason}): {_restore(path)}") from None
+
+
+def _refuse_other_names(schema):
+    """Raises ValueError where a column's name is damaged: pandas has noted the names a second time."""
+    noted = {column["field_name"] for column in (schema.pandas_metadata or {}).get("columns", [])}
+    if noted and (other := noted ^ set(schema.names)):
+        raise ValueError(f"the name of a column is not what was written: {', '.join(sorted(other))}")
 
 
 def _restore(path):
