@@ -8,11 +8,12 @@ import subprocess
 import sys
 
 import nbformat
+import pandas as pd
 import pytest
 from nbconvert import HTMLExporter
 
 import hakmem_py as hp
-from hakmem_py import ROOT
+from hakmem_py import ROOT, exercise
 from hakmem_py.notebook import PLOTLY, read, source
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -86,6 +87,21 @@ def test_nothing_to_compare_with_is_told_before_it_is_measured(name, allocators)
     first = next(text for text in cells if "settle(" in text).partition("globals())")[2]
     with pytest.raises(hp.parameters.ParameterError, match="allocators: name one to compare"):
         exec(first, {"hp": hp, "allocators": allocators})
+
+
+@pytest.mark.parametrize(
+    ("prediction", "said"), [("sw-ucb", "Right"), ("ucb-recall", "Right"), ("ucb1", "Not ucb1. Phases this")]
+)
+def test_the_winner_of_short_phases_is_right_by_its_name_alone_and_beside_its_equal(prediction, said):
+    cells = map(source, read(ROOT / "notebooks" / "10_policies.ipynb")["cells"])
+    check = next(text for text in cells if "my_winner_when_restless" in text and "check(" in text)
+    names = ["sw-ucb tau=25 scale=0", "ucb-recall", "ucb1"]
+    learners = pd.DataFrame({"policy": names, "gain": [0.23, 0.225, 0.1]})
+    known = {"learners": learners, "best_of": learners.iloc[0], "phase": 10}
+    told = []
+    known["check"] = lambda *given, **how: told.append(exercise.check(*given, **how))
+    exec(check, known | {"my_winner_when_restless": prediction})
+    assert str(told[0]).startswith(said)
 
 
 def test_a_pool_beside_a_peer_that_is_not_there_is_told_without_it(capsys):
