@@ -118,6 +118,7 @@ def test_libc_serves_where_it_is_asked_to():
     keep(
         "promises/told.c", "it_is_libcs_heap_that_grows_where_libc_was_asked_for", HAKMEM_FORCE_LIBC_ALLOC="1"
     )
+    keep("promises/told.c", "a_trim_reaches_the_heap_that_serves", HAKMEM_FORCE_LIBC_ALLOC="1")
 
 
 def in_force(**setting):

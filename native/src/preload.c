@@ -28,7 +28,11 @@ EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
     return hak_posix_memalign(block, alignment, size);
 }
 EXPORT size_t malloc_usable_size(void *block) { return hak_usable_size(block); }
-EXPORT int malloc_trim(size_t keep) { return (void)keep, hak_purge() != 0; }
+EXPORT int malloc_trim(size_t keep)
+{
+    int (*trim_of_libc)(size_t) = mode == MODE_LIBC && dlsym != NULL ? dlsym(RTLD_NEXT, "malloc_trim") : NULL;
+    return trim_of_libc != NULL ? trim_of_libc(keep) : hak_purge() != 0;
+}
 EXPORT void cfree(void *block) { release(block); }
 EXPORT void free_sized(void *block, size_t size) { (void)size, release(block); }
 EXPORT void free_aligned_sized(void *block, size_t alignment, size_t size)

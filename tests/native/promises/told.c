@@ -52,6 +52,18 @@ PROMISE(it_is_libcs_heap_that_grows_where_libc_was_asked_for) {
     else HOLDS(libc_has == 0 && library_has > BYTES / 2);
 }
 
+PROMISE(a_trim_reaches_the_heap_that_serves) {
+    enum { BLOCKS = 32 * KIB };
+    static char *volatile blocks[BLOCKS];
+    long had = resident_bytes();
+    for (int i = 0; i < BLOCKS; i++) blocks[i] = memset(malloc(KIB), 1, KIB);
+    char *volatile last = malloc(5 * KIB); /* libc gives back of itself what lies at the end */
+    for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
+    malloc_trim(0);
+    HOLDS(resident_bytes() < had + 8 * MIB);
+    free(last);
+}
+
 STEP(it_says_what_is_in_force) {
     int (*read_knob)(int, hak_knob_t *) = (int (*)(int, hak_knob_t *))library("hak_knob_read");
     const char *(*profile)(void) = (const char *(*)(void))library("hak_profile");
