@@ -36,6 +36,7 @@ static COLD void start(void)
         blocks_live = heaps_live;
         fatal_leave = front_leave;
         knob_told = helper_poke;
+        hand_opened = helper_hear;
         heaps_init();
         helper_prepare();
         atomic_store_explicit(&started, true, memory_order_release);

@@ -1,11 +1,14 @@
 /* hand.c: what a thread has in hand: its loaded magazines and a few short runs, in slots that its bins point into. The
  * hits are plain loads and stores; all else that a thread does there lies between hand_enter and hand_leave, so that
- * others can take from the lower slots while it rests (rest.c). They leave holes, which the thread mends when it
- * comes. */
+ * others can take from the lower slots while it rests (rest.c). They leave holes, and shut the bins: the next free is
+ * no hit, and the thread mends what it has in hand. So it is known when a thread no longer rests. */
 
 /* Top and limit of a bin whose class was not used yet: empty and full at once. */
 static const uintptr_t no_slots[1] = {LIST_END};
 #define NO_SLOT ((uintptr_t *)no_slots + 1)
+
+static _Atomic bool hands_open;   /* some thread may free much, of which nobody hears */
+static void (*hand_opened)(void); /* called when a thread begins to; set at start */
 
 /* By class: the sum of `moved` over threads that ended, and blocks that threads without a heap took, less those that
  * they freed; less the holes of magazines, which their threads do not know of yet. */
@@ -52,22 +55,52 @@ static void hand_forget(struct heap *heap, unsigned row, uint32_t holes)
     } else heap->run_held -= size_min(heap->run_held, (size_t)holes * (row - CLASSES) << UNIT_SHIFT);
 }
 
-/* Moves what lies above holes down to where they begin. */
+/* The thread may free so many bytes more by hits. */
+static void hand_grew(struct heap *heap, size_t bytes)
+{
+    if (LIKELY(heap->hand.told) || (heap->hand.unheard += bytes) < HAND_TOLD) return;
+    POKE(heap->hand.told, true);
+    atomic_store(&hands_open, true);
+    hand_opened();
+}
+
+/* Bytes that the thread may free by hits: of each class what its callers have, as far as the bin has room, and all of
+ * their runs. A thread that frees what others allocated does not know how much there is. */
+static size_t hand_unheard(const struct heap *heap)
+{
+    size_t bytes = heap->run_held, idle = heap->kept.bytes + PEEK(heap->kept.taken);
+    for (unsigned length = 1; length <= RUN_SHORT; length++)
+        idle += bin_length(heap, CLASSES + length) * length << UNIT_SHIFT;
+    bytes -= size_min(bytes, idle);
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        int64_t out = heap->moved[class] - bin_length(heap, class);
+        size_t room = heap->capacity[class];
+        bytes += classes[class].size * (out < 0 ? room : size_min((size_t)out, room));
+    }
+    return bytes;
+}
+
+/* Moves what lies above holes down to where they begin, and opens the bins. */
 static COLD void hand_mend(struct heap *heap)
 {
     for (unsigned row = 1; row < ROWS; row++) {
         uint32_t holes = heap->holes[row], blocks = bin_length(heap, row);
         uintptr_t *slots = hand_slots(heap, row);
+        struct bin *bin = hand_bin(heap, row);
+        if (slots != NULL && bin->limit == slots) POKE(bin->limit, slots + heap->limits[row]);
         if (holes == 0) continue;
         for (uint32_t i = 1; i <= blocks; i++) {
             slot_expect_right(&slots[holes + i]);
             slot_fill(&slots[i], slots[holes + i]);
         }
-        POKE(hand_bin(heap, row)->top, slots + 1 + blocks);
+        POKE(bin->top, slots + 1 + blocks);
         POKE(heap->holes[row], 0);
         hand_forget(heap, row, holes);
     }
-    heap->hand.holed = false;
+    POKE(heap->hand.shut, false);
+    POKE(heap->hand.told, false);
+    heap->hand.unheard = 0;
+    hand_grew(heap, hand_unheard(heap));
 }
 
 /* Marks the thread busy at what it has in hand, which is whole from now on. The collector pays for the order
@@ -82,7 +115,7 @@ static ALWAYS_INLINE void hand_enter(struct heap *heap)
         lock_take(&heap->hand.lock);
         lock_drop(&heap->hand.lock);
     }
-    if (UNLIKELY(heap->hand.holed)) hand_mend(heap);
+    if (UNLIKELY(heap->hand.shut)) hand_mend(heap);
 }
 
 static ALWAYS_INLINE void hand_leave(struct heap *heap) { __atomic_store_n(&heap->hand.busy, false, __ATOMIC_RELEASE); }

@@ -167,6 +167,7 @@ static struct heap *heap_begin(void)
         }
         heap->bins = no_bins;
         heap->kept.life = heap->number * RUN_KEPT;
+        POKE(heap->hand.shut, true); /* nothing to look at yet */
         heap_occupy(heap);
         if (fresh) atomic_store(&heaps, heap);
         if (fresh) atomic_store(&parts_used, size_min(heap->number, PARTS));

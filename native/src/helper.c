@@ -27,7 +27,7 @@ static void helper_poke(void)
 
 static bool helper_has_work(void)
 {
-    bool due = PEEK(slabs_due) ||
+    bool due = PEEK(slabs_due) || (atomic_load(&hands_open) && hands_can_be_collected()) ||
                pending_bytes(depots_own(depots_bytes())) >= size_max((size_t)knob(KNOB_purge_batch_bytes) / 8, 1);
     return due && knob(KNOB_idle_return);
 }
@@ -169,6 +169,13 @@ static void helper_consider(void)
         helper_poke();
     if (!knob(KNOB_background) || !helper_is_there()) tidy(os_tick_ns(), false, SLABS_INLINE);
     errno = saved;
+}
+
+/* A thread may free much, of which nobody hears, so it is looked at until it rests. */
+static void helper_hear(void)
+{
+    atomic_thread_fence(memory_order_seq_cst); /* as above */
+    if (atomic_load_explicit(&helper_sleeps, memory_order_relaxed)) helper_poke();
 }
 
 /* A thread has gone, and what it had in hand is free. After the last one the helper ends. */

@@ -303,6 +303,7 @@ static NOINLINE bool magazine_refill(struct heap *heap, unsigned class)
         stat_add(heap, STAT_refills, 1);
         stat_add(heap, STAT_refilled_blocks, loaded->blocks);
         POKE(heap->moved[class], heap->moved[class] + loaded->blocks);
+        hand_grew(heap, (size_t)loaded->blocks * classes[class].size);
     }
     hand_leave(heap);
     return served;
@@ -383,11 +384,15 @@ static void magazine_judge(struct heap *heap, unsigned class)
     }
 }
 
-/* The loaded magazine has no room: it gets more, up to its limit, or it becomes the spare, and the blocks of the spare
- * leave the thread. */
+/* The loaded magazine has no room, unless it was only shut (hand.c): it gets more, up to its limit, or it becomes the
+ * spare, and the blocks of the spare leave the thread. */
 static NOINLINE void magazine_spill(struct heap *heap, unsigned class)
 {
     hand_enter(heap);
+    if (UNLIKELY(heap->bins.small[class].top < heap->bins.small[class].limit)) {
+        hand_leave(heap);
+        return;
+    }
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     loaded->blocks = bin_length(heap, class);
     uint32_t limit = magazine_limit(heap, class);

@@ -463,6 +463,7 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     else if (huge && run->touched < units && large_is_sure(PEEK(large_filled[log2_floor(size)]))) run_huge(run, true);
     run_serve(run, size, units);
     heap->run_held += run_touched_bytes(run);
+    if (run_row(run) != 0) hand_grew(heap, run_touched_bytes(run));
     atomic_fetch_add_explicit(&run_units_out, run->units, memory_order_relaxed);
     mid_allow(heap);
     return run;

@@ -6,7 +6,8 @@
  * block or put one above it. Everything else is a call that a collector can keep it from (hand_enter). So a collector
  * puts the end of the bin into the slot below the uppermost block, and has the kernel pass a fence through every
  * thread. If a block or more still lies above then, and the end is where it was put, what lay below is the collector's:
- * the thread had not come so far down, and does not get past the end. */
+ * the thread had not come so far down, and does not get past the end. Then the bins are shut, and until the thread
+ * opens them there is no need to look at it again. One that can free but little by hits is not looked at for that. */
 
 /* A detector of races knows nothing of that fence. */
 #ifdef __SANITIZE_THREAD__
@@ -85,7 +86,6 @@ static size_t hand_take(struct heap *heap, unsigned row, uint64_t now)
         atomic_fetch_add_explicit(&orphan_stats[STAT_spilled_blocks], holes, memory_order_relaxed);
     }
     POKE(heap->holes[row], (uint16_t)holes);
-    heap->hand.holed = true;
     return bytes;
 }
 
@@ -95,6 +95,20 @@ static size_t hand_take_spare(struct heap *heap, unsigned class, uint64_t now)
     size_t bytes = spare->blocks != 0 ? slabs_return(class, spare->slots + 1, spare->blocks, now) : 0;
     POKE(spare->blocks, 0);
     return bytes;
+}
+
+/* Puts all limits where no block gets past them, but those that the thread just changes. */
+static void hand_shut(struct heap *heap)
+{
+    for (unsigned row = 1; row < ROWS; row++) {
+        struct bin *bin = hand_bin(heap, row);
+        const uintptr_t *slots = hand_slots(heap, row), *limit = PEEK(bin->limit);
+        if (slots == NULL || limit == NO_SLOT) continue;
+        heap->limits[row] = (uint16_t)(limit - slots);
+        __atomic_compare_exchange_n(&bin->limit, &limit, slots, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
+    heap->hand.look = 0;
+    POKE(heap->hand.shut, true);
 }
 
 /* Result: bytes; 0 where the thread is busy. */
@@ -114,6 +128,7 @@ static size_t hand_collect(struct heap *heap, uint64_t now)
             bytes += hand_take_spare(heap, class, now);
             heap_abandon(heap, class, now);
         }
+        hand_shut(heap);
     }
     __atomic_store_n(&heap->hand.asked, false, __ATOMIC_RELEASE);
     lock_drop(&heap->hand.lock);
@@ -121,15 +136,16 @@ static size_t hand_collect(struct heap *heap, uint64_t now)
     return bytes;
 }
 
-/* Did the thread come to rest since it was last looked at? True once for each rest. */
+/* Did the thread rest since it was last looked at? */
 static bool hand_rests(struct heap *heap)
 {
     uint64_t look = hand_look(heap);
-    bool rests = look == heap->hand.look, anew = rests && !heap->hand.rested;
+    bool rests = look == heap->hand.look;
     heap->hand.look = look;
-    heap->hand.rested = rests;
-    return anew;
+    return rests;
 }
+
+static bool hands_can_be_collected(void) { return runs_can_be_collected() && FENCE_COUNTS; }
 
 static struct heap *hand_next; /* the heap at which the next round begins; NULL: the first. Under round_lock */
 
@@ -138,11 +154,16 @@ static struct heap *hand_next; /* the heap at which the next round begins; NULL:
 static size_t hands_collect(uint64_t now, bool all)
 {
     size_t bytes = 0;
-    if (!runs_can_be_collected() || !FENCE_COUNTS) return 0;
+    bool open = false;
+    if (!hands_can_be_collected()) return 0;
     struct heap *heap = all || hand_next == NULL ? atomic_load(&heaps) : hand_next;
-    for (unsigned looks = 0; heap != NULL && (all || looks < HANDS_LOOKED); heap = heap->next, looks++)
-        if (atomic_load(&heap->state) == HEAP_LIVE && PEEK(heap->front) != NULL && (hand_rests(heap) || all))
-            bytes += hand_collect(heap, now);
+    if (!all && hand_next == NULL) atomic_store(&hands_open, false); /* first: who opens a hand says so again */
+    for (unsigned looks = 0; heap != NULL && (all || looks < HANDS_LOOKED); heap = heap->next, looks++) {
+        if (atomic_load(&heap->state) != HEAP_LIVE || PEEK(heap->front) == NULL || PEEK(heap->hand.shut)) continue;
+        if (hand_rests(heap) || all) bytes += hand_collect(heap, now);
+        open |= !PEEK(heap->hand.shut) && PEEK(heap->hand.told);
+    }
     if (!all) hand_next = heap;
+    if (open || (!all && heap != NULL)) atomic_store(&hands_open, true);
     return bytes;
 }

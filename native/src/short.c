@@ -103,6 +103,7 @@ static NOINLINE uintptr_t shorts_receive(struct heap *heap, size_t length)
     POKE(heap->bins.shorts[length].top, slots + chain.blocks);
     hand_leave(heap);
     heap->run_held += chain.blocks * length << UNIT_SHIFT;
+    hand_grew(heap, chain.blocks * length << UNIT_SHIFT);
     return short_pop(heap, length);
 }
 
@@ -152,7 +153,7 @@ static ALWAYS_INLINE bool short_seems_free(const struct heap *heap, unsigned row
            !run_is_live(&arenas[0].spans[(block - arenas[0].base) >> UNIT_SHIFT], block);
 }
 
-/* A short run is freed, for which there is no room in hand: makes room, if it can. */
+/* A short run is freed, for which there is no room in hand, unless that was only shut: makes room, if it can. */
 static bool short_put(struct heap *heap, struct span *run)
 {
     unsigned row = run_row(run);
@@ -160,9 +161,10 @@ static bool short_put(struct heap *heap, struct span *run)
     if (row == 0) return false;
     if (UNLIKELY(short_is_free(heap, run))) fatal("block freed twice", block);
     hand_enter(heap);
-    uint32_t left = shorts_keep(heap, row - CLASSES);
-    if (left == 0) left = shorts_pass(heap, row - CLASSES);
-    bool put = left != 0 && bin_push(&heap->bins.shorts[row - CLASSES], block);
+    uint32_t left = 0;
+    bool put = bin_push(&heap->bins.shorts[row - CLASSES], block);
+    if (!put && (left = shorts_keep(heap, row - CLASSES)) == 0) left = shorts_pass(heap, row - CLASSES);
+    if (left != 0) put = bin_push(&heap->bins.shorts[row - CLASSES], block);
     hand_leave(heap);
     runs_count(heap, left);
     return put;

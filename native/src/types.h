@@ -55,7 +55,8 @@
 #define AGE_MOST 8u                          /* a free span so many times as long as what joins it keeps its age */
 #define RUN_SHORT 8u                         /* units; up to here a thread has a few runs in hand, without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length that it has in hand, at most */
-#define HANDS_LOOKED 512u                    /* threads in a round that are looked at for whether they rest */
+#define HAND_TOLD ((size_t)256 << 10) /* that a thread may free by hits, until it is looked at for whether it rests */
+#define HANDS_LOOKED 512u             /* threads in a round that are looked at for whether they rest */
 #define SHORTS_KEPT_MANY 8u  /* times in a row that short runs left the hand for its lists, until its limits fall */
 #define SHORTS_BURSTS_MAX 5u /* doublings of that */
 #define SHORTS_PASSED 16u    /* magazines of short runs of a length that wait for others */
@@ -426,10 +427,11 @@ struct kept {
 struct hand {
     bool busy;        /* the thread is at it, beyond the hits */
     bool asked;       /* a collector asks for it */
-    bool holed;       /* some bins have holes */
+    bool shut;        /* it was found at rest: bins take no block, and may have holes */
+    bool told;        /* since they take blocks again: the thread may free HAND_TOLD or more by hits, ... */
+    size_t unheard;   /* ... or so much until now */
     struct lock lock; /* held while somebody collects; the rest is the collector's: */
-    uint64_t look;    /* what it looked like at the last round, ... */
-    bool rested;      /* ... and had looked like at the one before */
+    uint64_t look;    /* what it looked like at the last round */
 };
 
 /* A class whose freed blocks a thread keeps apart from those it takes (magazine.c). */
@@ -457,6 +459,7 @@ struct heap {
     struct apart apart[CLASSES];
     struct hand hand;
     uint16_t holes[ROWS];          /* lowest slots of each row of bins, whose blocks were collected */
+    uint16_t limits[ROWS];         /* while it is shut: where the limits of its bins were, by slot */
     struct span *current[CLASSES]; /* the slab being carved */
     struct kept kept;              /* runs */
     uintptr_t short_slots[RUN_SHORT + 1][1 + RUN_SHORT_MOST]; /* by units: what tops and limits point into */
