@@ -389,7 +389,8 @@ static void magazine_judge(struct heap *heap, unsigned class)
 static NOINLINE void magazine_spill(struct heap *heap, unsigned class)
 {
     hand_enter(heap);
-    if (UNLIKELY(heap->bins.small[class].top < heap->bins.small[class].limit)) {
+    const struct bin *bin = &heap->bins.small[class];
+    if (UNLIKELY(bin->top < bin->limit)) {
         hand_leave(heap);
         return;
     }
@@ -426,6 +427,7 @@ static NOINLINE void magazine_spill(struct heap *heap, unsigned class)
         parts = magazine_parts(heap, class);
     }
     bin_load(heap, class, parts ? 0 : limit);
+    hand_grew(heap, (size_t)(bin->limit - bin->top) * classes[class].size);
     if (UNLIKELY(parts)) magazine_look(heap, class, true);
     hand_leave(heap);
 }
