@@ -12,7 +12,7 @@ Source: Hollander, Wolfe & Chicken, Nonparametric Statistical Methods, 3rd ed., 
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import floor, inf, isfinite, log, log1p, log10, nan, sqrt
+from math import floor, inf, isfinite, isnan, log, log1p, log10, nan, sqrt
 
 import numpy as np
 from scipy import stats as sps
@@ -239,8 +239,8 @@ def over_builds(ratios, pairs):
 
 
 def bracketed(value, low, high, form=".2f"):
-    """An estimate and its interval as every text has them, "1.23 [1.20, 1.26]"; form: of each number."""
-    return f"{value:{form}} [{low:{form}}, {high:{form}}]"
+    """ "1.23 [1.20, 1.26]", as every text has an estimate; without an interval (nan) the number alone."""
+    return f"{value:{form}}" + ("" if isnan(low) else f" [{low:{form}}, {high:{form}}]")
 
 
 def said(estimate):

@@ -180,7 +180,8 @@ def load_spec(name):
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         known = ", ".join(sorted(p.stem for p in SPECS.glob("*.toml")))
-        raise SpecError(f"no specification {path.name}; there are {known}") from None
+        missing = name if path.parent != SPECS else path.name
+        raise SpecError(f"no specification {missing}; there are {known}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise SpecError(f"{path.name}: cannot be read: {error}") from None
     experiment = read_spec(tables, path.name, path.parent)

@@ -50,6 +50,12 @@ def test_the_text_is_for_readers(capsys):
     assert "last half" in out
 
 
+def test_one_replication_has_no_interval(capsys):
+    status, out, _ = run(capsys, "--means", SIX, "--replications", "1", "--policy", "ucb1")
+    assert status == 0
+    assert "pseudo-regret" in out and "nan" not in out
+
+
 @pytest.mark.parametrize(
     ("words", "allowed"),
     [

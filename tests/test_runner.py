@@ -267,6 +267,8 @@ def test_a_misspelt_experiment_is_told_before_the_first_one_is_measured(tiny, mo
     told = capsys.readouterr().err
     assert told.startswith("hakmem run: no specification 04_pattern.toml") and told.count("\n") == 1
     assert "04_patterns" in told
+    assert cli.main(["run", "of/mine.toml"]) == 1
+    assert "no specification of/mine.toml; there are" in capsys.readouterr().err
     assert cli.main(["run", tiny(), "04_patterns", "--sizes", "64", "65"]) == 1
     assert "sizes = [64, 65] must be chosen from" in capsys.readouterr().err
 
