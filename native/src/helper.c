@@ -27,7 +27,7 @@ static void helper_poke(void)
 
 static bool helper_has_work(void)
 {
-    bool due = PEEK(slabs_due) || (atomic_load(&hands_open) && hands_can_be_collected()) ||
+    bool due = PEEK(slabs_due) || hands_due() ||
                pending_bytes(depots_own(depots_bytes())) >= size_max((size_t)knob(KNOB_purge_batch_bytes) / 8, 1);
     return due && knob(KNOB_idle_return);
 }

@@ -7,7 +7,8 @@
  * puts the end of the bin into the slot below the uppermost block, and has the kernel pass a fence through every
  * thread. If a block or more still lies above then, and the end is where it was put, what lay below is the collector's:
  * the thread had not come so far down, and does not get past the end. Then the bins are shut, and until the thread
- * opens them there is no need to look at it again. One that can free but little by hits is not looked at for that. */
+ * opens them there is no need to look at it again. The helper does not stay awake for one that can free but little by
+ * hits. */
 
 /* A detector of races knows nothing of that fence. */
 #ifdef __SANITIZE_THREAD__
@@ -145,9 +146,15 @@ static bool hand_rests(struct heap *heap)
     return rests;
 }
 
+static struct heap *hand_next; /* the heap at which the next round begins; NULL: the first. Under round_lock */
+
 static bool hands_can_be_collected(void) { return runs_can_be_collected() && FENCE_COUNTS; }
 
-static struct heap *hand_next; /* the heap at which the next round begins; NULL: the first. Under round_lock */
+/* Are there threads to be looked at? */
+static bool hands_due(void)
+{
+    return (atomic_load(&hands_open) || PEEK(hand_next) != NULL) && hands_can_be_collected();
+}
 
 /* Sends home what threads have in hand that rested since they were looked at, HANDS_LOOKED of them in a round, or of
  * `all`. Under round_lock. Result: bytes. */
@@ -163,7 +170,7 @@ static size_t hands_collect(uint64_t now, bool all)
         if (hand_rests(heap) || all) bytes += hand_collect(heap, now);
         open |= !PEEK(heap->hand.shut) && PEEK(heap->hand.told);
     }
-    if (!all) hand_next = heap;
-    if (open || (!all && heap != NULL)) atomic_store(&hands_open, true);
+    if (!all) POKE(hand_next, heap);
+    if (open) atomic_store(&hands_open, true);
     return bytes;
 }

@@ -78,6 +78,27 @@ PROMISE(an_idle_helper_sleeps_though_all_is_locked) {
     HOLDS(fewest <= 2);
 }
 
+static void *serve_little_and_rest(void *unused) {
+    for (size_t size = 16; size <= 8 * KIB; size *= 2) free(memset(malloc(size), 1, size));
+    pause();
+    return unused;
+}
+
+/* They are more than it looks at in one round. */
+PROMISE(an_idle_helper_sleeps_beside_hundreds_of_threads) {
+    enum { THREADS = 600 };
+    pthread_attr_t small;
+    pthread_t thread;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 * KIB);
+    for (int i = 0; i < THREADS; i++) HOLDS(pthread_create(&thread, &small, serve_little_and_rest, NULL) == 0);
+    wake_helper();
+    sleep(6); /* until it has looked at all of them */
+    unsigned long before = of_other_threads(switches);
+    sleep(2);
+    HOLDS(of_other_threads(switches) - before <= 4);
+}
+
 PROMISE(a_child_has_no_helper_and_needs_none) {
     wake_helper();
     pid_t child = fork();
