@@ -28,6 +28,13 @@ def knob():
         native.set_knob(name, int(native.knobs().at[name, "preset"]))
 
 
+@pytest.fixture
+def nobody_tidies(lib, knob):
+    """No round of tidying begins, and one that had begun is over: it may find any thread at rest."""
+    knob("purge_delay_ms", 60_000)
+    lib.hak_purge()
+
+
 def address(block):
     return int(native.load().ffi.cast("uintptr_t", block))
 
@@ -187,7 +194,7 @@ def test_spans_do_not_overlap(lib):
     assert (slabs["used"] <= slabs["carved"]).all() and (slabs["carved"] <= slabs["blocks"]).all()
 
 
-def test_magazines_hold_what_was_freed(lib):
+def test_magazines_hold_what_was_freed(lib, nobody_tidies):
     blocks = [lib.hak_malloc(240) for _ in range(10)]
     before = native.magazines().query("block_size == 240")[["loaded", "spare"]].to_numpy().sum()
     for block in blocks:
@@ -206,9 +213,8 @@ def burst(lib, size, rest=lambda: None):
     return {address(block) for block in blocks}
 
 
-def test_what_a_thread_leaves_when_it_rests_or_ends_others_take(lib, knob):
+def test_what_a_thread_leaves_when_it_rests_or_ends_others_take(lib, nobody_tidies):
     size = 672  # this test's alone
-    knob("purge_delay_ms", 60_000)  # on a busy machine its blocks would go home meanwhile
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         left = one.submit(burst, lib, size, lib.hak_thread_idle).result()
         assert len(other.submit(burst, lib, size).result() & left) > 0.8 * len(left)
@@ -217,10 +223,9 @@ def test_what_a_thread_leaves_when_it_rests_or_ends_others_take(lib, knob):
         assert fourth.submit(burst, lib, size).result().isdisjoint(left)
 
 
-def test_bursts_of_two_threads_do_not_mix_their_blocks(lib, knob):
+def test_bursts_of_two_threads_do_not_mix_their_blocks(lib, nobody_tidies):
     """Neither takes what the other comes back for: pages would be of two cores for good."""
     size = 656  # this test's alone
-    knob("purge_delay_ms", 60_000)  # a thread may rest so long that its blocks go home
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         mine, yours = (
             [thread.submit(burst, lib, size).result() for _ in range(20)] for thread in (one, other)
@@ -320,10 +325,9 @@ def test_threads_are_counted(lib):
     assert settle(before["heaps"]) == before["heaps"]
 
 
-def test_what_one_thread_frees_for_another_that_one_takes_again(lib, knob):
+def test_what_one_thread_frees_for_another_that_one_takes_again(lib, nobody_tidies):
     """Though the first takes some of that size itself, and might come back for its own."""
     size = 688  # this test's alone
-    knob("purge_delay_ms", 60_000)
 
     def take(blocks):
         return [lib.hak_malloc(size) for _ in range(blocks)]
