@@ -161,16 +161,14 @@ static bool hands_due(void)
 static size_t hands_collect(uint64_t now, bool all)
 {
     size_t bytes = 0;
-    bool open = false;
     if (!hands_can_be_collected()) return 0;
     struct heap *heap = all || hand_next == NULL ? atomic_load(&heaps) : hand_next;
     if (!all && hand_next == NULL) atomic_store(&hands_open, false); /* first: who opens a hand says so again */
     for (unsigned looks = 0; heap != NULL && (all || looks < HANDS_LOOKED); heap = heap->next, looks++) {
         if (atomic_load(&heap->state) != HEAP_LIVE || PEEK(heap->front) == NULL || PEEK(heap->hand.shut)) continue;
         if (hand_rests(heap) || all) bytes += hand_collect(heap, now);
-        open |= !PEEK(heap->hand.shut) && PEEK(heap->hand.told);
+        if (!PEEK(heap->hand.shut) && PEEK(heap->hand.told)) atomic_store(&hands_open, true);
     }
     if (!all) POKE(hand_next, heap);
-    if (open) atomic_store(&hands_open, true);
     return bytes;
 }

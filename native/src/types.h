@@ -55,8 +55,8 @@
 #define AGE_MOST 8u                          /* a free span so many times as long as what joins it keeps its age */
 #define RUN_SHORT 8u                         /* units; up to here a thread has a few runs in hand, without accounts */
 #define RUN_SHORT_BYTES ((size_t)1536 << 10) /* of each short length that it has in hand, at most */
-#define HAND_TOLD ((size_t)256 << 10) /* that a thread may free by hits, until it is looked at for whether it rests */
-#define HANDS_LOOKED 512u             /* threads in a round that are looked at for whether they rest */
+#define HAND_TOLD ((size_t)256 << 10)        /* bytes that a thread may free by hits before the helper looks at it */
+#define HANDS_LOOKED 512u                    /* threads in a round that are looked at for whether they rest */
 #define SHORTS_KEPT_MANY 8u  /* times in a row that short runs left the hand for its lists, until its limits fall */
 #define SHORTS_BURSTS_MAX 5u /* doublings of that */
 #define SHORTS_PASSED 16u    /* magazines of short runs of a length that wait for others */
