@@ -224,27 +224,30 @@ static struct chain magazine_rest(struct heap *heap, unsigned class, struct maga
     return chain;
 }
 
-/* Do most of its blocks lie far from the one before? Every eighth is looked at. */
-static bool magazine_is_scattered(const struct magazine *full)
+/* Do its blocks lie in a row, upwards or downwards? Not if more than an eighth lie elsewhere than next to the one
+ * before them, or next but one. Every eighth is looked at. */
+static bool magazine_is_row(const struct magazine *full, size_t size)
 {
-    uint32_t far = 0, seen = 0;
+    uint32_t apart = 0, seen = 0;
     for (uint32_t i = 2; i <= full->blocks; i += 8, seen++)
-        far += full->slots[i] - full->slots[i - 1] + UNIT_BYTES > 2 * UNIT_BYTES;
-    return far * 2 > seen;
+        apart += full->slots[i] - full->slots[i - 1] + 2 * size > 4 * size;
+    return apart * 8 <= seen;
 }
 
 /* Does a magazine go home, to slabs? A thread that gives much and takes nothing tears down what it had. From the depot,
  * what it builds next would lie for good in the order in which that was freed: walking it, and filling long blocks,
  * would miss all caches. Slabs give blocks in the order of addresses. It does not go home where others take from the
- * depot what the thread gives, nor where its blocks lie close together anyway; and blocks that others had taken go only
- * once much of all classes was given. What tidying takes from the depot later does not end it. */
+ * depot what the thread gives, nor where its blocks lie in a row anyway, as from the depot they still would; and blocks
+ * that others had taken go only once much of all classes was given. Blocks that only lie close together do go: a tree
+ * torn down depth first leaves them a little mixed, and from the depot each next one would mix them more. What tidying
+ * takes from the depot later does not end it. */
 static bool magazine_homes(struct heap *heap, unsigned class, const struct magazine *full)
 {
     bool others = heap->moved[class] < 0, much = !others && (heap->homed || heap->given_bytes >= HOMES_LEAST);
     if (LIKELY(!much && heap->given[class] != GIVEN_ALL) || classes[class].size > HOMES_MAX) return false;
     bool homing = PEEK(class_homing[class]);
     if (!homing && (uint32_t)PEEK(depot_own(heap, class)->pops) != heap->given_pops[class]) return false;
-    if (!magazine_is_scattered(full) || lock_is_taken(&slabs_own(heap, class)->lock)) return false;
+    if (magazine_is_row(full, classes[class].size) || lock_is_taken(&slabs_own(heap, class)->lock)) return false;
     if (!homing) POKE(class_homing[class], true);
     return true;
 }

@@ -54,6 +54,44 @@ PROMISE(after_2_mb_were_freed_twice_in_random_order_new_blocks_lie_in_a_row) {
     }
 }
 
+struct node {
+    struct node **kids;
+    char *text;
+    long count;
+    char other[24];
+};
+static size_t nodes;
+
+static struct node *grow_tree(int depth) {
+    struct node *node = calloc(1, sizeof *node);
+    if (nodes < COUNT) blocks[nodes++] = (char *)node;
+    node->text = malloc(1 + (size_t)random() % 60);
+    for (long i = depth > 0 ? 1 + random() % 10 : 0; i > 0; i--) {
+        node->kids = realloc(node->kids, (size_t)(node->count + 1) * sizeof *node->kids);
+        node->kids[node->count++] = grow_tree(depth - 1);
+    }
+    return node;
+}
+
+static void fell_tree(struct node *node) {
+    for (long i = 0; i < node->count; i++) fell_tree(node->kids[i]);
+    free(node->kids);
+    free(node->text);
+    free(node);
+}
+
+/* As parsed documents are, each a little other than the last one. A row that leads downwards is as good. */
+PROMISE(after_trees_were_freed_depth_first_new_ones_lie_in_a_row) {
+    static struct node *trees[COUNT];
+    for (int round = 0; round < 12; round++) {
+        size_t count = 0, near = 0;
+        for (nodes = 0; nodes < COUNT / 4;) trees[count++] = grow_tree(4);
+        for (size_t i = 1; i < nodes; i++) near += (uintptr_t)blocks[i] - (uintptr_t)blocks[i - 1] + 256 < 512;
+        HOLDS(near * 100 / nodes >= 80);
+        while (count > 0) fell_tree(trees[--count]);
+    }
+}
+
 PROMISE(after_packets_were_freed_in_random_order_new_ones_lie_in_a_row) {
     enum { PACKET = 1500, PACKETS = 16 * MIB / PACKET };
     for (int round = 0; round < 4; round++) {
