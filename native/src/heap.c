@@ -111,7 +111,9 @@ static void heap_flush_blocks(struct heap *heap, bool leaves, uint64_t now)
 {
     for (unsigned class = 1; class < CLASSES; class ++) {
         magazine_flush(heap, class, leaves);
+        hand_enter(heap); /* a collector may be about to take the slab, too */
         heap_abandon(heap, class, now);
+        hand_leave(heap);
     }
     POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
 }

@@ -128,6 +128,38 @@ PROMISE(the_slabs_that_threads_have_begun_go_back_while_they_rest) {
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
 }
 
+static _Atomic bool trimmed;
+
+static void *say_so_again_and_again(void *unused) {
+    void (*idle)(void) = (void (*)(void))library("hak_thread_idle");
+    while (!trimmed) {
+        char *own[64];
+        for (size_t i = 0; i < 64; i++) memset(own[i] = malloc(16 * i + 16), (int)i, 16 * i + 16);
+        for (size_t i = 0; i < 64; i++) {
+            HOLDS(own[i][0] == (char)i && own[i][16 * i + 15] == (char)i);
+            free(own[i]);
+        }
+        idle();
+    }
+    return unused;
+}
+
+/* On one core, a thread is stopped anywhere, and what takes its place is done before it goes on. */
+PROMISE(what_a_thread_gives_back_is_not_taken_from_it_as_well) {
+    enum { TRIMS = 8000 };
+    pthread_t thread;
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET(sched_getcpu(), &core);
+    HOLDS(sched_setaffinity(0, sizeof core, &core) == 0);
+    free(memset(malloc(20 * MIB), 1, 20 * MIB)); /* now there is a helper, and threads can be collected from */
+    usleep(100000);
+    HOLDS(pthread_create(&thread, NULL, say_so_again_and_again, NULL) == 0);
+    for (int i = 0; i < TRIMS; i++) usleep(20 + (unsigned)i % 50), malloc_trim(0);
+    trimmed = true;
+    pthread_join(thread, NULL);
+}
+
 static pthread_barrier_t all_have_it, all_may_rest;
 
 /* A little of every length and class: what a thread keeps in hand. `rest`: then it says that it is idle, else it ends. */
