@@ -88,6 +88,8 @@ def test_published_claims_are_counted_by_kind():
     found = predictions.published(verdicts)
     assert found["found"].tolist() == ["1 of 1 replicated", "0 of 1 replicated", "1 of 1 replicated"]
     assert found["held"].tolist() == ["yes", "yes", "no"]
+    unclear = verdicts.assign(verdict="undecided")
+    assert predictions.published(unclear)["held"].tolist() == ["open", "open", "open"]
 
 
 def rated(**rates):
@@ -138,6 +140,8 @@ def test_scenarios_are_judged_by_who_faults():
     assert predictions.scenarios(runs.assign(cpu_ns_per_op=dear))["held"].tolist() == ["no", "no"]
     kept = predictions.scenarios(runs.assign(minor_faults=0))
     assert kept["prediction"].tolist() == ["learning costs a few percent at most"]
+    unlearned = runs[runs["allocator"] != "hakmem-evolving"]
+    assert predictions.scenarios(unlearned)["prediction"].tolist() == [found["prediction"].iloc[0]]
 
 
 def test_a_pool_is_judged_beside_its_floor_and_the_allocators():
@@ -185,3 +189,5 @@ def test_a_programs_demand_and_sides_are_judged():
     none = time.assign(ratio=float("nan"))
     assert predictions.program(sizes, old, none, none)["held"].to_list() == ["yes", "no"]
     assert len(predictions.program(sizes, old, time, none)) == 3  # it ended too soon for a peak
+    slow = time.assign(ratio=[1.2, 1.1], low=1.05, high=1.24)  # the fastest is the first side, without a row
+    assert predictions.program(sizes, old, slow, time.assign(low=1.1, high=1.2))["held"].iloc[-1] == "open"
