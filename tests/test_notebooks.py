@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import nbformat
 import pandas as pd
@@ -125,6 +126,33 @@ def test_a_mean_over_patterns_is_told_of_peers_that_are_there(capsys):
     exec(cell, {"hp": hp, "peers": hp.compare(samples, baseline="hakmem"), "forest": None})
     said = capsys.readouterr().out
     assert "nan" not in said and "mimalloc" not in said and "jemalloc" in said
+
+
+def function_of_09(name, **names):
+    """A function that a cell of 09 defines first, with these names in place of the notebook's."""
+    sources = map(source, read(ROOT / "notebooks" / "09_ace.ipynb")["cells"])
+    [cell] = [text for text in sources if text.startswith(f"def {name}():")]
+    names |= {"policy": "on", "env": {}, "quick": True}
+    exec(cell.partition("\n\n\n")[0], names)
+    return names[name]
+
+
+@pytest.mark.parametrize(("window_ms", "scale"), [(2, 12), (2000, 12000)])
+def test_a_learner_is_watched_for_as_many_windows_however_long_they_are(window_ms, scale):
+    ab = SimpleNamespace(workload=lambda *words: words, side=lambda policy, arm: None)
+    ab.record = lambda words, *_: (None, words)
+    bursts = function_of_09("bursts", hp=SimpleNamespace(ab=ab), window_ms=window_ms)
+    assert bursts() == ("bursts", "--scale", scale)
+
+
+@pytest.mark.parametrize(("block_bytes", "served"), [(16, 16), (17, 32), (1024, 1024)])
+def test_what_is_told_of_phases_is_of_the_class_that_serves_their_blocks(block_bytes, served):
+    found = pd.DataFrame({"block_size": [1024, 32, 16]})
+    ab = SimpleNamespace(phased=lambda *_: None, record=lambda *_: (None, None))
+    ab.recovery = lambda *_: found
+    names = {"contests": ["phases"], "lasts": 1, "window_ms": 2, "watched": None, "block_bytes": block_bytes}
+    [told] = function_of_09("recoveries", hp=SimpleNamespace(ab=ab), **names)()
+    assert told["block_size"].tolist() == [served]
 
 
 def test_the_same_samples_give_the_same_tables_byte_for_byte(executed, tmp_path):
