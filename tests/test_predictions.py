@@ -156,7 +156,7 @@ def test_a_pool_is_judged_beside_its_floor_and_the_allocators():
 
 def test_the_learner_is_judged_by_the_oracle_the_contest_and_its_windows():
     won = pd.DataFrame({"held_out": [1.0], "low": [0.99], "high": [1.005]})
-    raced = pd.DataFrame({"case": ["phases"], "ratio": [0.8], "low": [0.7], "high": [0.9]})
+    raced = pd.DataFrame({"case": ["phases"], "ratio": [0.8], "low": [0.7], "high": [0.9], "verdict": ["GO"]})
     history = pd.DataFrame({"setting": ["16"] * 5 + ["512"] * 45, "reward": [0.1] * 5 + [0.9] * 45})
     overhead = pd.DataFrame({"ratio": [1.0, 1.00001]})
     rested = pd.DataFrame({"label": ["hakmem"], "share": [0.01]})
@@ -166,6 +166,8 @@ def test_the_learner_is_judged_by_the_oracle_the_contest_and_its_windows():
     restless = history.assign(setting=["16", "512"] * 25)
     found = predictions.learner(*more, restless, None, rested.assign(share=0.5))
     assert found["held"].tolist() == ["no"] * 4
+    few = predictions.learner(won, raced.assign(verdict="FEW FIRINGS"), history, overhead, rested)
+    assert few["held"].tolist() == ["yes", "open", "yes", "yes", "yes"]
 
 
 def test_thresholds_are_judged_on_both_sides_of_the_block():
