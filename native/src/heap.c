@@ -168,6 +168,7 @@ static struct heap *heap_begin(void)
             heap = heap_find_free();
         }
         heap->bins = no_bins;
+        memset(heap->limits, 0, sizeof heap->limits); /* where a bin may hold nothing, nothing is opened (hand_mend) */
         heap->kept.life = heap->number * RUN_KEPT;
         POKE(heap->hand.shut, true); /* nothing to look at yet */
         heap_occupy(heap);
