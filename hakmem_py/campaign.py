@@ -130,6 +130,7 @@ def _cluster(scheduler):
     from dask.distributed import Client, LocalCluster
     from distributed.comm import CommClosedError, get_address_host
 
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # a traceback where the scheduler goes
     with contextlib.ExitStack() as stack:
         try:
             if scheduler is None:

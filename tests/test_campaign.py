@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import re
 import signal
@@ -210,7 +211,8 @@ def test_where_the_last_worker_died_that_is_said_and_another_one_awaited(
     assert len(cluster.samples("kept")) >= 4
 
 
-def test_a_scheduler_that_dies_is_one_line(cluster, tiny, tmp_path):
+def test_a_scheduler_that_dies_is_one_line(cluster, tiny, tmp_path, caplog):
+    logging.getLogger("distributed.client").addHandler(caplog.handler)  # it does not propagate
     worker = cluster.worker("--resources", "bench=1")
     killer = cluster.kill({"kept": cluster.processes[0]}, 4)
     with pytest.raises(CampaignError, match=r"the scheduler has gone: .* the same command goes on") as error:
@@ -218,6 +220,7 @@ def test_a_scheduler_that_dies_is_one_line(cluster, tiny, tmp_path):
     killer.join()
     worker.kill()
     assert "\n" not in str(error.value) and len(cluster.samples("kept")) >= 4
+    assert not caplog.records  # nor a traceback of dask's beside it
 
 
 def test_a_worker_that_waits_for_its_machine_says_for_whom(cluster, tiny, tmp_path, monkeypatch, capfd):
