@@ -87,7 +87,8 @@ test: $(STAMPS)/test
 
 $(STAMPS)/test: $(ENV) $(SOURCES) $(TESTS)
 	@rm -f $@
-	@set -o pipefail; $(PY) -m pytest -n logical --dist loadfile 2>&1 | tee $(STAMPS)/test.log
+	@# In the order of their names: by the number of their tests, files of a few long ones would run alone at the end.
+	@set -o pipefail; $(PY) -m pytest -n logical --dist loadfile --no-loadscope-reorder 2>&1 | tee $(STAMPS)/test.log
 	@tail -n 1 $(STAMPS)/test.log > $@
 
 ## make lab          JupyterLab on the notebooks; options of its own as LAB=..., as root, say in a container, LAB=--allow-root
