@@ -518,8 +518,10 @@ static size_t slabs_return(unsigned class, const uintptr_t *slots, uint32_t bloc
 {
     size_t bytes = (size_t)blocks * classes[class].size;
     atomic_fetch_add_explicit(&returned_bytes, bytes, memory_order_relaxed);
-    for (uint32_t n = 0; n < blocks;) {
+    for (uint32_t n = 0, asked = 0; n < blocks;) {
         uint32_t index, begin = n, end = (uint32_t)size_min(n + 64, blocks);
+        for (; asked < end; asked++) /* blocks of many classes have left the near caches meanwhile */
+            __builtin_prefetch((void *)slots[asked], 1);
         slot_expect_right(&slots[n]);
         struct span *slab = slab_of(class, slots[n], &index), *whole = NULL;
         const uint8_t part = slab->part; /* blocks of one part in a row share a hold of its lock */
