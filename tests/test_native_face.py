@@ -1,8 +1,10 @@
 """The library inside this process: its tables are true to what was allocated."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -216,8 +218,11 @@ def burst(lib, size, rest=lambda: None):
 def test_what_a_thread_leaves_when_it_rests_or_ends_others_take(lib, nobody_tidies):
     size = 672  # this test's alone
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        tasks = [thread.submit(threading.get_native_id).result() for thread in (one, other)]
         left = one.submit(burst, lib, size, lib.hak_thread_idle).result()
         assert len(other.submit(burst, lib, size).result() & left) > 0.8 * len(left)
+    while any(Path(f"/proc/self/task/{task}").exists() for task in tasks):  # joined, but not through
+        time.sleep(0.01)
     with ThreadPoolExecutor(1) as third, ThreadPoolExecutor(1) as fourth:
         assert len(third.submit(burst, lib, size).result() & left) > 0.8 * len(left)
         assert fourth.submit(burst, lib, size).result().isdisjoint(left)
