@@ -105,23 +105,17 @@ static bool heap_is_owned(const struct heap *heap)
     return atomic_load_explicit(&heap->state, memory_order_acquire) == HEAP_LIVE && heap->front != NULL;
 }
 
-/* Gives all blocks, and the slabs that are being carved, to where other threads can get them; `leaves`: as in
- * magazine_flush. */
-static void heap_flush_blocks(struct heap *heap, bool leaves, uint64_t now)
+/* Gives all blocks, and the slabs that are being carved, to where other threads can get them. */
+static void heap_flush_blocks(struct heap *heap, enum flush why, uint64_t now)
 {
-    for (unsigned class = 1; class < CLASSES; class ++) {
-        magazine_flush(heap, class, leaves);
-        hand_enter(heap); /* a collector may be about to take the slab, too */
-        heap_abandon(heap, class, now);
-        hand_leave(heap);
-    }
+    for (unsigned class = 1; class < CLASSES; class ++) magazine_flush(heap, class, why, now);
     POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
 }
 
 /* The same, and all runs go to the arena. What was learnt of the thread is forgotten. */
 static void heap_flush(struct heap *heap, uint64_t now)
 {
-    heap_flush_blocks(heap, true, now);
+    heap_flush_blocks(heap, FLUSH_LEAVES, now);
     mid_shrink(heap, 0, now);
     memset(heap->bursts, 0, sizeof heap->bursts);
     memset(heap->given, 0, sizeof heap->given);
@@ -170,6 +164,7 @@ static struct heap *heap_begin(void)
         heap->bins = no_bins;
         memset(heap->limits, 0, sizeof heap->limits); /* where a bin may hold nothing, nothing is opened (hand_mend) */
         heap->kept.life = heap->number * RUN_KEPT;
+        heap->drawn_seen = atomic_load(&drawn_units);
         POKE(heap->hand.shut, true); /* nothing to look at yet */
         heap_occupy(heap);
         if (fresh) atomic_store(&heaps, heap);
@@ -205,8 +200,47 @@ static NOINLINE void heap_give_all(struct heap *heap)
     }
     heap->gave_all = true;
     heap->given_ns = os_tick_ns();
-    heap_flush_blocks(heap, false, heap->given_ns);
+    heap_flush_blocks(heap, FLUSH_GIVEN, heap->given_ns);
     heap->given_bytes = 0;
+}
+
+/* Is what the thread has in hand of a row as it was when this was last asked? One that frees what it takes may seem to
+ * rest, which does no harm. */
+static bool row_rests(struct heap *heap, unsigned row)
+{
+    uint32_t look = (uint32_t)(uintptr_t)hand_bin(heap, row)->top + (row < CLASSES ? heap->spare[row].blocks : 0);
+    bool rests = look == heap->looks[row];
+    heap->looks[row] = look;
+    return rests;
+}
+
+/* Has the program taken so much memory since the thread last shed that it may have gone on to other sizes? */
+static ALWAYS_INLINE bool heap_sheds(const struct heap *heap)
+{
+    size_t drawn = atomic_load_explicit(&drawn_units, memory_order_relaxed) - heap->drawn_seen;
+    if (LIKELY(drawn < SHED_UNITS)) return false;
+    size_t used = (atomic_load_explicit(&superslab_bytes, memory_order_relaxed) >> UNIT_SHIFT) +
+                  atomic_load_explicit(&run_units_out, memory_order_relaxed);
+    size_t threads = atomic_load_explicit(&heaps_alive, memory_order_relaxed);
+    return drawn >= size_max(SHED_UNITS * threads, used / SHED_SHARE);
+}
+
+/* What the thread did not use since it last shed goes home, and so does what nobody asked the depots for. For a program
+ * goes on to other sizes, and a few blocks of the sizes before may hold back many slabs, and whole superslabs, which
+ * would serve it. Not only once memory grows: it would grow a little each time. */
+static NOINLINE void heap_shed(struct heap *heap)
+{
+    static size_t relieved;
+    uint64_t now = os_tick_ns();
+    heap->drawn_seen = atomic_load_explicit(&drawn_units, memory_order_relaxed);
+    for (unsigned class = 1; class < CLASSES; class ++)
+        if (row_rests(heap, class)) magazine_flush(heap, class, FLUSH_IDLE, now);
+    for (unsigned length = 1; length <= RUN_SHORT; length++)
+        if (row_rests(heap, CLASSES + length)) shorts_return_idle(heap, length, now);
+    size_t kept = PEEK(heap->kept.bytes);
+    if (kept != 0 && kept == heap->kept_look) mid_return_idle(heap, now);
+    heap->kept_look = PEEK(heap->kept.bytes);
+    if (heap->drawn_seen - PEEK(relieved) >= SHED_UNITS) depots_relieve(&relieved, heap->drawn_seen, 0);
 }
 
 /* The calling thread has no caches any more: its next call misses. */

@@ -112,6 +112,11 @@
 #define WINDOW_SPARE (GROWTH_UNITS / 2) /* units; if more lie beyond the block they go, however long it is */
 #define WINDOW_HUGE ((size_t)8 << 20)   /* bytes from which on such a block may get huge pages */
 
+/* When slabs and runs have taken so many units for each thread, and this part of what is in use, since the last time, a
+ * thread sends home what it has in hand and did not use meanwhile (heap_shed). */
+#define SHED_UNITS 64u
+#define SHED_SHARE 32u
+
 #define SPARSE_LEAST ((size_t)128 << 10) /* a class is sparse if so many bytes of its blocks are free ... */
 #define SPARSE_SHARE 8u                  /* ... and they are this part of its slabs; later half of either will do */
 /* While freed blocks of a class are kept apart from those taken (magazine_judge): */
@@ -484,6 +489,9 @@ struct heap {
     uint32_t run_given;      /* runs given to the arena since one was taken from it */
     size_t run_held;         /* bytes of runs this thread took from the arena minus those it gave back */
     const struct front *front; /* the thread's: one who has it at the same place later knows that this thread ended */
+    size_t drawn_seen;         /* drawn_units when it last shed what it did not use (heap_shed); since then: ... */
+    uint32_t looks[ROWS];      /* ... how each row's magazines, or short runs, looked; ... */
+    size_t kept_look;          /* ... and how much it kept */
     uint32_t number;           /* 1, 2, ... */
     uint32_t helped;           /* part of a depot where another's magazine was found last */
     _Atomic uint32_t state;    /* enum heap_state */
