@@ -6,8 +6,8 @@
  * workers are replaced by fresh threads, and fork, all the time. Ends with one line of figures, or with the first
  * violation.
  * REFUSED: of so many of 100 the kernel refuses the library's calls for memory, and blocks may be refused.
- * With HAK_DIRECT the calls are hak_ ones of a hakmem linked in (sanitizer builds), whose knobs are turned all the while
- * where FUZZ_TURNS is set in the environment. */
+ * With HAK_DIRECT the calls are hak_ ones of a hakmem linked in (sanitizer builds), half of malloc and free inlined. Its
+ * knobs are turned all the while where FUZZ_TURNS is set in the environment. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -22,10 +22,10 @@
 #include <unistd.h>
 #ifdef HAK_DIRECT
 #include "hakmem.h"
-#define malloc hak_malloc
+#define malloc(size) ((size) & 1 ? hak_malloc : hak_malloc_inline)(size)
 #define calloc hak_calloc
 #define realloc hak_realloc
-#define free hak_free
+#define free(block) ((uintptr_t)(block) & 64 ? hak_free : hak_free_inline)(block)
 #define posix_memalign hak_posix_memalign
 #define malloc_usable_size hak_usable_size
 #define malloc_trim(keep) hak_purge()
