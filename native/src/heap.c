@@ -204,17 +204,33 @@ static NOINLINE void heap_give_all(struct heap *heap)
     heap->given_bytes = 0;
 }
 
-/* Is what the thread has in hand of a row as it was when this was last asked? One that frees what it takes may seem to
- * rest, which does no harm. */
-static bool row_rests(struct heap *heap, unsigned row)
+/* What the thread has in hand of a row looks else once it was used. Row 0: the runs that it keeps. */
+static uint32_t row_look(const struct heap *heap, unsigned row)
 {
-    uint32_t look = (uint32_t)(uintptr_t)hand_bin(heap, row)->top + (row < CLASSES ? heap->spare[row].blocks : 0);
-    bool rests = look == heap->looks[row];
-    heap->looks[row] = look;
-    return rests;
+    if (row == 0) return (uint32_t)(heap->kept.bytes >> UNIT_SHIFT) * 31 + (uint32_t)heap->kept.bits;
+    const uintptr_t *top = hand_bin(heap, row)->top;
+    uint32_t look = (uint32_t)(uintptr_t)top * 31 + (uint32_t)PEEK(top[-1]);
+    if (row >= CLASSES) return look;
+    return (look * 31 + heap->spare[row].blocks) * 31 + heap->refills[row] + heap->spills[row] + heap->swaps[row];
 }
 
-/* Has the program taken so much memory since the thread last shed that it may have gone on to other sizes? */
+/* The thread looks at a row: does it go home, since the thread did not use it for some looks? */
+static bool row_sheds(struct heap *heap, unsigned row)
+{
+    uint32_t look = row_look(heap, row), due = 1u << heap->patience[row], rests = heap->rests[row];
+    if (look == heap->looks[row]) {
+        heap->rests[row] = (uint8_t)size_min(rests + 1, UINT8_MAX);
+        return rests + 1 == due;
+    }
+    bool regrets = rests < due + SHED_REGRET;
+    if (rests >= due)
+        heap->patience[row] = regrets ? (uint8_t)size_min(heap->patience[row] + 1u, SHED_PATIENCE_MAX) : 0;
+    heap->looks[row] = look;
+    heap->rests[row] = 0;
+    return false;
+}
+
+/* Has the program taken so much memory since the thread last looked that it may have gone on to other sizes? */
 static ALWAYS_INLINE bool heap_sheds(const struct heap *heap)
 {
     size_t drawn = atomic_load_explicit(&drawn_units, memory_order_relaxed) - heap->drawn_seen;
@@ -225,7 +241,7 @@ static ALWAYS_INLINE bool heap_sheds(const struct heap *heap)
     return drawn >= size_max(SHED_UNITS * threads, used / SHED_SHARE);
 }
 
-/* What the thread did not use since it last shed goes home, and so does what nobody asked the depots for. For a program
+/* What the thread has in hand and does not use goes home, and so does what nobody asked the depots for. For a program
  * goes on to other sizes, and a few blocks of the sizes before may hold back many slabs, and whole superslabs, which
  * would serve it. Not only once memory grows: it would grow a little each time. */
 static NOINLINE void heap_shed(struct heap *heap)
@@ -233,13 +249,13 @@ static NOINLINE void heap_shed(struct heap *heap)
     static size_t relieved;
     uint64_t now = os_tick_ns();
     heap->drawn_seen = atomic_load_explicit(&drawn_units, memory_order_relaxed);
-    for (unsigned class = 1; class < CLASSES; class ++)
-        if (row_rests(heap, class)) magazine_flush(heap, class, FLUSH_IDLE, now);
-    for (unsigned length = 1; length <= RUN_SHORT; length++)
-        if (row_rests(heap, CLASSES + length)) shorts_return_idle(heap, length, now);
-    size_t kept = PEEK(heap->kept.bytes);
-    if (kept != 0 && kept == heap->kept_look) mid_return_idle(heap, now);
-    heap->kept_look = PEEK(heap->kept.bytes);
+    for (unsigned row = 0; row < ROWS; row++) {
+        if (!row_sheds(heap, row)) continue;
+        if (row == 0) mid_return_idle(heap, now);
+        else if (row < CLASSES) magazine_flush(heap, row, FLUSH_IDLE, now);
+        else if (row > CLASSES) shorts_return_idle(heap, row - CLASSES, now);
+        heap->looks[row] = row_look(heap, row);
+    }
     if (heap->drawn_seen - PEEK(relieved) >= SHED_UNITS) depots_relieve(&relieved, heap->drawn_seen, 0);
 }
 
