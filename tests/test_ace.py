@@ -700,7 +700,7 @@ ace.start()
 time.sleep(float(sys.argv[1]) / 1000)
 child = os.fork()
 if child == 0:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20
     while time.monotonic() < end and not (ace.costs() > 0).all(): work()
     os._exit(not (ace.costs() > 0).all())
 os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -721,12 +721,16 @@ work = ace.bursts(1024, blocks=6000)  # 6 MB: enough free memory to be tidied
 native.set_knob("ace_fast_interval_ms", 1)
 work()
 ace.start()
-time.sleep(0.3)  # a round, and until the next one a quarter of a second
-work()
 depot = lambda: native.magazines().query("block_size == 1024")["depot"].max()
-begin, kept = time.monotonic(), depot()
-while time.monotonic() - begin < 0.1: pass  # an idle program would let ACE sleep
-assert kept > 20 and depot() == kept, (kept, depot())
+for _ in range(20):
+    time.sleep(0.3)  # a round, and until the next one a quarter of a second
+    begin = time.monotonic()
+    work()
+    worked, kept = time.monotonic(), depot()
+    while time.monotonic() - worked < 0.1: pass  # an idle program would let ACE sleep
+    left = depot()
+    if time.monotonic() - begin < 0.2: break  # else it was held up, and there may have been two rounds
+assert kept > 20 and left == kept, (kept, left)
 """
     holds(code)
 

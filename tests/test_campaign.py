@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -295,11 +296,12 @@ def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight():
     code = (
         "import sys; from pathlib import Path; from hakmem_py import slot, worker;"
         "slot.SLOT = Path(sys.argv[1])\n"
-        "with slot.bench_slot('one'): print('held', flush=True); worker.run(['sleep', '1'])"
+        "with slot.bench_slot('one'): print('held', flush=True); worker.run(['sleep', '3'])"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, slot.SLOT], stdout=subprocess.PIPE)
     holder.stdout.readline()
-    time.sleep(0.2)
+    while not Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text():  # until the bench is there
+        time.sleep(0.01)
     holder.kill()
     holder.wait()
     with pytest.raises(slot.SlotError), slot.bench_slot("two"):

@@ -230,15 +230,19 @@ static bool row_sheds(struct heap *heap, unsigned row)
     return false;
 }
 
-/* Has the program taken so much memory since the thread last looked that it may have gone on to other sizes? */
+/* When slabs and runs have taken so many units, the program may have gone on to other sizes. */
+static size_t shed_units(void)
+{
+    size_t used = (atomic_load_explicit(&superslab_bytes, memory_order_relaxed) >> UNIT_SHIFT) +
+                  atomic_load_explicit(&run_units_out, memory_order_relaxed);
+    return size_max(SHED_UNITS * atomic_load_explicit(&heaps_alive, memory_order_relaxed), used / SHED_SHARE);
+}
+
+/* Is it time for the thread to look at what it does not use? */
 static ALWAYS_INLINE bool heap_sheds(const struct heap *heap)
 {
     size_t drawn = atomic_load_explicit(&drawn_units, memory_order_relaxed) - heap->drawn_seen;
-    if (LIKELY(drawn < SHED_UNITS)) return false;
-    size_t used = (atomic_load_explicit(&superslab_bytes, memory_order_relaxed) >> UNIT_SHIFT) +
-                  atomic_load_explicit(&run_units_out, memory_order_relaxed);
-    size_t threads = atomic_load_explicit(&heaps_alive, memory_order_relaxed);
-    return drawn >= size_max(SHED_UNITS * threads, used / SHED_SHARE);
+    return UNLIKELY(drawn >= SHED_UNITS) && drawn >= shed_units();
 }
 
 /* What the thread has in hand and does not use goes home, and so does what nobody asked the depots for. For a program
@@ -249,6 +253,7 @@ static NOINLINE void heap_shed(struct heap *heap)
     static size_t relieved;
     uint64_t now = os_tick_ns();
     heap->drawn_seen = atomic_load_explicit(&drawn_units, memory_order_relaxed);
+    if (UNLIKELY(PEEK(depots_inherited) != 0)) return; /* to send home what a child inherited copies its pages */
     for (unsigned row = 0; row < ROWS; row++) {
         if (!row_sheds(heap, row)) continue;
         if (row == 0) mid_return_idle(heap, now);
@@ -256,7 +261,7 @@ static NOINLINE void heap_shed(struct heap *heap)
         else if (row > CLASSES) shorts_return_idle(heap, row - CLASSES, now);
         heap->looks[row] = row_look(heap, row);
     }
-    if (heap->drawn_seen - PEEK(relieved) >= SHED_UNITS) depots_relieve(&relieved, heap->drawn_seen, 0);
+    if (heap->drawn_seen - PEEK(relieved) >= shed_units()) depots_relieve(&relieved, heap->drawn_seen, 0);
 }
 
 /* The calling thread has no caches any more: its next call misses. */

@@ -174,7 +174,7 @@ static void helper_consider(void)
 /* After an allocation that may have fetched memory. The caller holds no lock. */
 static void memory_fetched(struct heap *heap)
 {
-    if (heap != NULL && UNLIKELY(heap_sheds(heap))) heap_shed(heap);
+    if (heap != NULL && heap_sheds(heap)) heap_shed(heap);
     helper_offer();
 }
 
