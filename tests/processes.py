@@ -5,6 +5,7 @@ import functools
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 
@@ -23,3 +24,13 @@ def running(words):
         with contextlib.suppress(OSError):  # it has just ended
             found |= words.encode() in path.read_bytes()
     return found
+
+
+def come_to(words, wanted):
+    """Waits until there is a process with these words, or is not: a killed one takes its time. Whether so."""
+    until = time.monotonic() + 60
+    while running(words) != wanted:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True

@@ -86,7 +86,7 @@ def test_a_build_that_is_stopped_ends_its_compilers_at_once(tmp_path, which):
         time.sleep(0.01)
     child.send_signal(which)  # to it alone
     assert child.communicate(timeout=30)[1] == "hakmem: stopped\n" and child.returncode == 130
-    assert not processes.running(seconds)
+    assert processes.come_to(seconds, False)
     assert list((tmp_path / "builds").glob("tmp-*")) == []
 
 

@@ -296,17 +296,19 @@ def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight():
     code = (
         "import sys; from pathlib import Path; from hakmem_py import slot, worker;"
         "slot.SLOT = Path(sys.argv[1])\n"
-        "with slot.bench_slot('one'): print('held', flush=True); worker.run(['sleep', '3'])"
+        "with slot.bench_slot('one'): print('held', flush=True); worker.run(['sleep', '600'])"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, slot.SLOT], stdout=subprocess.PIPE)
     holder.stdout.readline()
-    while not Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text():  # until the bench is there
+    children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
+    while not (bench := children.read_text()):
         time.sleep(0.01)
     holder.kill()
     holder.wait()
     with pytest.raises(slot.SlotError), slot.bench_slot("two"):
         pass
-    with slot.bench_slot("two", wait_s=20):
+    os.kill(int(bench), signal.SIGKILL)
+    with slot.bench_slot("two", wait_s=60):
         pass
 
 

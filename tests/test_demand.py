@@ -152,7 +152,7 @@ def test_stopping_the_page_stops_the_program_that_is_recorded_and_its_children()
     time.sleep(1)  # while the program is being started nobody could end it yet
     child.send_signal(signal.SIGINT)
     assert "KeyboardInterrupt" in child.communicate(timeout=30)[1]
-    assert not processes.running(f"sleep\0{seconds}\0")
+    assert processes.come_to(f"sleep\0{seconds}\0", False)
 
 
 # ---------------------------------------------------------------- what is said of it

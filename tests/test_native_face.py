@@ -122,7 +122,7 @@ def test_growth_in_place_and_aligned_blocks_are_counted(lib):
     assert after["aligned"] - before["aligned"] == 1
 
 
-def test_a_thread_joins_its_idle_runs_before_it_grows(lib, knob):
+def test_a_thread_joins_its_idle_runs_before_it_grows(lib, knob, nobody_tidies):
     """Freed runs of 8 units serve one of 14, for which none alone is long enough."""
     knob("run_cache_bytes", 64 << 20)  # it keeps them all
     lib.hak_purge()
@@ -139,7 +139,7 @@ def cached_bytes():
     return native.counters()["value"]["cached_bytes"]
 
 
-def test_a_thread_that_needs_less_gives_back_the_runs_that_lie_idle(lib, knob):
+def test_a_thread_that_needs_less_gives_back_the_runs_that_lie_idle(lib, knob, nobody_tidies):
     knob("run_cache_bytes", 3 << 20)  # and so up to eight times as many
     lib.hak_purge()
     before, blocks = cached_bytes(), [lib.hak_malloc(700_000) for _ in range(60)]
@@ -239,7 +239,7 @@ def test_bursts_of_two_threads_do_not_mix_their_blocks(lib, nobody_tidies):
         assert one.submit(burst, lib, size).result() <= set.union(*mine)
 
 
-def test_a_thread_gets_its_own_magazines_back_and_others_before_new_memory(lib):
+def test_a_thread_gets_its_own_magazines_back_and_others_before_new_memory(lib, nobody_tidies):
     size, count = 640, 2000  # 20 magazines; no other test has blocks of this size
 
     def take(count):
