@@ -130,11 +130,11 @@ static NOINLINE void *allocate_slow(size_t size)
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_otherwise(GRANULE, size);
     if (size <= L2_MAX) {
         uintptr_t block = small_allocate(heap, small_class(size_max(size, 1)));
-        memory_fetched(heap);
+        helper_offer();
         return block != 0 ? (void *)block : refuse();
     }
     struct span *run = run_fetch(heap, size, 1);
-    memory_fetched(heap);
+    helper_offer();
     return run != NULL ? (void *)run_block(run) : refuse();
 }
 
@@ -149,7 +149,7 @@ static NOINLINE struct span *run_by_site(struct heap *heap, size_t size, uintptr
                                                 : mid_allocate(heap, size);
     if (run != NULL && rule != HAK_SITE_GROWTH) run->zeroed = 0; /* the cache does not keep that true */
     if (run == NULL) run = run_fetch(heap, size, 1);
-    memory_fetched(heap);
+    helper_offer();
     if (run == NULL) return NULL;
     run->site = site_number(site);
     POKE(run->size, size);
@@ -408,7 +408,7 @@ static ALWAYS_INLINE void *allocate_zeroed(size_t size)
     }
     if (run == NULL) {
         run = run_fetch(heap, size, 1);
-        memory_fetched(heap);
+        helper_offer();
     }
     if (run == NULL) return refuse();
     block = run_block(run);
@@ -468,7 +468,7 @@ static void *grow(struct heap *heap, struct span *run, size_t size)
         window_fit(heap, run);
     if (there && window && size > GROWN_SMALL) heap->grows_long = true; /* who frees it may be another thread */
     if (moved != NULL || !grows) helper_consider();
-    memory_fetched(heap);
+    helper_offer();
     stat_add(heap, STAT_growths, there && grows);
     return there ? (void *)run_block(run) : moved;
 }
@@ -598,7 +598,7 @@ static void *allocate_aligned(size_t alignment, size_t size)
     size = size_max(size, L2_MAX + 1);
     struct span *run = heap != NULL && alignment <= UNIT_BYTES ? mid_allocate(heap, size) : NULL;
     if (run == NULL) run = run_fetch(heap, size, (uint32_t)size_max(alignment >> UNIT_SHIFT, 1));
-    memory_fetched(heap);
+    helper_offer();
     if (run == NULL) return refuse();
     run_level(run, size);
     if (heap != NULL) stat_add(heap, STAT_aligned, 1);

@@ -19,7 +19,6 @@ static struct span *dirty_oldest, *dirty_newest;
 static _Atomic size_t dirty_units;                       /* in dirty free spans */
 static _Atomic size_t refused_units;                     /* free ones whose pages the kernel refused when last asked */
 static _Atomic size_t fetched_units;                     /* taken by this process since it began */
-static _Atomic size_t drawn_units;                       /* taken by slabs and runs, whatever was there before */
 static size_t recycled_units;                            /* taken that had been in use before */
 static size_t recycled_due = RECYCLED_MIN >> UNIT_SHIFT; /* value at which regions are looked at */
 

@@ -105,17 +105,23 @@ static bool heap_is_owned(const struct heap *heap)
     return atomic_load_explicit(&heap->state, memory_order_acquire) == HEAP_LIVE && heap->front != NULL;
 }
 
-/* Gives all blocks, and the slabs that are being carved, to where other threads can get them. */
-static void heap_flush_blocks(struct heap *heap, enum flush why, uint64_t now)
+/* Gives all blocks, and the slabs that are being carved, to where other threads can get them; `leaves`: as in
+ * magazine_flush. */
+static void heap_flush_blocks(struct heap *heap, bool leaves, uint64_t now)
 {
-    for (unsigned class = 1; class < CLASSES; class ++) magazine_flush(heap, class, why, now);
+    for (unsigned class = 1; class < CLASSES; class ++) {
+        magazine_flush(heap, class, leaves);
+        hand_enter(heap); /* a collector may be about to take the slab, too */
+        heap_abandon(heap, class, now);
+        hand_leave(heap);
+    }
     POKE(slabs_due, true); /* few blocks in depots may hold back many slabs */
 }
 
 /* The same, and all runs go to the arena. What was learnt of the thread is forgotten. */
 static void heap_flush(struct heap *heap, uint64_t now)
 {
-    heap_flush_blocks(heap, FLUSH_LEAVES, now);
+    heap_flush_blocks(heap, true, now);
     mid_shrink(heap, 0, now);
     memset(heap->bursts, 0, sizeof heap->bursts);
     memset(heap->given, 0, sizeof heap->given);
@@ -164,7 +170,6 @@ static struct heap *heap_begin(void)
         heap->bins = no_bins;
         memset(heap->limits, 0, sizeof heap->limits); /* where a bin may hold nothing, nothing is opened (hand_mend) */
         heap->kept.life = heap->number * RUN_KEPT;
-        heap->drawn_seen = atomic_load(&drawn_units);
         POKE(heap->hand.shut, true); /* nothing to look at yet */
         heap_occupy(heap);
         if (fresh) atomic_store(&heaps, heap);
@@ -200,68 +205,8 @@ static NOINLINE void heap_give_all(struct heap *heap)
     }
     heap->gave_all = true;
     heap->given_ns = os_tick_ns();
-    heap_flush_blocks(heap, FLUSH_GIVEN, heap->given_ns);
+    heap_flush_blocks(heap, false, heap->given_ns);
     heap->given_bytes = 0;
-}
-
-/* What the thread has in hand of a row looks else once it was used. Row 0: the runs that it keeps. */
-static uint32_t row_look(const struct heap *heap, unsigned row)
-{
-    if (row == 0) return (uint32_t)(heap->kept.bytes >> UNIT_SHIFT) * 31 + (uint32_t)heap->kept.bits;
-    const uintptr_t *top = hand_bin(heap, row)->top;
-    uint32_t look = (uint32_t)(uintptr_t)top * 31 + (uint32_t)PEEK(top[-1]);
-    if (row >= CLASSES) return look;
-    return (look * 31 + heap->spare[row].blocks) * 31 + heap->refills[row] + heap->spills[row] + heap->swaps[row];
-}
-
-/* The thread looks at a row: does it go home, since the thread did not use it for some looks? */
-static bool row_sheds(struct heap *heap, unsigned row)
-{
-    uint32_t look = row_look(heap, row), due = 1u << heap->patience[row], rests = heap->rests[row];
-    if (look == heap->looks[row]) {
-        heap->rests[row] = (uint8_t)size_min(rests + 1, UINT8_MAX);
-        return rests + 1 == due;
-    }
-    bool regrets = rests < due + SHED_REGRET;
-    if (rests >= due)
-        heap->patience[row] = regrets ? (uint8_t)size_min(heap->patience[row] + 1u, SHED_PATIENCE_MAX) : 0;
-    heap->looks[row] = look;
-    heap->rests[row] = 0;
-    return false;
-}
-
-/* When slabs and runs have taken so many units, the program may have gone on to other sizes. */
-static size_t shed_units(void)
-{
-    size_t used = (atomic_load_explicit(&superslab_bytes, memory_order_relaxed) >> UNIT_SHIFT) +
-                  atomic_load_explicit(&run_units_out, memory_order_relaxed);
-    return size_max(SHED_UNITS * atomic_load_explicit(&heaps_alive, memory_order_relaxed), used / SHED_SHARE);
-}
-
-/* Is it time for the thread to look at what it does not use? */
-static ALWAYS_INLINE bool heap_sheds(const struct heap *heap)
-{
-    size_t drawn = atomic_load_explicit(&drawn_units, memory_order_relaxed) - heap->drawn_seen;
-    return UNLIKELY(drawn >= SHED_UNITS) && drawn >= shed_units();
-}
-
-/* What the thread has in hand and does not use goes home, and so does what nobody asked the depots for. For a program
- * goes on to other sizes, and a few blocks of the sizes before may hold back many slabs, and whole superslabs, which
- * would serve it. Not only once memory grows: it would grow a little each time. */
-static NOINLINE void heap_shed(struct heap *heap)
-{
-    static size_t relieved;
-    uint64_t now = os_tick_ns();
-    heap->drawn_seen = atomic_load_explicit(&drawn_units, memory_order_relaxed);
-    if (UNLIKELY(PEEK(depots_inherited) != 0)) return; /* to send home what a child inherited copies its pages */
-    for (unsigned row = 0; row < ROWS; row++) {
-        if (!row_sheds(heap, row)) continue;
-        if (row == 0) mid_return_idle(heap, now);
-        else if (row < CLASSES) magazine_flush(heap, row, FLUSH_IDLE, now);
-        else if (row > CLASSES) shorts_return_idle(heap, row - CLASSES, now);
-        heap->looks[row] = row_look(heap, row);
-    }
-    if (heap->drawn_seen - PEEK(relieved) >= shed_units()) depots_relieve(&relieved, heap->drawn_seen, 0);
 }
 
 /* The calling thread has no caches any more: its next call misses. */

@@ -171,13 +171,6 @@ static void helper_consider(void)
     errno = saved;
 }
 
-/* After an allocation that may have fetched memory. The caller holds no lock. */
-static void memory_fetched(struct heap *heap)
-{
-    if (heap != NULL && heap_sheds(heap)) heap_shed(heap);
-    helper_offer();
-}
-
 /* A thread may free much, of which nobody hears, so it is looked at until it rests. */
 static void helper_hear(void)
 {

@@ -10,10 +10,6 @@
  *
  * A block freed by any thread goes into that thread's magazine; it does not matter who allocated it. */
 
-/* Why blocks leave the thread: it has too many; it ends, rests or purges, and so does not come back, and all go to the
- * depot; or it does not use them, and they go home. */
-enum flush { FLUSH_GIVEN, FLUSH_LEAVES, FLUSH_IDLE };
-
 static _Atomic uint64_t orphan_stats[HEAP_STAT_COUNT]; /* what no thread with a heap counts */
 
 /* What ACE gives a magazine, divided where there are many threads: as other magazines are, but each gets twice the
@@ -271,16 +267,16 @@ static void magazine_return(struct heap *heap, unsigned class, struct magazine *
     POKE(full->blocks, 0);
 }
 
-/* A magazine's blocks leave the thread: to the depot or, unless all leave it, to slabs, for the sake of their order
- * (magazine_homes) or because the depot holds enough. */
-static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, enum flush why)
+/* A magazine's blocks leave the thread: to the depot or, unless it `leaves` as well, to slabs, for the sake of their
+ * order (magazine_homes) or because the depot holds enough. */
+static void magazine_give(struct heap *heap, unsigned class, struct magazine *full, bool leaves)
 {
-    bool homes = why == FLUSH_IDLE || (why == FLUSH_GIVEN && magazine_homes(heap, class, full));
-    if (UNLIKELY(homes || (why == FLUSH_GIVEN && depots_hold((size_t)knob(KNOB_depot_bytes))))) {
+    bool homes = !leaves && magazine_homes(heap, class, full);
+    if (UNLIKELY(homes || (!leaves && depots_hold((size_t)knob(KNOB_depot_bytes))))) {
         magazine_return(heap, class, full, homes);
         return;
     }
-    depot_push(depot_own(heap, class), class, magazine_rest(heap, class, full, why == FLUSH_LEAVES));
+    depot_push(depot_own(heap, class), class, magazine_rest(heap, class, full, leaves));
     POKE(full->blocks, 0);
 }
 
@@ -414,7 +410,7 @@ static NOINLINE void magazine_spill(struct heap *heap, unsigned class)
             given = loaded->blocks;
             magazine_return(heap, class, loaded, true);
         } else {
-            if (given != 0) magazine_give(heap, class, spare, FLUSH_GIVEN);
+            if (given != 0) magazine_give(heap, class, spare, false);
             magazine_widen(heap, class, spare, (uint32_t)size_min(loaded->room, limit));
             magazine_swap(heap, class);
         }
@@ -470,23 +466,22 @@ static void magazine_empty_spare(struct heap *heap, unsigned class)
     hand_leave(heap);
 }
 
-/* Gives away all blocks of one class, and the slab that is being carved. */
-static void magazine_flush(struct heap *heap, unsigned class, enum flush why, uint64_t now)
+/* Gives away all blocks of one class. `leaves`: the thread ends, rests or purges, and so does not come back; then all
+ * go to the depot. */
+static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
 {
     hand_enter(heap);
-    bool leaves = why == FLUSH_LEAVES;
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
     if (heap->apart[class].frees != 0) magazine_join(heap, class, leaves ? 0 : APART_WAIT);
     loaded->blocks = bin_length(heap, class);
     if (loaded->blocks != 0) {
         POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
         stat_add(heap, STAT_spilled_blocks, loaded->blocks);
-        magazine_give(heap, class, loaded, why);
+        magazine_give(heap, class, loaded, leaves);
         bin_load(heap, class, magazine_limit(heap, class));
     }
-    if (spare->blocks != 0) magazine_give(heap, class, spare, why);
+    if (spare->blocks != 0) magazine_give(heap, class, spare, leaves);
     if (leaves) POKE(depot_own(heap, class)->given, DEPOT_LEFT);
-    heap_abandon(heap, class, now); /* a collector may be about to take the slab, too */
     hand_leave(heap);
 }
 

@@ -160,13 +160,6 @@ static struct span *short_run_near(struct heap *heap, size_t units)
     return run;
 }
 
-/* As run_give, for a run of the heap's. That does not count as given. */
-static void run_return(struct heap *heap, struct span *run, uint32_t life, uint64_t now)
-{
-    heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
-    run_give(run, life, now);
-}
-
 /* Serves a block by the cached run whose length is nearest and not shorter; NULL where none is near. Its pages are not
  * zero. Of the requests that a longer short run could serve, one in NEAR_MANY is refused, or a length that is served so
  * again and again would never get runs of its own: it gets one from the arena, to which the longer one goes. The caller
@@ -185,8 +178,9 @@ static NOINLINE struct span *mid_allocate_near(struct heap *heap, size_t size)
     if (run->units > run_length(units) && run->units <= RUN_SHORT) {
         uint8_t *lent = &heap->short_lent[run_length(units)];
         *lent = (uint8_t)((*lent + 1) % NEAR_MANY);
-        if (*lent == 0) { /* it is exchanged */
-            run_return(heap, run, run->life, os_tick_ns());
+        if (*lent == 0) { /* it is exchanged, which does not count as given */
+            heap->run_held -= size_min(heap->run_held, run_touched_bytes(run));
+            run_give(run, run->life, os_tick_ns());
             return NULL;
         }
     }
@@ -380,23 +374,6 @@ static void mid_shrink(struct heap *heap, size_t keep, uint64_t now)
     kept_leave_told(&heap->kept); /* so that nobody collects here what has gone */
 }
 
-/* The short runs of a length in hand go to the arena: the thread does not use them. */
-static void shorts_return_idle(struct heap *heap, size_t length, uint64_t now)
-{
-    hand_enter(heap);
-    for (struct span *run; (run = short_run(heap, length)) != NULL;)
-        run_return(heap, run, run_mark(run_block(run)), now);
-    hand_leave(heap);
-}
-
-/* So do those in its lists. */
-static void mid_return_idle(struct heap *heap, uint64_t now)
-{
-    for (struct span *run; (run = kept_longest(heap, 0)) != NULL;) run_return(heap, run, heap->kept.life, now);
-    kept_enter(&heap->kept);
-    kept_leave_told(&heap->kept);
-}
-
 /* While a thread rests, runs can be collected from its lists, but not the uppermost ones in hand. So one that moves
  * runs from hand to lists again and again, and takes none, holds less in hand in the end (shorts_fall): it tears down
  * what it had. */
@@ -479,7 +456,6 @@ static struct span *mid_refill(struct heap *heap, size_t size)
     if (run == NULL) return NULL;
     stat_shared(STAT_spans_taken, 1);
     runs_taken(heap);
-    atomic_fetch_add_explicit(&drawn_units, length, memory_order_relaxed);
     if (UNLIKELY(PEEK(recycled_units) >= PEEK(recycled_due)) && knob(KNOB_huge_pages)) region_collapse(1);
     POKE(run->place, RUN_SETTLED);
     if (size < LARGE_MIN && run->zeroed) region_begin(run);

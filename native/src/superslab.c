@@ -267,7 +267,6 @@ static struct span *superslab_take(struct superslab *superslab, unsigned at, uin
     size_t warm = mask_units(superslab->dirty_mask & mask);
     atomic_fetch_sub_explicit(&slab_dirty_units, warm, memory_order_relaxed);
     refused_reuse(warm);
-    atomic_fetch_add_explicit(&drawn_units, units, memory_order_relaxed);
     superslab->free_mask &= ~mask;
     superslab->dirty_mask &= ~mask;
     superslab->free_units -= units;

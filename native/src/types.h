@@ -112,13 +112,6 @@
 #define WINDOW_SPARE (GROWTH_UNITS / 2) /* units; if more lie beyond the block they go, however long it is */
 #define WINDOW_HUGE ((size_t)8 << 20)   /* bytes from which on such a block may get huge pages */
 
-/* When slabs and runs have taken so many units for each thread, and this part of what is in use, since the last time, a
- * thread looks at what it has in hand and did not use meanwhile (heap_shed). */
-#define SHED_UNITS 64u
-#define SHED_SHARE 32u
-#define SHED_REGRET 4u /* what it uses again so few looks after that went home waits for twice as many looks, ... */
-#define SHED_PATIENCE_MAX 7u /* ... doubled so many times at most */
-
 #define SPARSE_LEAST ((size_t)128 << 10) /* a class is sparse if so many bytes of its blocks are free ... */
 #define SPARSE_SHARE 8u                  /* ... and they are this part of its slabs; later half of either will do */
 /* While freed blocks of a class are kept apart from those taken (magazine_judge): */
@@ -491,10 +484,6 @@ struct heap {
     uint32_t run_given;      /* runs given to the arena since one was taken from it */
     size_t run_held;         /* bytes of runs this thread took from the arena minus those it gave back */
     const struct front *front; /* the thread's: one who has it at the same place later knows that this thread ended */
-    size_t drawn_seen;         /* drawn_units when it last looked at what it does not use (heap_shed), and then, ... */
-    uint32_t looks[ROWS];      /* ... of each row, but first of the runs it keeps: how they looked, ... */
-    uint8_t rests[ROWS];       /* ... for how many looks they have looked so, ... */
-    uint8_t patience[ROWS];    /* ... and after how many they go home, as a power of two */
     uint32_t number;           /* 1, 2, ... */
     uint32_t helped;           /* part of a depot where another's magazine was found last */
     _Atomic uint32_t state;    /* enum heap_state */

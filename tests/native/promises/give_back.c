@@ -109,28 +109,6 @@ PROMISE(buffers_that_grow_leave_little_behind) {
     for (size_t i = 0; i < COUNT; i++) free(blocks[i]);
 }
 
-static size_t fill(size_t bytes, size_t least, size_t most) {
-    size_t count = 0;
-    for (size_t live = 0, size; live < bytes; live += size, count++) {
-        size = least + next_random() % (most - least + 1);
-        memset(blocks[count] = malloc(size), 1, size);
-    }
-    return count;
-}
-
-/* A few cached blocks of sizes that are no longer used do not hold back what others need. */
-PROMISE(phases_of_short_and_of_long_blocks_take_turns_in_the_same_memory) {
-    enum { LIVE = 40 * MIB, ROUNDS = 6 };
-    long before = resident_bytes();
-    for (int round = 0; round < ROUNDS; round++) {
-        for (int phase = 0; phase < 2; phase++) {
-            size_t count = phase == 0 ? fill(LIVE, 64, KIB) : fill(LIVE, 50 * KIB, 500 * KIB);
-            HOLDS(resident_bytes() - before < LIVE + LIVE / 2);
-            for (size_t i = 0; i < count; i++) free(blocks[i]);
-        }
-    }
-}
-
 /* Free places of 64 KiB between slabs serve no slab of 128 KiB: what longer blocks left has to. */
 PROMISE(what_blocks_above_32_kib_left_serves_shorter_ones) {
     enum { SMALL = 8 * MIB / KIB, LIVE = 64 * MIB, LONG = 60000, SHORT = 27000 };
