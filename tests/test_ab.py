@@ -568,14 +568,13 @@ def test_a_program_that_takes_too_long_ends_with_its_children():
 
 
 @pytest.mark.parametrize("daemon", ["", "setsid ", "env -i setsid "])
-def test_what_a_program_leaves_running_is_named_and_ended(daemon, monkeypatch):
+def test_what_a_program_leaves_running_is_named_and_ended(daemon):
     """Its time is nobody's, and the next run would have it beside it; what only ends late is no fault."""
     seconds = f"61.3{os.getpid()}"
     begun = 'until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done'  # else it has the name of what begins it
     row = preloaded.run(["sh", "-c", f"{daemon}sleep {seconds} & {begun}"])
     assert row["status"] == "error" and "left sleep running" in row["error"]
     assert asleep(seconds, False)
-    monkeypatch.setattr(preloaded, "LEAVE_S", 60.0)  # it ends in time on a busy machine too
     assert preloaded.run(["sh", "-c", "sleep 0.2 & true"])["status"] == "ok"
 
 
@@ -702,8 +701,8 @@ def test_a_stop_that_another_thread_hears_ends_the_measurement():
     start = time.monotonic()
     with cli.stopped_as_by_the_user(), pytest.raises(KeyboardInterrupt):
         threading.Thread(target=stop).start()  # inside: before, it would end the tests
-        preloaded.run(["sleep", "60"])
-    assert time.monotonic() - start < 50
+        preloaded.run(["sleep", "30"])
+    assert time.monotonic() - start < 20
 
 
 def test_stopping_the_measurement_stops_the_program_and_its_children():

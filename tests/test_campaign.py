@@ -308,7 +308,7 @@ def test_a_killed_runner_leaves_the_slot_to_the_run_in_flight():
     with pytest.raises(slot.SlotError), slot.bench_slot("two"):
         pass
     os.kill(int(bench), signal.SIGKILL)
-    with slot.bench_slot("two", wait_s=60):
+    with slot.bench_slot("two", wait_s=20):
         pass
 
 
