@@ -245,20 +245,24 @@ static void large_hint(unsigned doubling, size_t filled)
     if (PEEK(*row) < hint) POKE(*row, hint);
 }
 
-/* Learns from a large block. That it was not filled always counts; that it was, only if it had no huge pages. */
+/* Learns from a large block. That it was not filled always counts; that it was, only if it had no huge pages. With
+ * them it still speaks for the next doubling: where tables double as they grow, each is met once, and after every other
+ * one without huge pages there would be nothing to go by. */
 static void large_learn(const struct span *run, size_t size, bool filled)
 {
     unsigned doubling = log2_floor(size);
     uint8_t *row = &large_filled[doubling], had = PEEK(*row);
+    size_t now = had == LARGE_SPARSE ? 0 : had;
     if (!filled) {
         POKE(*row, LARGE_SPARSE);
-    } else if (PEEK(run->place) == RUN_UNSETTLED) {
-        size_t told = size_min(1 + size / LARGE_LONG, LARGE_FEW), before = had == LARGE_SPARSE ? 0 : had;
-        size_t now = size_min(before + told, LARGE_SURE);
+        return;
+    }
+    if (PEEK(run->place) == RUN_UNSETTLED) {
+        now = size_min(now + size_min(1 + size / LARGE_LONG, LARGE_FEW), LARGE_SURE);
         POKE(*row, (uint8_t)now);
         large_hint(doubling - 1, now);
-        large_hint(doubling + 1, now);
     }
+    large_hint(doubling + 1, now);
 }
 
 /* Looks at the large block that this thread took last from what nobody had touched. A thread that asks for another one

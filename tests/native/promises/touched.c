@@ -175,6 +175,36 @@ PROMISE(filled_large_blocks_of_a_new_size_cost_few_faults) {
     HOLDS(faults < COUNT * (SIZE / 4096) / 4);
 }
 
+/* A table that doubles while the one before it is still read: of each size there is one. */
+static char *double_a_table(size_t longest, long *cost) {
+    char *table = memset(malloc(1 * MIB), 1, 1 * MIB);
+    for (size_t size = 2 * MIB; size <= longest; size *= 2) {
+        char *longer = calloc(1, size);
+        HOLDS(longer[0] == 0 && longer[size - 1] == 0);
+        *cost += faults_of_filling(longer, size);
+        free(table);
+        table = longer;
+    }
+    return table;
+}
+
+PROMISE(a_table_that_doubles_costs_few_faults) {
+    enum { LONGEST = 64 * MIB };
+    if (!huge_pages_come()) UNTRIED("the kernel gives no huge pages here");
+    long cost = 0;
+    free(double_a_table(LONGEST, &cost));
+    HOLDS(cost < 2 * LONGEST / 4096 / 8);
+}
+
+/* It speaks for the next doubling, not for those beyond; and of that for one block, until that was filled, too. */
+PROMISE(sparse_blocks_stay_small_after_a_table_that_doubled) {
+    enum { LONGEST = 16 * MIB };
+    long cost = 0;
+    free(double_a_table(LONGEST, &cost));
+    HOLDS(bytes_of_touching(10, 4 * LONGEST, 2 * MIB) < 16 * MIB);
+    HOLDS(bytes_of_touching(10, 2 * LONGEST, 2 * MIB) < 2 * LONGEST + 16 * MIB);
+}
+
 PROMISE(filled_aligned_blocks_cost_few_faults) {
     enum { SIZE = 20 * MIB, COUNT = 20, FEW = COUNT * (SIZE / 4096) / 4 };
     if (!huge_pages_come()) UNTRIED("the kernel gives no huge pages here");
