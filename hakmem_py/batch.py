@@ -91,6 +91,14 @@ def _name_cell(cell):
     return f"In [{number}] `{first}`" if number else f"`{first}`"
 
 
+def _reason(said):
+    """The line of an error that tells why: its first, and of a compiler's text that follows, its error."""
+    first, *others = [line.strip() for line in said.splitlines() if line.strip()]
+    if not first.endswith(":") or not others:
+        return first
+    return f"{first} {next((line for line in others if 'error' in line), others[0])}"
+
+
 def _fault(output, log, code):
     """(status, cell, error) of a run that failed, from the notebook and the log that papermill left."""
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -106,7 +114,7 @@ def _fault(output, log, code):
         return "kernel died", where, "a crash or too little memory ended the kernel in the middle of the cell"
     for cell in started[-1:]:
         for said in (o for o in cell.get("outputs", []) if o["output_type"] == "error"):
-            return "failed", where, f"{said['ename']}: {said['evalue']}".split("\n")[0]
+            return "failed", where, _reason(f"{said['ename']}: {said['evalue']}")
     last = next((line for line in reversed(text.splitlines()) if line.strip()), f"exit status {code}")
     return "failed", where, f"papermill: {last.strip()}"
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import math
 import os
 import re
 import shutil
@@ -102,14 +103,16 @@ def _adopting():
 
 def _end_late(since):
     """Ends what a program started that still lives LEAVE_S after the program: (the names, "" for none; CPU
-    seconds of all that the program did not wait for)."""
-    until, left, spent = time.monotonic() + LEAVE_S, {}, 0.0
-    while (found := _started(since)) and time.monotonic() < until + LEAVE_S:  # another user's cannot be ended
+    seconds of all that the program did not wait for). What outlives that as long, as another user's may, is
+    left; on a busy machine the first may come late."""
+    until, given_up, left, spent = time.monotonic() + LEAVE_S, math.inf, {}, 0.0
+    while (found := _started(since)) and time.monotonic() < given_up:
         for pid, (parent, name) in found.items():
             done, _, usage = os.wait4(pid, os.WNOHANG) if parent == os.getpid() else (0, 0, None)
             if done:
                 spent += usage.ru_utime + usage.ru_stime
             elif time.monotonic() > until:
+                given_up = given_up if left else time.monotonic() + LEAVE_S
                 left[pid] = name
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)

@@ -231,7 +231,8 @@ def _make(args, runs):
     try:
         records = batch.run_all(runs, executed, args.jobs, args.timeout, args.resume)
     except KeyboardInterrupt:
-        print("stopped; what was finished is kept: go on with --resume", file=sys.stderr)
+        after_make = "after make report: python -m hakmem_py report --resume"
+        print(f"stopped; what was finished is kept: go on with --resume ({after_make})", file=sys.stderr)
         return 130
     for path in [executed / f"{run.name}.ipynb" for run in runs]:
         if path.exists() and not notebook.damage(path):  # of an earlier run: the front page names it

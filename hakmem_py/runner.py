@@ -396,15 +396,21 @@ def show(samples):
 
 
 def tell_failed(samples, table):
-    """Names every failure on stderr; 1 where failures left a case of the comparison no pair.
+    """Names every failure on stderr; 1 where failures left a compared case, or a side of it, no pair.
 
     Where there is one side only, runs count as pairs.
     """
     store.tell_errors(samples)
-    failed = set(samples.loc[~samples["status"].isin(["ok", "missing"]), "case"])
-    paired = table["verdict"] != stats.NOT_MEASURED
-    kept = table[paired] if len(table) else samples[samples["status"] == "ok"]
-    lost = sorted(failed - set(kept["case"]))
+    failed = samples[~samples["status"].isin(["ok", "missing"])]
+    kept = table[table["verdict"] != stats.NOT_MEASURED] if len(table) else samples[samples["status"] == "ok"]
+    lost = sorted(set(failed["case"]) - set(kept["case"]))
+    for case, label in sorted(_sides(failed) - _sides(kept)):
+        if case not in lost and label != samples.attrs["baseline"]:
+            lost.append(f"{label} in {case}")
     if lost:
         print(f"hakmem: no pair of runs of {', '.join(lost)} succeeded", file=sys.stderr)
     return 1 if lost else 0
+
+
+def _sides(rows):
+    return set(zip(rows["case"], rows["allocator"], strict=True))

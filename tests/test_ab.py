@@ -578,6 +578,22 @@ def test_what_a_program_leaves_running_is_named_and_ended(daemon):
     assert preloaded.run(["sh", "-c", "sleep 0.2 & true"])["status"] == "ok"
 
 
+def test_what_a_program_leaves_is_ended_though_the_first_look_comes_late(monkeypatch):
+    """On a busy machine this process may not run for seconds."""
+    seconds, look = f"61.5{os.getpid()}", preloaded._started
+
+    def late(since):
+        time.sleep(3 * preloaded.LEAVE_S)
+        return look(since)
+
+    monkeypatch.setattr(preloaded, "LEAVE_S", 0.2)
+    monkeypatch.setattr(preloaded, "_started", late)
+    begun = 'until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done'
+    row = preloaded.run(["sh", "-c", f"sleep {seconds} & {begun}"])
+    assert row["status"] == "error" and "left sleep running" in row["error"]
+    assert asleep(seconds, False)
+
+
 def test_a_daemon_that_ends_before_its_script_is_counted():
     """As a server that a script starts, loads and stops: its parent has ended long before."""
     busy = f"{sys.executable} -c 'import time\nwhile time.process_time() < 0.5: pass\nprint()'"

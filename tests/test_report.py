@@ -259,6 +259,23 @@ def test_failures_are_told_apart_and_the_rest_is_finished(batch):
     assert [p.name for p in sorted((out / "html").glob("*.html"))] == ["01_good.html", "05_good.html"]
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("ValueError: no", "ValueError: no"),
+        ("ValueError: no\nmore", "ValueError: no"),
+        ("KeyError: ", "KeyError:"),
+        (
+            "BuildError: gcc failed (1):\nx.c: In function 'f':\nx.c:3:1: error: expected ';'\n}",
+            "BuildError: gcc failed (1): x.c:3:1: error: expected ';'",
+        ),
+        ("BuildError: ld failed (1):\n\n  no space\n", "BuildError: ld failed (1): no space"),
+    ],
+)
+def test_a_failure_is_one_line_that_tells_why(said, told):
+    assert runs._reason(said) == told
+
+
 def test_an_executed_notebook_has_its_name_only_if_it_succeeded(batch):
     executed = {path.name for path in (batch[1] / "executed").glob("*.ipynb")}
     assert {"01_good.ipynb", "05_good.ipynb", "02_broken.failed.ipynb"} <= executed

@@ -399,6 +399,32 @@ def test_a_recorded_trace_is_a_case(tiny, tmp_path, capsys):
     assert cli.main([*words, "--size", "16"]) == 1 and "leave them out" in capsys.readouterr().err
 
 
+def test_a_side_of_which_every_run_failed_is_told_and_the_others_are_shown(capsys):
+    rows = [
+        {"case": case, "allocator": side, "block": block, "status": "ok", "error": "", "load1": 0.0}
+        | {"cpu_ns_per_op": time + 0.01 * (7 * block % 5)}
+        for case in ("v", "w")
+        for block in range(6)
+        for side, time in (("old", 10.0), ("new", 8.0), ("newer", 6.0))
+    ]
+    samples = pd.DataFrame(rows)
+    samples.attrs = {"title": "T", "metric": "cpu_ns_per_op", "baseline": "old", "family": "holm"}
+    of_one = (samples["case"] == "w") & (samples["allocator"] == "newer")
+    for failed, lost in (
+        (of_one & (samples["block"] > 2), ""),
+        (of_one, "newer in w"),
+        (samples["case"] == "w", "w"),
+    ):
+        samples.loc[failed, ["status", "error"]] = "error", "boom"
+        assert runner.show(samples) == bool(lost)
+        told = capsys.readouterr()
+        assert ("no pair of runs of" in told.err) == bool(lost)
+        assert told.err.endswith(
+            f"hakmem: no pair of runs of {lost} succeeded\n" if lost else "failed: boom\n"
+        )
+        assert told.out.startswith("T: cpu_ns_per_op, each against old\n")
+
+
 def test_a_setting_that_is_none_is_refused_and_names_those_there_are(tiny, tmp_path):
     def with_setting(text):
         return tiny('use = "floor"', f'use = "hakmem"\nenv = {{ {text} }}')
