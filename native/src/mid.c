@@ -216,10 +216,11 @@ static void run_huge(const struct span *run, bool wanted)
 }
 
 /* Large blocks get huge pages where this program fills them; else each of which little is touched would cost 2 MiB.
- * What is known is kept by doublings of size (log2). Only blocks without huge pages can tell, for one touch fills 2 MiB
- * of the others; so some go without, to see, the more seldom the more were filled. `large_filled`: of those that could
- * tell, how many in a row were filled, long ones counted as several, up to LARGE_SURE; or LARGE_SPARSE. `large_since`:
- * blocks since the last one without. A lost update does no harm. */
+ * What is known is kept by doublings of size (log2). Only small pages can tell, for one touch fills 2 MiB of the
+ * others; so some blocks go without huge ones, to see, the more seldom the more were filled; of long ones only a part,
+ * the probe. `large_filled`: of those that could tell, how many in a row were filled,
+ * long ones counted as several, up to LARGE_SURE; or LARGE_SPARSE. `large_since`: blocks since the last one without. A
+ * lost update does no harm. */
 static uint8_t large_filled[64], large_since[64];
 
 /* The pages of a block from the threshold on go back when it is freed. But where the threshold is the highest, and such
@@ -245,10 +246,16 @@ static void large_hint(unsigned doubling, size_t filled)
     if (PEEK(*row) < hint) POKE(*row, hint);
 }
 
-/* Learns from a large block. That it was not filled always counts; that it was, only if it had no huge pages. With
- * them it still speaks for the next doubling: where tables double as they grow, each is met once, and after every other
- * one without huge pages there would be nothing to go by. */
-static void large_learn(const struct span *run, size_t size, bool filled)
+/* The pages of a run that tell, where it has huge pages, too. */
+static void *run_probe(const struct span *run)
+{
+    return (void *)align_down(run->address + span_bytes(run) / 2, LARGE_PROBE);
+}
+
+/* Learns from a large block. That it was not filled always counts; that it was, only if small pages tell. Without any
+ * it still speaks for the next doubling: where tables double as they grow, each is met once, and after every other one
+ * without huge pages there would be nothing to go by. */
+static void large_learn(size_t size, enum run_place place, bool filled)
 {
     unsigned doubling = log2_floor(size);
     uint8_t *row = &large_filled[doubling], had = PEEK(*row);
@@ -257,12 +264,17 @@ static void large_learn(const struct span *run, size_t size, bool filled)
         POKE(*row, LARGE_SPARSE);
         return;
     }
-    if (PEEK(run->place) == RUN_UNSETTLED) {
+    if (place != RUN_SETTLED) {
         now = size_min(now + size_min(1 + size / LARGE_LONG, LARGE_FEW), LARGE_SURE);
         POKE(*row, (uint8_t)now);
         large_hint(doubling - 1, now);
     }
     large_hint(doubling + 1, now);
+}
+
+static bool large_is_filled(uintptr_t block, size_t size, enum run_place place, void *probe)
+{
+    return os_dense((void *)block, size, 12) && (place != RUN_PROBED || os_dense(probe, LARGE_PROBE, 12));
 }
 
 /* Looks at the large block that this thread took last from what nobody had touched. A thread that asks for another one
@@ -274,9 +286,11 @@ static bool large_look(const struct heap *heap)
     lock_take(&arena_lock); /* it may be another's by now, or no run at all */
     uintptr_t block = last->address;
     size_t size = last->kind == SPAN_RUN ? PEEK(last->size) : 0;
-    bool live = size >= LARGE_MIN && run_is_live(last, block);
+    enum run_place place = PEEK(last->place);
+    void *probe = run_probe(last);
+    bool live = size >= LARGE_MIN && place != RUN_WINDOW && run_is_live(last, block);
     lock_drop(&arena_lock);
-    if (live) large_learn(last, size, os_dense((void *)block, size, 12));
+    if (live) large_learn(size, place, large_is_filled(block, size, place, probe));
     return live;
 }
 
@@ -287,11 +301,14 @@ static bool large_is_sure(unsigned filled) { return filled >= LARGE_FEW && fille
  * too. If it was, at the first time, and its pages stay, it gets huge pages from now on. */
 static NOINLINE void run_settle(struct span *run)
 {
-    bool filled = os_dense((void *)run->address, run->size, 12), first = run->place == RUN_UNSETTLED;
-    large_learn(run, run->size, filled);
+    enum run_place place = run->place;
+    void *probe = run_probe(run);
+    bool filled = large_is_filled(run->address, run->size, place, probe), stays = !large_goes(run->size);
+    large_learn(run->size, place, filled);
     POKE(run->place, RUN_SETTLED);
-    bool stays = !large_goes(run->size);
-    if (first && filled && stays && os_purge((void *)run->address, span_bytes(run))) run_huge(run, true);
+    if (place == RUN_SETTLED || !filled || !stays) return;
+    bool all = place == RUN_UNSETTLED;
+    if (os_purge(all ? (void *)run->address : probe, all ? span_bytes(run) : LARGE_PROBE)) run_huge(run, true);
 }
 
 /* A large run whose pages nobody has touched goes to a caller: with huge pages? One that lies in another's huge page
@@ -305,9 +322,12 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
     size_t trusted = lives ? size_max(2, LARGE_TRUST / size) : UINT8_MAX; /* a sparse one costs all its bytes */
     size_t turn = sure ? size_min(weight << (filled - LARGE_FEW + 1), size_min(trusted, UINT8_MAX)) : 0;
     bool huge = sure && (since + 1 < turn || os_dense((void *)run->address, size, 1));
+    bool probed = sure && !huge && size >= LARGE_PROBED;
     POKE(large_since[doubling], huge ? (uint8_t)size_min(since + 1, UINT8_MAX) : 0);
-    POKE(run->place, huge ? RUN_SETTLED : RUN_UNSETTLED);
-    if (sure || PEEK(regions_huge)) run_huge(run, huge); /* what lies in a region's huge page would tell nothing */
+    POKE(run->place, huge ? RUN_SETTLED : probed ? RUN_PROBED : RUN_UNSETTLED);
+    if (sure || PEEK(regions_huge))
+        run_huge(run, huge || probed); /* what lies in a region's huge page would tell nothing */
+    if (probed) os_huge(run_probe(run), LARGE_PROBE, false);
     heap->fresh = run;
 }
 

@@ -90,6 +90,8 @@
 #define LARGE_SPARSE UINT8_MAX          /* in place of that number: the last one that told was not filled */
 #define LARGE_LONG ((size_t)4 << 20)    /* bytes; for each of these a block counts once more, up to LARGE_FEW */
 #define LARGE_TRUST ((size_t)256 << 20) /* bytes of blocks with huge pages, or two blocks, until one goes without */
+#define LARGE_PROBED ((size_t)16 << 20) /* bytes; from here on only a part of that one goes without: the probe, ... */
+#define LARGE_PROBE SUPERSLAB_LARGE     /* ... so many bytes, one huge page */
 #define RUN_ROUND 1024u           /* runs that left the hand, or were longer, until what lay idle meanwhile goes back */
 #define RUN_ENDED (2 * RUN_ROUND) /* in place of that number: tidying ends the round */
 #define RUN_COLOURS 64u           /* cache lines over which runs' blocks are staggered: a page */
@@ -255,7 +257,8 @@ struct chain {
  * back, and SPAN_INSIDE elsewhere, where only the last one does. */
 enum span_kind { SPAN_INSIDE, SPAN_FREE, SPAN_SLAB, SPAN_SLAB_INSIDE, SPAN_RUN, SPAN_SUPERSLAB };
 enum slab_place { SLAB_NOWHERE, SLAB_CURRENT, SLAB_PARTIAL }; /* current: a heap carves it, or it is being stripped */
-enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_WINDOW };    /* unsettled: large, with small pages, not yet freed */
+/* unsettled: large, with small pages, not yet freed; probed: so are some in its middle */
+enum run_place { RUN_SETTLED, RUN_UNSETTLED, RUN_PROBED, RUN_WINDOW };
 
 /* A run's word of life says who has it: a caller (it is the block's mark, which is odd: mid.c), a thread that keeps it
  * (RUN_KEPT times the heap's number) or nobody. A short run in hand or in the depot has its mark still. A growth window
