@@ -130,6 +130,7 @@ static NOINLINE void *allocate_slow(size_t size)
     if (UNLIKELY(heap == NULL && is_served_otherwise())) return allocate_otherwise(GRANULE, size);
     if (size <= L2_MAX) {
         uintptr_t block = small_allocate(heap, small_class(size_max(size, 1)));
+        if (heap != NULL) heap_shed(heap);
         helper_offer();
         return block != 0 ? (void *)block : refuse();
     }

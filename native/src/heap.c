@@ -170,6 +170,8 @@ static struct heap *heap_begin(void)
         heap->bins = no_bins;
         memset(heap->limits, 0, sizeof heap->limits); /* where a bin may hold nothing, nothing is opened (hand_mend) */
         heap->kept.life = heap->number * RUN_KEPT;
+        heap->taken_seen = atomic_load(&slab_units_taken);
+        heap->cold_seen = atomic_load(&slab_units_cold);
         POKE(heap->hand.shut, true); /* nothing to look at yet */
         heap_occupy(heap);
         if (fresh) atomic_store(&heaps, heap);
@@ -207,6 +209,32 @@ static NOINLINE void heap_give_all(struct heap *heap)
     heap->given_ns = os_tick_ns();
     heap_flush_blocks(heap, false, heap->given_ns);
     heap->given_bytes = 0;
+}
+
+/* When slabs have taken so many units, the program may have gone on to other sizes. */
+static size_t shed_units(void)
+{
+    size_t used = atomic_load_explicit(&superslab_bytes, memory_order_relaxed) >> UNIT_SHIFT;
+    return size_max(SHED_UNITS * atomic_load_explicit(&heaps_alive, memory_order_relaxed), used / SHED_SHARE);
+}
+
+/* After slabs have taken memory: where a program goes on to other sizes, a few blocks of those before that a thread
+ * caches may hold back many slabs, which would do. So the thread looks from time to time at what it does not use, and
+ * while slabs take memory without pages, that goes home. Else nothing does: where sizes vary, the kernel would get
+ * pages in one moment that are missed in the next. */
+static void heap_shed(struct heap *heap)
+{
+    size_t taken = atomic_load_explicit(&slab_units_taken, memory_order_relaxed) - heap->taken_seen;
+    if (LIKELY(taken < SHED_UNITS) || taken < shed_units()) return;
+    size_t cold = atomic_load_explicit(&slab_units_cold, memory_order_relaxed) - heap->cold_seen;
+    bool grows = cold >= taken / SHED_COLD && PEEK(depots_inherited) == 0; /* a child would copy its parent's pages */
+    heap->taken_seen += taken;
+    heap->cold_seen += cold;
+    uint64_t now = os_tick_ns();
+    for (unsigned class = 1; class < CLASSES; class ++)
+        if (class_rests(heap, class) && grows) magazine_shed(heap, class, now);
+    static size_t relieved;
+    if (grows) depots_relieve(&relieved, heap->taken_seen, 0);
 }
 
 /* The calling thread has no caches any more: its next call misses. */

@@ -485,6 +485,44 @@ static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
     hand_leave(heap);
 }
 
+/* How what the thread has of a class looks; else once it was used. */
+static uint32_t class_look(const struct heap *heap, unsigned class)
+{
+    const uintptr_t *top = heap->bins.small[class].top;
+    uint32_t look = (uint32_t)(uintptr_t)top * 31 + (uint32_t)PEEK(top[-1]);
+    return (look * 31 + heap->spare[class].blocks) * 31 + heap->refills[class] + heap->spills[class] +
+           heap->swaps[class];
+}
+
+/* The thread looks at a class: has it not used it since the last look, while what it has of it may hold back slabs? */
+static bool class_rests(struct heap *heap, unsigned class)
+{
+    uint32_t look = class_look(heap, class), cached = bin_length(heap, class) + heap->spare[class].blocks;
+    bool same = look == heap->looks[class];
+    heap->looks[class] = look;
+    if (!same || cached == 0) return false;
+    return slabs_are_sparse(slabs_own(heap, class), class, cached + depot_idle_blocks(depot_own(heap, class)), true);
+}
+
+/* What the thread has of a class goes home, to slabs. */
+static void magazine_shed(struct heap *heap, unsigned class, uint64_t now)
+{
+    hand_enter(heap);
+    struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
+    if (heap->apart[class].frees != 0) magazine_join(heap, class, APART_WAIT);
+    loaded->blocks = bin_length(heap, class);
+    if (loaded->blocks != 0) {
+        POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
+        stat_add(heap, STAT_spilled_blocks, loaded->blocks);
+        magazine_return(heap, class, loaded, true);
+        bin_load(heap, class, magazine_limit(heap, class));
+    }
+    if (spare->blocks != 0) magazine_return(heap, class, spare, true);
+    heap_abandon(heap, class, now); /* a collector may be about to take the slab, too */
+    hand_leave(heap);
+    heap->looks[class] = class_look(heap, class);
+}
+
 /* --- a block asked about ------------------------------------------------------------------------------------------ */
 
 /* Does the block's first word name one of the slots from `first` to below `top`, and does that one hold the block? */

@@ -7,6 +7,8 @@ static struct superslab *superslabs_free; /* those with a free unit; read withou
 static struct superslab *superslabs_last; /* the last of them; those whose pages the kernel refused come last */
 static _Atomic size_t superslab_bytes;    /* in all superslabs */
 static _Atomic size_t slab_dirty_units;   /* free units that may hold pages */
+static _Atomic size_t slab_units_taken;   /* so far, by slabs ... */
+static _Atomic size_t slab_units_cold;    /* ... and of these without pages */
 static _Atomic size_t carved_bytes; /* of the blocks that slabs have handed out at least once, a page each at most */
 
 /* The superslab in which a unit lies. */
@@ -267,6 +269,8 @@ static struct span *superslab_take(struct superslab *superslab, unsigned at, uin
     size_t warm = mask_units(superslab->dirty_mask & mask);
     atomic_fetch_sub_explicit(&slab_dirty_units, warm, memory_order_relaxed);
     refused_reuse(warm);
+    atomic_fetch_add_explicit(&slab_units_taken, units, memory_order_relaxed);
+    atomic_fetch_add_explicit(&slab_units_cold, units - warm, memory_order_relaxed);
     superslab->free_mask &= ~mask;
     superslab->dirty_mask &= ~mask;
     superslab->free_units -= units;

@@ -114,6 +114,13 @@
 #define WINDOW_SPARE (GROWTH_UNITS / 2) /* units; if more lie beyond the block they go, however long it is */
 #define WINDOW_HUGE ((size_t)8 << 20)   /* bytes from which on such a block may get huge pages */
 
+/* When slabs have taken so many units for each thread, and this part of all superslabs, a thread looks at what it has
+ * of each class. What it has not used since the last look goes home if this part of those units had no pages
+ * (heap_shed). */
+#define SHED_UNITS (((size_t)1 << 20) / UNIT_BYTES)
+#define SHED_SHARE 32u
+#define SHED_COLD 4u
+
 #define SPARSE_LEAST ((size_t)128 << 10) /* a class is sparse if so many bytes of its blocks are free ... */
 #define SPARSE_SHARE 8u                  /* ... and they are this part of its slabs; later half of either will do */
 /* While freed blocks of a class are kept apart from those taken (magazine_judge): */
@@ -486,6 +493,9 @@ struct heap {
     uint8_t peaks;           /* ... the same of much of all classes, or of runs, up to PEAKS_MAX */
     uint32_t run_given;      /* runs given to the arena since one was taken from it */
     size_t run_held;         /* bytes of runs this thread took from the arena minus those it gave back */
+    size_t taken_seen;       /* slab_units_taken when it last looked at what it does not use (heap_shed), ... */
+    size_t cold_seen;        /* ... slab_units_cold, ... */
+    uint32_t looks[CLASSES]; /* ... and how each class looked */
     const struct front *front; /* the thread's: one who has it at the same place later knows that this thread ended */
     uint32_t number;           /* 1, 2, ... */
     uint32_t helped;           /* part of a depot where another's magazine was found last */

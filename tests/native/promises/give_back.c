@@ -74,25 +74,29 @@ PROMISE(a_small_peak_of_many_sizes_goes_back) { give_back_small(48 * MIB, 20, 9,
 PROMISE(a_small_peak_of_20_to_300_kib_goes_back) { give_back_small(32 * MIB, 20 * KIB, 4, 10); }
 
 /* Values that grow from phase to phase: what the old sizes left serves the new ones. */
-PROMISE(sizes_that_drift_leave_little_behind) {
-    enum { LIVE = 38 * MIB, PHASES = 10 };
+static void drift(size_t most, int phases) {
     static size_t sizes[PEAK / 200];
     size_t live = 0, mean = 300;
     memset(blocks, 0, sizeof blocks);
     long before = resident_bytes();
-    for (int phase = 0; phase < PHASES; phase++, mean += mean * 35 / 100)
-        for (size_t i = 0; i < LIVE / 300; i++) {
+    for (int phase = 0; phase < phases; phase++, mean += mean * 35 / 100)
+        for (size_t i = 0; i < most / 300; i++) {
             size_t size = mean * (80 + next_random() % 41) / 100;
-            if (blocks[i] != NULL && i < LIVE / mean && next_random() % 10 == 0) continue;
+            if (blocks[i] != NULL && i < most / mean && next_random() % 10 == 0) continue;
             free(blocks[i]);
             live -= sizes[i];
-            sizes[i] = i < LIVE / mean ? size : 0;
+            sizes[i] = i < most / mean ? size : 0;
             blocks[i] = sizes[i] != 0 ? memset(malloc(size), 1, size) : NULL;
             live += sizes[i];
-            HOLDS(i % 1024 != 0 || resident_bytes() - before < 5 * LIVE);
+            HOLDS(i % 1024 != 0 || resident_bytes() - before < 5 * (long)most);
         }
-    for (size_t i = 0; i < LIVE / 300; i++) free(blocks[i]);
+    for (size_t i = 0; i < most / 300; i++) free(blocks[i]);
 }
+
+PROMISE(sizes_that_drift_leave_little_behind) { drift(38 * MIB, 10); }
+
+/* However far they drift: a few cached blocks of each size do not hold back the slabs. */
+PROMISE(sizes_that_drift_far_leave_little_behind) { drift(10 * MIB, 14); }
 
 /* Buffers that grow side by side: what the shorter ones left serves the longer ones. */
 PROMISE(buffers_that_grow_leave_little_behind) {
