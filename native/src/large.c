@@ -355,6 +355,7 @@ static void run_trim(struct heap *heap, struct span *run, size_t units)
 
 static void run_resize(struct heap *heap, struct span *run, size_t size, size_t units)
 {
+    if (PEEK(run->place) == RUN_PROBED) POKE(run->place, RUN_SETTLED); /* another part will be in the middle */
     if (run->touched < units) {
         heap->run_held += (units - run->touched) << UNIT_SHIFT;
         POKE(run->touched, (uint32_t)units); /* first, as observers read the size first */

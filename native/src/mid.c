@@ -218,9 +218,8 @@ static void run_huge(const struct span *run, bool wanted)
 /* Large blocks get huge pages where this program fills them; else each of which little is touched would cost 2 MiB.
  * What is known is kept by doublings of size (log2). Only small pages can tell, for one touch fills 2 MiB of the
  * others; so some blocks go without huge ones, to see, the more seldom the more were filled; of long ones only a part,
- * the probe. `large_filled`: of those that could tell, how many in a row were filled,
- * long ones counted as several, up to LARGE_SURE; or LARGE_SPARSE. `large_since`: blocks since the last one without. A
- * lost update does no harm. */
+ * the probe. `large_filled`: of those that could tell, how many in a row were filled, long ones counted as several, up
+ * to LARGE_SURE; or LARGE_SPARSE. `large_since`: blocks since the last one without. A lost update does no harm. */
 static uint8_t large_filled[64], large_since[64];
 
 /* The pages of a block from the threshold on go back when it is freed. But where the threshold is the highest, and such
@@ -246,7 +245,7 @@ static void large_hint(unsigned doubling, size_t filled)
     if (PEEK(*row) < hint) POKE(*row, hint);
 }
 
-/* The pages of a run that tell, where it has huge pages, too. */
+/* The pages of a probed run that tell. They lie within it as long as it is as long as it was. */
 static void *run_probe(const struct span *run)
 {
     return (void *)align_down(run->address + span_bytes(run) / 2, LARGE_PROBE);
@@ -325,8 +324,7 @@ static NOINLINE void run_unsettle(struct heap *heap, struct span *run, size_t si
     bool probed = sure && !huge && size >= LARGE_PROBED;
     POKE(large_since[doubling], huge ? (uint8_t)size_min(since + 1, UINT8_MAX) : 0);
     POKE(run->place, huge ? RUN_SETTLED : probed ? RUN_PROBED : RUN_UNSETTLED);
-    if (sure || PEEK(regions_huge))
-        run_huge(run, huge || probed); /* what lies in a region's huge page would tell nothing */
+    if (sure || PEEK(regions_huge)) run_huge(run, huge || probed); /* in a region's huge page it would tell nothing */
     if (probed) os_huge(run_probe(run), LARGE_PROBE, false);
     heap->fresh = run;
 }

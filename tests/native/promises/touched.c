@@ -411,6 +411,25 @@ PROMISE(a_sparse_giant_stays_small_when_it_moves) {
     free(wall);
 }
 
+/* What is learnt when a block is freed that is shorter by now leaves what came to lie beside it as it is. */
+PROMISE(neighbours_of_long_blocks_that_shrank_stay_as_they_are) {
+    enum { ROUNDS = 4, COUNT = 8, LONG = 40 * MIB, MORE = 200 * KIB, BESIDE = 600 * KIB, MANY = 500 };
+    char **spacers = &blocks[COUNT], **beside = &blocks[2 * COUNT];
+    for (size_t round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            blocks[i] = memset(malloc(LONG), 1, LONG);
+            spacers[i] = malloc(BESIDE);
+        }
+        for (size_t size = 12 * MIB; size >= 3 * MIB; size /= 4)
+            for (int i = 0; i < COUNT; i++) HOLDS((blocks[i] = realloc(blocks[i], size + MORE))[size - 1] == 1);
+        for (int i = 0; i < MANY; i++) beside[i] = memset(malloc(BESIDE), 2, BESIDE);
+        for (int i = 0; i < COUNT; i++) free(blocks[i]);
+        for (int i = 0; i < MANY; i++) HOLDS(beside[i][0] == 2 && memcmp(beside[i], beside[i] + 1, BESIDE - 1) == 0);
+        for (int i = 0; i < COUNT + MANY; i++) free(spacers[i]);
+        malloc_trim(0); /* so that the next ones have no pages, either */
+    }
+}
+
 /* Of whole pages or not, longer or shorter than it was: what lies behind its end stays as it is. */
 PROMISE(a_giant_of_any_size_moves_whole) {
     static const size_t sizes[] = {200 * MIB, 100 * MIB + 5, 150 * MIB, 33 * MIB + 4095, 70 * MIB + 1, 40 * MIB};
