@@ -295,16 +295,16 @@ static size_t depots_trim(uint64_t now, bool all)
 }
 
 /* Before memory grows: what lies idle in depots goes home, for its slabs may serve, or whole superslabs as runs; and
- * `bytes` of superslabs' free units go to the kernel, if it takes any. `relieved` becomes `has`: what there was when
- * this was last done. Does nothing while a round is under way. */
-static COLD void depots_relieve(size_t *relieved, size_t has, size_t bytes)
+ * `bytes` of superslabs' free units go to the kernel, if it takes any. False: nothing is done, for a round is under
+ * way. */
+static COLD bool depots_relieve(size_t bytes)
 {
-    if (!lock_try(&round_lock)) return;
+    if (!lock_try(&round_lock)) return false;
     uint64_t now = os_now_ns();
-    POKE(*relieved, has);
     if (depots_trim(now, false) != 0) POKE(slabs_due, true);
     if (bytes != 0 && refusals_left > 0 && atomic_load(&refused_units) == 0) superslab_purge(now, bytes);
     lock_drop(&round_lock);
+    return true;
 }
 
 /* Before blocks come from slabs; for each number of superslabs once while they have free units and once when they have
@@ -316,8 +316,9 @@ static void depots_relieve_slabs(void)
     size_t has = bytes | (PEEK(superslabs_free) == NULL);
     size_t returned = atomic_load_explicit(&returned_bytes, memory_order_relaxed);
     if (UNLIKELY(PEEK(relieved) != has) &&
-        (depots_hold(size_max(bytes / 16, SUPERSLAB_SMALL)) || returned > size_max(bytes / 4, SUPERSLAB_SMALL)))
-        depots_relieve(&relieved, has, 0);
+        (depots_hold(size_max(bytes / 16, SUPERSLAB_SMALL)) || returned > size_max(bytes / 4, SUPERSLAB_SMALL)) &&
+        depots_relieve(0))
+        POKE(relieved, has);
 }
 
 static size_t runs_relieved; /* units of runs out at the last relief for their sake, or the last round of tidying */
@@ -328,6 +329,7 @@ static void depots_relieve_runs(size_t units)
 {
     size_t had = PEEK(runs_relieved), much = size_max(had / 16, SUPERSLAB_SMALL / UNIT_BYTES);
     bool idle = atomic_load_explicit(&slab_dirty_units, memory_order_relaxed) >= much && knob(KNOB_idle_return);
-    if (units > had + much && (idle || depots_hold(much << UNIT_SHIFT)))
-        depots_relieve(&runs_relieved, units, idle ? much << UNIT_SHIFT : 0);
+    if (units > had + much && (idle || depots_hold(much << UNIT_SHIFT)) &&
+        depots_relieve(idle ? much << UNIT_SHIFT : 0))
+        POKE(runs_relieved, units);
 }

@@ -233,8 +233,7 @@ static void heap_shed(struct heap *heap)
     uint64_t now = os_tick_ns();
     for (unsigned class = 1; class < CLASSES; class ++)
         if (class_rests(heap, class) && grows) magazine_shed(heap, class, now);
-    static size_t relieved;
-    if (grows) depots_relieve(&relieved, heap->taken_seen, 0);
+    if (grows) depots_relieve(0);
 }
 
 /* The calling thread has no caches any more: its next call misses. */
