@@ -230,9 +230,8 @@ static void heap_shed(struct heap *heap)
     bool grows = cold >= taken / SHED_COLD && PEEK(depots_inherited) == 0; /* a child would copy its parent's pages */
     heap->taken_seen += taken;
     heap->cold_seen += cold;
-    uint64_t now = os_tick_ns();
     for (unsigned class = 1; class < CLASSES; class ++)
-        if (class_rests(heap, class) && grows) magazine_shed(heap, class, now);
+        if (class_rests(heap, class) && grows) magazine_shed(heap, class);
     if (grows) depots_relieve(0);
 }
 

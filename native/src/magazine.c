@@ -466,17 +466,26 @@ static void magazine_empty_spare(struct heap *heap, unsigned class)
     hand_leave(heap);
 }
 
+/* All blocks of a class are about to leave the thread; `wait`: as in magazine_join. Result: has the loaded magazine
+ * any? They are counted as gone. */
+static bool magazine_unload(struct heap *heap, unsigned class, size_t wait)
+{
+    struct magazine *loaded = &heap->loaded[class];
+    if (heap->apart[class].frees != 0) magazine_join(heap, class, wait);
+    loaded->blocks = bin_length(heap, class);
+    if (loaded->blocks == 0) return false;
+    POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
+    stat_add(heap, STAT_spilled_blocks, loaded->blocks);
+    return true;
+}
+
 /* Gives away all blocks of one class. `leaves`: the thread ends, rests or purges, and so does not come back; then all
  * go to the depot. */
 static void magazine_flush(struct heap *heap, unsigned class, bool leaves)
 {
     hand_enter(heap);
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    if (heap->apart[class].frees != 0) magazine_join(heap, class, leaves ? 0 : APART_WAIT);
-    loaded->blocks = bin_length(heap, class);
-    if (loaded->blocks != 0) {
-        POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
-        stat_add(heap, STAT_spilled_blocks, loaded->blocks);
+    if (magazine_unload(heap, class, leaves ? 0 : APART_WAIT)) {
         magazine_give(heap, class, loaded, leaves);
         bin_load(heap, class, magazine_limit(heap, class));
     }
@@ -505,22 +514,17 @@ static bool class_rests(struct heap *heap, unsigned class)
 }
 
 /* What the thread has of a class goes home, to slabs. */
-static void magazine_shed(struct heap *heap, unsigned class, uint64_t now)
+static void magazine_shed(struct heap *heap, unsigned class)
 {
     hand_enter(heap);
     struct magazine *loaded = &heap->loaded[class], *spare = &heap->spare[class];
-    if (heap->apart[class].frees != 0) magazine_join(heap, class, APART_WAIT);
-    loaded->blocks = bin_length(heap, class);
-    if (loaded->blocks != 0) {
-        POKE(heap->moved[class], heap->moved[class] - loaded->blocks);
-        stat_add(heap, STAT_spilled_blocks, loaded->blocks);
+    if (magazine_unload(heap, class, APART_WAIT)) {
         magazine_return(heap, class, loaded, true);
         bin_load(heap, class, magazine_limit(heap, class));
     }
     if (spare->blocks != 0) magazine_return(heap, class, spare, true);
-    heap_abandon(heap, class, now); /* a collector may be about to take the slab, too */
+    heap_abandon(heap, class, os_tick_ns()); /* a collector may be about to take the slab, too */
     hand_leave(heap);
-    heap->looks[class] = class_look(heap, class);
 }
 
 /* --- a block asked about ------------------------------------------------------------------------------------------ */
